@@ -1,0 +1,20 @@
+"""The one call from Python: `medic.train(dataset="digits", target="street", method="medic++")`."""
+
+import dataclasses
+from typing import Any
+
+from medic.errors import MedicError, closest
+from medic.experiments.config import RunConfig
+from medic.experiments.directory import Run
+from medic.experiments.run import train as train_run
+
+
+def train(*, quiet: bool = False, **settings: Any) -> Run:
+    """Do a run and return it: its metrics, predictions and model. The settings are those of `medic train --help`."""
+    names = [field.name for field in dataclasses.fields(RunConfig)]
+    for name in settings:
+        if name not in names:
+            nearest = closest(name, names)
+            hint = f"did you mean {nearest!r}?" if nearest else "see `medic train --help`"
+            raise MedicError(f"unknown setting {name!r}, {hint}")
+    return train_run(RunConfig(**settings), quiet=quiet)

@@ -1,0 +1,35 @@
+"""Where built datasets are kept."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from medic.files import atomic_write
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def cache_directory() -> Path:
+    """`$MEDIC_CACHE`, or `medic` in the user's cache directory."""
+    if explicit := os.environ.get("MEDIC_CACHE"):
+        return Path(explicit)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "medic"
+
+
+def cached(name: str, build: Callable[[], Arrays]) -> Arrays:
+    """The arrays kept under `name`, built and kept if there are none or if they cannot be read."""
+    path = cache_directory() / f"{name}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return dict(file)  # the archive's checksums are verified as it is read
+    except (OSError, ValueError, EOFError, BadZipFile):
+        arrays = build()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+    return arrays

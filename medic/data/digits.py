@@ -1,0 +1,255 @@
+"""The built-in benchmark `digits`: ten digits in four domains, drawn from what the dependencies carry.
+
+`handwritten` is scikit-learn's scanned digits in pen on paper, `printed` the typefaces that matplotlib ships,
+`blended` other handwriting in photographs (as MNIST-M does it), and `street` house numbers as SVHN shows
+them: coloured, blurred, between neighbours. The pixels depend on this file and those libraries only.
+
+Every digit starts as a *stencil*, a greyscale picture of its ink, cut out tight and larger than it will be
+shown. It is placed on the canvas as a *coverage* (32, 32), 0 for paper to 1 for ink, and its domain paints that
+as an image (32, 32, 3), RGB in [0, 1].
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFilter, ImageFont
+
+DOMAINS = ("handwritten", "printed", "blended", "street")
+CLASSES = tuple("0123456789")
+SIZE = 32
+VERSION = 1  # raise when the pixels change: caches are keyed by it
+
+_PER_CELL = 120  # images of one class in one domain
+_SEED = 2024
+_STENCIL = 72  # height of a stencil in pixels
+_FINE = 3  # the canvas is drawn this many times finer than the image and averaged: smooth edges at any angle
+_GLYPH_NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+
+Floats: TypeAlias = NDArray[np.float64]
+Stencils: TypeAlias = Sequence[Sequence[Image.Image]]  # of every class, one from every source (a scan or a font)
+Painter: TypeAlias = Callable[[Stencils, int, int, np.random.Generator], Floats]  # of a class, from a source
+
+
+def render() -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+    """Draw the benchmark, the same at every call.
+
+    Returns images (N, 3, 32, 32) in RGB, and the indices of their domain (N,) and class (N,) in `DOMAINS` and
+    `CLASSES`. They are sorted by domain, then class.
+    """
+    shown, others = _handwriting()
+    glyphs = _glyphs()
+    recipes: dict[str, tuple[Painter, Stencils]] = {
+        "handwritten": (_handwritten, shown),
+        "printed": (_printed, glyphs),
+        "blended": (partial(_blended, _photos()), others),
+        "street": (_street, glyphs),
+    }
+    images = np.concatenate([_draw(*recipes[name], seed=(_SEED, i)) for i, name in enumerate(DOMAINS)])
+    domain, label, _ = np.indices((len(DOMAINS), len(CLASSES), _PER_CELL)).reshape(3, -1)
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2)), domain, label
+
+
+def _draw(paint: Painter, stencils: Stencils, seed: tuple[int, int]) -> NDArray[np.uint8]:
+    """Paint one domain, every class from all its sources in turn: (classes x images per cell, 32, 32, 3)."""
+    rng = np.random.default_rng(seed)
+    images = [
+        paint(stencils, label, i % len(sources), rng)
+        for label, sources in enumerate(stencils)
+        for i in range(_PER_CELL)
+    ]
+    return _to_bytes(np.stack(images))
+
+
+# The four domains
+
+
+def _handwritten(stencils: Stencils, label: int, source: int, rng: np.random.Generator) -> Floats:
+    """A dark pen on nearly white paper."""
+    coverage = _place(stencils[label][source], rng, height=(22, 27), angle=8, shear=0.1, drift=1.5)
+    paper = rng.uniform(0.88, 1.0) * np.array([1.0, 1.0, rng.uniform(0.92, 1.0)])
+    ink = rng.uniform(0.0, 0.25) + np.array([0.0, 0.0, rng.uniform(0.0, 0.35)])
+    return _ink(coverage, ink, paper)
+
+
+def _printed(stencils: Stencils, label: int, source: int, rng: np.random.Generator) -> Floats:
+    """Flat ink on flat paper in two colours that can be told apart, dark on light or light on dark."""
+    coverage = _place(stencils[label][source], rng, height=(15, 26), angle=10, drift=3)
+    ink, paper = _colours(rng, contrast=0.3, saturation=0.8)
+    return _ink(coverage, ink, paper)
+
+
+def _blended(
+    photos: Sequence[Image.Image], stencils: Stencils, label: int, source: int, rng: np.random.Generator
+) -> Floats:
+    """A patch of a photograph that the digit turns into its negative: |patch - coverage| in every channel."""
+    coverage = _place(stencils[label][source], rng, height=(22, 28), angle=8, shear=0.1, drift=1.5)
+    return np.abs(_patch(photos, rng) - coverage[..., None])
+
+
+def _street(stencils: Stencils, label: int, source: int, rng: np.random.Generator) -> Floats:
+    """A digit of a house number: neighbours cut off at both sides, uneven light, blur and sensor noise."""
+    before, after = rng.integers(len(CLASSES), size=2).tolist()
+    alphabet = [glyphs[source] for glyphs in stencils]  # one house number, one font
+    sign = _row(alphabet[before], alphabet[label], alphabet[after], gap=int(rng.integers(4, 24)))
+    coverage = _place(sign, rng, height=(18, 26), angle=8, shear=0.25, drift=1.5)
+    ink, paper = _colours(rng, contrast=0.2, saturation=rng.uniform(0.1, 0.7))
+    lit = _ink(coverage, ink, paper) + rng.uniform(0, 0.15) * _ramp(rng)[..., None]
+    return _blur(lit, rng.uniform(0.4, 1.3)) + rng.normal(0, rng.uniform(0.005, 0.03), lit.shape)
+
+
+# Painting
+
+
+def _place(
+    stencil: Image.Image,
+    rng: np.random.Generator,
+    height: tuple[float, float],
+    angle: float,
+    drift: float,
+    shear: float = 0.0,
+) -> Floats:
+    """Centre a stencil on the canvas, at random within bounds, and return its coverage (32, 32).
+
+    `height` is the least and the greatest in pixels; `angle` (degrees), `drift` (pixels) and `shear` (pixels
+    sideways per pixel up) are the most in either direction.
+    """
+    scale = _FINE * rng.uniform(*height) / stencil.height
+    turn, slant = np.deg2rad(rng.uniform(-angle, angle)), rng.uniform(-shear, shear)
+    rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
+    centre = _FINE * (SIZE / 2 + rng.uniform(-drift, drift, size=2))
+    # Pillow asks from where in the stencil a canvas pixel comes: the inverse of what the digit undergoes.
+    inverse = np.linalg.inv(scale * rotation @ np.array([[1.0, -slant], [0.0, 1.0]]))
+    offset = np.array(stencil.size) / 2 - inverse @ centre
+    matrix = np.column_stack([inverse, offset]).ravel().tolist()
+    canvas = stencil.transform((_FINE * SIZE, _FINE * SIZE), Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR)
+    return np.asarray(canvas.reduce(_FINE)) / 255
+
+
+def _ink(coverage: Floats, ink: Floats, paper: Floats) -> Floats:
+    """Lay ink over paper, both RGB (3,): (32, 32, 3)."""
+    return paper + coverage[..., None] * (ink - paper)
+
+
+def _colours(rng: np.random.Generator, contrast: float, saturation: float) -> Floats:
+    """Two random colours (2, 3) whose brightness differs by `contrast` or more.
+
+    A `saturation` of 1 takes them from the whole RGB cube, 0 from its greys.
+    """
+    while True:
+        vivid = rng.uniform(size=(2, 3))
+        brightness = vivid @ [0.299, 0.587, 0.114]  # as ITU-R BT.601 weighs the channels
+        if abs(brightness[0] - brightness[1]) >= contrast:
+            grey = brightness[:, None]
+            return np.asarray(grey + saturation * (vivid - grey))
+
+
+def _patch(photos: Sequence[Image.Image], rng: np.random.Generator) -> Floats:
+    """A random square (32, 32, 3) of a random photograph, up to four times as wide there as it is shown."""
+    photo = photos[int(rng.integers(len(photos)))]
+    side = rng.integers(SIZE, 4 * SIZE, endpoint=True)
+    left, top = rng.integers((photo.width - side, photo.height - side), endpoint=True)
+    patch = photo.resize((SIZE, SIZE), Image.Resampling.BOX, box=(left, top, left + side, top + side))
+    return np.asarray(patch) / 255
+
+
+def _row(left: Image.Image, middle: Image.Image, right: Image.Image, gap: int) -> Image.Image:
+    """Stand three stencils side by side, `gap` pixels apart, in one stencil with `middle` at its centre."""
+    margin = gap + max(left.width, right.width)
+    row = Image.new("L", (middle.width + 2 * margin, middle.height))
+    row.paste(left, (margin - gap - left.width, 0))
+    row.paste(middle, (margin, 0))
+    row.paste(right, (margin + middle.width + gap, 0))
+    return row
+
+
+def _ramp(rng: np.random.Generator) -> Floats:
+    """Light that falls off evenly across the canvas in a random direction: (32, 32) in [-1, 1]."""
+    way = rng.uniform(0, 2 * np.pi)
+    y, x = np.mgrid[-1 : 1 : SIZE * 1j, -1 : 1 : SIZE * 1j]
+    return np.asarray((x * np.cos(way) + y * np.sin(way)) / np.sqrt(2))
+
+
+def _blur(image: Floats, radius: float) -> Floats:
+    """Blur an image (32, 32, 3) by a Gaussian of `radius` pixels."""
+    picture = Image.fromarray(_to_bytes(image))
+    return np.asarray(picture.filter(ImageFilter.GaussianBlur(radius))) / 255
+
+
+def _to_bytes(images: Floats) -> NDArray[np.uint8]:
+    """Round [0, 1] to 0..255; what lies beyond is clipped."""
+    return np.rint(255 * np.clip(images, 0, 1)).astype(np.uint8)
+
+
+# The sources
+
+
+def _handwriting() -> tuple[Stencils, Stencils]:
+    """The stencils of the scanned digits that `handwritten` shows, and of those behind `blended`."""
+    from sklearn.datasets import load_digits
+
+    scans = load_digits()
+    stencils = [_trace(scan) for scan in scans.images]
+    first, second = ([[stencils[i] for i in cell] for cell in part] for part in _split(scans.target))
+    return first, second
+
+
+def _split(labels: NDArray[np.int64]) -> tuple[list[NDArray[np.intp]], list[NDArray[np.intp]]]:
+    """Indices of the scans of every class: first those that `handwritten` shows, then all others, for `blended`."""
+    # Not shuffled: neighbours in the file tend to share a writer, so most writers stay within one domain.
+    cells = [np.flatnonzero(labels == label) for label in range(len(CLASSES))]
+    return [cell[:_PER_CELL] for cell in cells], [cell[_PER_CELL:] for cell in cells]
+
+
+def _trace(scan: Floats) -> Image.Image:
+    """Turn a scan (8, 8) of 0..16 into a stencil.
+
+    A value counts the ink pixels in one 4x4 block of a bitmap. Interpolating smoothly and cutting at a level of
+    ink brings back strokes like those of the bitmap; enlarging alone would show the blocks.
+    """
+    framed = Image.fromarray(_to_bytes(np.pad(scan / 16, 1)))
+    side = framed.width * _STENCIL // len(scan)
+    smooth = np.asarray(framed.resize((side, side), Image.Resampling.LANCZOS)) / 255
+    strokes = Image.fromarray(_to_bytes(0.5 + 5 * (smooth - 0.45)))
+    return strokes.crop(strokes.getbbox())
+
+
+def _glyphs() -> Stencils:
+    """The stencils of the ten digits, of every class one from every font."""
+    fonts = [ImageFont.truetype(str(path), 96, layout_engine=ImageFont.Layout.BASIC) for path in _fonts()]
+    return [[_stamp(font, digit) for font in fonts] for digit in CLASSES]
+
+
+def _stamp(font: ImageFont.FreeTypeFont, digit: str) -> Image.Image:
+    """Draw one character as a stencil of the common height."""
+    canvas = Image.new("L", (192, 192))
+    ImageDraw.Draw(canvas).text((96, 96), digit, fill=255, font=font, anchor="mm")
+    glyph = canvas.crop(canvas.getbbox())
+    width = round(glyph.width * _STENCIL / glyph.height)
+    return glyph.resize((width, _STENCIL), Image.Resampling.LANCZOS)
+
+
+def _fonts() -> list[Path]:
+    """The fonts shipped with matplotlib that hold digits, in the order of their names.
+
+    What a font draws for a character shows in the name of the glyph. Most symbol fonts have `.notdef` for a digit,
+    a box or nothing. Others hold other signs there: `infinity` for 1 in cmsy10, old-style figures in cmmi10.
+    """
+    import matplotlib
+    from matplotlib.ft2font import FT2Font
+
+    def draws_digits(path: Path) -> bool:
+        font = FT2Font(str(path))
+        return [font.get_glyph_name(font.get_char_index(ord(digit))) for digit in CLASSES] == _GLYPH_NAMES
+
+    return sorted(filter(draws_digits, Path(matplotlib.get_data_path(), "fonts", "ttf").glob("*.ttf")))
+
+
+def _photos() -> list[Image.Image]:
+    """The two photographs that come with scikit-learn."""
+    from sklearn.datasets import load_sample_images
+
+    return [Image.fromarray(photo) for photo in load_sample_images().images]

@@ -1,0 +1,29 @@
+"""Errors that are part of the interface: one line that names the value and the way out."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class MedicError(ValueError):
+    """A mistake in what was asked for. The command line prints it as one line and exits with 2."""
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on (a loss that is not a number). The last good checkpoint is kept; exit code 1."""
+
+
+def closest(name: str, choices: Iterable[str]) -> str | None:
+    """The choice that `name` was probably meant to be, or None."""
+    by_folded = {choice.lower(): choice for choice in choices}
+    matches = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=0.6)
+    return by_folded[matches[0]] if matches else None
+
+
+def check_choice(kind: str, name: str, choices: Iterable[str]) -> str:
+    """Return `name` if it is one of `choices`, otherwise raise with the nearest one, or all, named."""
+    choices = list(choices)
+    if name in choices:
+        return name
+    nearest = closest(name, choices)
+    hint = f"did you mean {nearest!r}?" if nearest else f"choose from {', '.join(choices)}"
+    raise MedicError(f"unknown {kind} {name!r}, {hint}")

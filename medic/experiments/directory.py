@@ -1,0 +1,202 @@
+"""A run's directory: what a run leaves behind, and how it is read again."""
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save
+from torch import nn
+
+from medic._version import __version__
+from medic.errors import MedicError
+from medic.experiments.config import RunConfig
+from medic.files import atomic_write, write_text
+from medic.models import Classifier, Preprocessing, create_backbone
+
+FORMAT = 1
+
+
+def run_name(config: RunConfig, dataset_hash: str, weights: Path | None) -> str:
+    """The name of a run's directory: a hash of what changes its result, not of where things are."""
+    identity = {
+        "format": FORMAT,
+        "images": dataset_hash,
+        "weights": None if weights is None else file_hash(weights),
+        **config.identity(),
+    }
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def file_hash(path: Path) -> str:
+    """The sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class RunDirectory:
+    """The files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoint = path / "checkpoint" / "last.pt"
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has finished."""
+        return (self.path / "done").exists()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Make the directory and hold it, so that two processes do not do the same run at once."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise MedicError(f"output {self.path.parent} cannot be written: {error.strerror}") from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise MedicError(f"run {self.path} is being written by another process") from None
+            yield
+
+    def write_start(self, config: RunConfig, dataset_hash: str) -> None:
+        """Write what is known before training."""
+        write_text(self.path / "config.yaml", config.to_yaml())
+        write_text(self.path / "environment.json", _json(environment(dataset_hash)))
+
+    def write_records(self, records: Sequence[dict[str, Any]]) -> None:
+        """Write all evaluations so far, a line each."""
+        write_text(self.path / "results.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+
+    def write_model(self, model: nn.Module, description: dict[str, Any]) -> None:
+        """Write the weights, with nothing in the header, and what is needed to use them."""
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+        with atomic_write(self.path / "model.safetensors") as file:
+            file.write(save(tensors))
+        write_text(self.path / "model.json", _json({"format": FORMAT, **description}))
+
+    def write_predictions(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Write one row per validation and target image."""
+        with atomic_write(self.path / "predictions.npz") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+
+    def write_done(self) -> None:
+        """Say that the run has finished."""
+        write_text(self.path / "done", "done\n")
+
+
+class Run:
+    """A finished run, read back from its directory."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        if not self.path.is_dir():
+            raise MedicError(f"run {self.path} does not exist")
+        missing = [name for name in ("config.yaml", "done") if not (self.path / name).exists()]
+        if missing == ["done"]:
+            raise MedicError(f"run {self.path} is not finished: start its command again to resume it")
+        if missing:
+            raise MedicError(f"{self.path} is not the directory of a run: it has no {missing[0]}")
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The settings it ran with."""
+        return RunConfig.from_yaml(self.path / "config.yaml")
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """Every evaluation, in order."""
+        return [json.loads(line) for line in self._text("results.jsonl").splitlines()]
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        """What is known of the model: classes, preprocessing, score, threshold, provenance."""
+        description: dict[str, Any] = json.loads(self._text("model.json"))
+        return description
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The metrics on the target, of the selected evaluation."""
+        chosen: dict[str, Any] = self.records[self.description["provenance"]["record"]]["target"]
+        return chosen
+
+    @cached_property
+    def predictions(self) -> dict[str, NDArray[Any]]:
+        """The arrays of `predictions.npz`, by name."""
+        try:
+            with np.load(self.path / "predictions.npz", allow_pickle=False) as file:
+                return dict(file)
+        except (OSError, ValueError, KeyError) as error:
+            raise MedicError(f"run {self.path} has no readable predictions.npz: {error}") from error
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How the model wants its inputs."""
+        wanted = self.description["preprocessing"]
+        return Preprocessing(tuple(wanted["mean"]), tuple(wanted["std"]))
+
+    @cached_property
+    def model(self) -> Classifier:
+        """The selected model, in evaluation mode, on the CPU."""
+        made = self.description["model"]
+        model = Classifier(create_backbone(made["backbone"]), len(self.description["classes"]), made["head"])
+        model.load_state_dict(load_file(self.path / "model.safetensors"))
+        return model.eval()
+
+    def _text(self, name: str) -> str:
+        try:
+            return (self.path / name).read_text()
+        except OSError as error:
+            raise MedicError(f"run {self.path} has no readable {name}: {error.strerror}") from error
+
+
+def environment(dataset_hash: str) -> dict[str, Any]:
+    """What a number depends on besides its settings."""
+    packages = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "scikit-learn", "matplotlib")
+    return {
+        "format": FORMAT,
+        "medic": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in packages},
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "images": dataset_hash,
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the source tree this package runs from, where it does, marked if files differ from it."""
+    here = Path(__file__).parents[2]
+    if not (here / ".git").exists():
+        return None
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+        cwd=here, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return described.stdout.strip() or None
+
+
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

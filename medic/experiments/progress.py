@@ -1,0 +1,93 @@
+"""How far a run is: a bar on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Reporter(Protocol):
+    """Is told of every iteration and of what happens besides."""
+
+    def advance(self, iteration: int, loss: float) -> None:
+        """An iteration is done."""
+
+    def say(self, line: str) -> None:
+        """Something to be read."""
+
+    def close(self) -> None:
+        """The run has ended, one way or another."""
+
+
+class Silent:
+    """For a caller that wants no output."""
+
+    def advance(self, iteration: int, loss: float) -> None:
+        """Nothing."""
+
+    def say(self, line: str) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class Bar:
+    """A bar with loss, rate and time left."""
+
+    def __init__(self, title: str, start: int, iterations: int) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]:.3f}  {task.fields[rate]:.1f} it/s  left"), TimeRemainingColumn(),
+            console=Console(file=sys.stderr),
+        )  # fmt: skip
+        self._task = self._progress.add_task(title, total=iterations, completed=start, loss=0.0, rate=0.0)
+        self._start, self._began = start, time.monotonic()
+        self._progress.start()
+
+    def advance(self, iteration: int, loss: float) -> None:
+        """Move the bar."""
+        rate = (iteration - self._start) / (time.monotonic() - self._began)
+        self._progress.update(self._task, completed=iteration, loss=loss, rate=rate)
+
+    def say(self, line: str) -> None:
+        """Print above the bar."""
+        self._progress.console.print(line, highlight=False)
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        self._progress.stop()
+
+
+class Lines:
+    """A line every few seconds."""
+
+    def __init__(self, title: str, start: int, iterations: int, every: float = 10.0) -> None:
+        self._title, self._start, self._iterations, self._every = title, start, iterations, every
+        self._began = self._last = time.monotonic()
+
+    def advance(self, iteration: int, loss: float) -> None:
+        """Say how far it is, if it is time to."""
+        now = time.monotonic()
+        if now - self._last < self._every:
+            return
+        self._last = now
+        rate = (iteration - self._start) / (now - self._began)
+        left = (self._iterations - iteration) / rate
+        self.say(f"{self._title}  {iteration}/{self._iterations}  loss {loss:.3f}  {rate:.1f} it/s  left {left:.0f} s")
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        print(line, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def make_reporter(title: str, start: int, iterations: int, quiet: bool) -> Reporter:
+    """What fits where the output goes."""
+    if quiet:
+        return Silent()
+    return (Bar if sys.stderr.isatty() else Lines)(title, start, iterations)

@@ -1,0 +1,260 @@
+"""From what was asked for to what will run: defaults filled in, everything checked, nothing started."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import torch
+
+from medic.data import RECIPES, Benchmark, Recipe, benchmark
+from medic.data.splits import leave_one_out
+from medic.errors import MedicError, check_choice
+from medic.experiments.config import RunConfig
+from medic.methods import Method, ObjectiveName, Rate, find_method, make_objective
+from medic.models import Head
+from medic.objectives import Objective
+from medic.openset import RULES, SCORES
+from medic.strategies import BnBuffers, InnerLoop, Strategy
+from medic.tasks import Grid, Separation
+from medic.training import OptimizerName, OptimizerSettings, RateSchedule, Schedule, derive
+
+
+@dataclass(frozen=True)
+class DataPlan:
+    """What is learnt from, and how its images are varied."""
+
+    benchmark: Benchmark
+    target: str
+    sources: tuple[str, ...]
+    known: tuple[str, ...]
+    recipe: Recipe
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """What is learnt, by which objective, and how it is read."""
+
+    backbone: str
+    weights: Path | None
+    head: Head
+    objective: Objective
+    score: str
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How it is learnt."""
+
+    grid: Grid
+    strategy: Strategy
+    batch_size: int
+    optimizer: OptimizerSettings
+    schedule: RateSchedule
+    evaluate_every: int
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A configuration with every default written out, and the values it stands for."""
+
+    config: RunConfig
+    data: DataPlan
+    model: ModelPlan
+    training: TrainingPlan
+
+
+def resolve(config: RunConfig) -> Resolved:
+    """Fill in what was left open and check all of it, or raise with the one thing that is wrong."""
+    _check_numbers(config)
+    bench, method = benchmark(config.dataset), find_method(config.method)
+    data = _plan_data(config, bench)
+    model = _plan_model(config, bench, method)
+    training = _plan_training(config, method, data)
+    optimizer, strategy = training.optimizer, training.strategy
+    inner = strategy if isinstance(strategy, InnerLoop) else None
+    complete = replace(
+        config,
+        sources=list(data.sources),
+        known=list(data.known),
+        augment=config.augment or bench.augment,
+        backbone=model.backbone,
+        head=model.head,
+        objective=config.objective or method.objective,
+        score=model.score,
+        domain_splits=training.grid.domains,
+        class_splits=training.grid.classes,
+        steps=list(training.grid.sizes),
+        sampling=training.grid.sampling,
+        batch_size=training.batch_size,
+        inner_lr=inner.lr if inner else None,
+        bn_buffers=inner.bn_buffers if inner else None,
+        optimizer=optimizer.name,
+        lr=optimizer.lr,
+        momentum=optimizer.momentum,
+        weight_decay=optimizer.weight_decay,
+        schedule=training.schedule.name,
+        evaluate_every=training.evaluate_every,
+    )
+    return Resolved(complete, data, model, training)
+
+
+def _check_numbers(config: RunConfig) -> None:
+    """Reject numbers that cannot be what they are for."""
+    positive = (
+        *("iterations", "lr", "inner_lr", "batch_size", "clip_norm", "head_lr_scale", "ova_scale"),
+        *("domain_splits", "class_splits", "class_groups", "evaluate_every", "checkpoint_every"),
+    )
+    for name in (*positive, "momentum", "weight_decay", "warmup", "seed"):
+        value = getattr(config, name)
+        if value is None:
+            continue
+        least = "more than 0" if name in positive else "0 or more"
+        if not _is_number(value) or not math.isfinite(value) or value < 0 or (value == 0 and name in positive):
+            raise MedicError(f"{name} is {value}: give a number, {least}")
+    if not _is_number(config.holdout) or not 0 < config.holdout < 1:
+        raise MedicError(f"holdout is {config.holdout}: give a share between 0 and 1")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _plan_data(config: RunConfig, bench: Benchmark) -> DataPlan:
+    if config.target is None:
+        raise MedicError(f"no target given: choose the domain to test on, one of {', '.join(bench.domains)}")
+    sources, _ = leave_one_out(bench.domains, config.target, _listed(config.sources))
+    known = _listed(config.known) or list(bench.known)
+    for name in known:
+        check_choice("class", name, bench.classes)
+    return DataPlan(
+        bench,
+        config.target,
+        tuple(bench.domains[source] for source in sources),
+        tuple(name for name in bench.classes if name in known),
+        RECIPES[check_choice("augmentation", config.augment or bench.augment, RECIPES)],
+    )
+
+
+def _listed(values: Sequence[str] | None) -> list[str] | None:
+    """Accept `a b c` and `a,b,c`."""
+    return None if values is None else [part for value in values for part in str(value).split(",") if part]
+
+
+def _plan_model(config: RunConfig, bench: Benchmark, method: Method) -> ModelPlan:
+    objective = check_choice("objective", config.objective or method.objective, get_args(ObjectiveName))
+    heads = {"ce": ("close",), "ce+ova": ("separate", "shared"), "ova": ("shared",)}[objective]
+    head = check_choice("head", config.head or heads[0], get_args(Head))
+    if head not in heads:
+        raise MedicError(f"head {head!r} does not go with objective {objective!r}, which trains {' or '.join(heads)}")
+    score = check_choice("score", config.score or ("cls" if objective == "ce" else "bcls"), SCORES)
+    if SCORES[score].needs_ova and objective == "ce":
+        raise MedicError(f"score {score!r} needs a one-vs-all head: train with --objective ce+ova")
+    rules = [name for name in RULES if name != "hard"]  # no method here has an output for unknown
+    check_choice("threshold rule", config.threshold, rules)
+    if config.weights is not None and not Path(config.weights).is_file():
+        raise MedicError(f"weights {config.weights} do not exist")
+    return ModelPlan(
+        config.backbone or bench.backbone,
+        None if config.weights is None else Path(config.weights),
+        cast(Head, head),
+        make_objective(cast(ObjectiveName, objective), config.ova_scale, method.forward),
+        score,
+        pick_device(config.device),
+    )
+
+
+def pick_device(name: str) -> torch.device:
+    """A device by name: `auto` is a GPU where there is one."""
+    check_choice("device", name, ["auto", "cpu", "cuda"])
+    if name == "cuda" and not torch.cuda.is_available():
+        raise MedicError("device 'cuda': this torch finds no GPU; use --device cpu")
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
+
+
+def _plan_training(config: RunConfig, method: Method, data: DataPlan) -> TrainingPlan:
+    defaults = method.training
+    lr = config.lr or _at(defaults.lr, data.benchmark) or data.benchmark.lr
+    inner_lr = config.inner_lr or (lr if defaults.inner_lr == "lr" else _at(defaults.inner_lr, data.benchmark))
+    grid = _plan_grid(config, method, len(data.sources), len(data.known))
+    schedule = check_choice("schedule", config.schedule or defaults.schedule, get_args(Schedule))
+    every = 300 if config.iterations >= 1500 else max(1, config.iterations // 5)
+    return TrainingPlan(
+        grid,
+        _plan_strategy(config, method, inner_lr),
+        config.batch_size or max(1, defaults.images // grid.tasks),
+        _plan_optimizer(config, method, lr),
+        RateSchedule(cast(Schedule, schedule), config.iterations, config.warmup),
+        config.evaluate_every or every,
+    )
+
+
+def _at(rate: float | Rate | str | None, bench: Benchmark) -> float | None:
+    """A rate for the size of this benchmark's images."""
+    if isinstance(rate, Rate):
+        return rate.at(bench.image_size)
+    return rate if isinstance(rate, float) else None
+
+
+def _plan_grid(config: RunConfig, method: Method, domains: int, classes: int) -> Grid:
+    """The method's grid, no larger than the data, with what was asked for explicitly on top."""
+    for axis, splits, there in (("domain", config.domain_splits, domains), ("class", config.class_splits, classes)):
+        if splits is not None and splits > there:
+            plural = "source domains" if axis == "domain" else "known classes"
+            raise MedicError(f"{splits} {axis} splits need {splits} {plural} or more, but there are {there}")
+    check_choice("separation", config.separate, get_args(Separation))
+    grid = method.grid.fitted(domains, classes)
+    return replace(
+        grid,
+        domains=config.domain_splits or grid.domains,
+        classes=config.class_splits or grid.classes,
+        steps=_parse_steps(config.steps),
+        sampling=config.sampling or grid.sampling,
+        separate=cast(Separation, config.separate),
+        class_groups=config.class_groups,
+        seed=derive(config.seed, "tasks"),
+    )
+
+
+def _parse_steps(steps: int | Sequence[int] | str | None) -> int | tuple[int, ...] | None:
+    """`3,3,3` or a list of sizes, or a number of steps."""
+    if steps is None or isinstance(steps, int):
+        return steps
+    parts = steps.split(",") if isinstance(steps, str) else list(steps)
+    try:
+        return tuple(int(part) for part in parts)
+    except ValueError:
+        raise MedicError(f"steps {steps!r}: give the tasks of each step as in 3,3,3, or the number of steps") from None
+
+
+def _plan_strategy(config: RunConfig, method: Method, inner_lr: float | None) -> Strategy:
+    """A copy of the method's strategy, which starts without state, with the run's inner rate and buffers."""
+    strategy = method.strategy
+    if isinstance(strategy, InnerLoop):
+        buffers = check_choice("bn_buffers", config.bn_buffers or strategy.bn_buffers, get_args(BnBuffers))
+        changed = replace(strategy, lr=inner_lr or strategy.lr, bn_buffers=cast(BnBuffers, buffers))
+        return cast(Strategy, changed)
+    for name in ("inner_lr", "bn_buffers"):
+        if getattr(config, name) is not None:
+            raise MedicError(f"method {method.name!r} has no inner steps, so {name} would do nothing")
+    return strategy
+
+
+def _plan_optimizer(config: RunConfig, method: Method, lr: float) -> OptimizerSettings:
+    defaults = method.training
+    name = check_choice("optimizer", config.optimizer or defaults.optimizer, get_args(OptimizerName))
+    if name != "sgd" and config.momentum is not None:
+        raise MedicError(f"momentum is an option of sgd, not of {name}")
+    momentum = defaults.momentum if config.momentum is None else config.momentum
+    own_decay = defaults.weight_decay if name == defaults.optimizer else 0.0
+    return OptimizerSettings(
+        cast(OptimizerName, name),
+        lr,
+        momentum if name == "sgd" else None,
+        own_decay if config.weight_decay is None else config.weight_decay,
+        config.head_lr_scale,
+    )

@@ -1,0 +1,274 @@
+"""One run, from its settings to its directory: the loop around the trainer."""
+
+import dataclasses
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from medic import openset
+from medic.data import Dataset, Problem, make_problem
+from medic.errors import TrainingError
+from medic.experiments.config import RunConfig
+from medic.experiments.directory import Run, RunDirectory, run_name
+from medic.experiments.evaluation import Evaluator, find_threshold
+from medic.experiments.interrupts import Interrupts, Stopped
+from medic.experiments.progress import Reporter, make_reporter
+from medic.experiments.resolve import Resolved, resolve
+from medic.experiments.selection import select, without_target
+from medic.models import Classifier, create_backbone
+from medic.outputs import Output
+from medic.training import (
+    Trainer,
+    derive,
+    generator,
+    load_checkpoint,
+    save_checkpoint,
+)
+
+
+def train(config: RunConfig, quiet: bool = False) -> Run:
+    """Do a run, or what is left of it, or nothing if it is done; its directory is made in `config.output`."""
+    resolved = resolve(config)
+    dataset = resolved.data.benchmark.load()
+    name = run_name(resolved.config, dataset.hash, resolved.model.weights)
+    directory = RunDirectory(Path(config.output) / name)
+    if directory.done:
+        make_reporter("", 0, 0, quiet).say(f"{directory.path} is finished")
+        return Run(directory.path)
+    with torch.random.fork_rng():  # the caller's global generator is left alone
+        session = Session(resolved, dataset, directory)
+        with directory.locked(), Interrupts() as interrupts:
+            session.run(interrupts, quiet)
+    return Run(directory.path)
+
+
+class Session:
+    """A run in progress."""
+
+    def __init__(self, resolved: Resolved, dataset: Dataset, directory: RunDirectory) -> None:
+        self.config, self.dataset, self.directory = resolved.config, dataset, directory
+        self.plan = resolved
+        self.problem = make_problem(
+            dataset,
+            resolved.data.target,
+            resolved.data.known,
+            generator(self.config.seed, "split"),
+            resolved.data.sources,
+            self.config.holdout,
+        )
+        self.trainer = make_trainer(resolved, dataset, self.problem)
+        self.evaluator = Evaluator(
+            dataset,
+            self.problem,
+            self.trainer.preprocessing,
+            resolved.model.device,
+            resolved.model.score,
+            self.config.threshold,
+        )
+        self.records: list[dict[str, Any]] = []
+        self.best: dict[str, Tensor] = {}
+        self.losses: list[float] = []
+        self._saved = 0
+
+    def run(self, interrupts: Interrupts, quiet: bool) -> None:
+        """Train to the end, and write everything."""
+        if self.directory.checkpoint.exists():
+            self._load()
+        else:
+            self.directory.write_start(self.config, self.dataset.hash)
+            self._save()
+        config = self.config
+        title = f"{config.method} → {config.target}"
+        reporter = make_reporter(title, self.trainer.iteration, config.iterations, quiet)
+        try:
+            self._iterate(interrupts, reporter)
+        except TrainingError as error:
+            hint = f"the checkpoint of iteration {self._saved} is kept; a learning rate below {config.lr:g} may help"
+            raise TrainingError(f"{error}; {hint}") from error
+        finally:
+            reporter.close()
+        self._finish()
+
+    def _iterate(self, interrupts: Interrupts, reporter: Reporter) -> None:
+        config, trainer = self.config, self.trainer
+        every = self.plan.training.evaluate_every
+        trainer.model.train()
+        while trainer.iteration < config.iterations:
+            began = time.perf_counter()
+            self.losses.append(trainer.step())
+            reporter.advance(trainer.iteration, self.losses[-1])
+            last = trainer.iteration == config.iterations
+            evaluating = last or trainer.iteration % every == 0
+            if evaluating:
+                self._evaluate(time.perf_counter() - began, reporter)
+            if evaluating or interrupts.received or trainer.iteration % config.checkpoint_every == 0:
+                self._save()
+            if interrupts.received:
+                stopped = f"stopped at iteration {trainer.iteration}; the same command resumes it"
+                raise Stopped(stopped, interrupts.received)
+
+    def _evaluate(self, step_time: float, reporter: Reporter) -> None:
+        """Measure the model, and keep its weights if they are the best so far by source validation."""
+        self.trainer.check_finite()
+        record = {**self._progress(step_time), **self.evaluator.record(self.trainer.model), **self._domainbed()}
+        self.records.append(record)
+        self.losses.clear()
+        shown = [without_target(record, self.problem.target_domain) for record in self.records]
+        if select(shown) == len(shown) - 1:
+            self.best = {name: tensor.detach().clone() for name, tensor in self.trainer.model.state_dict().items()}
+        self.directory.write_records(self.records)
+        found = "  ".join(
+            f"{name} {100 * record['target'][key]:.1f}"
+            for name, key in (("acc", "acc"), ("H-score", "hscore"), ("OSCR", "oscr"))
+            if key in record["target"]
+        )
+        validation = 100 * record["validation"]["acc"]
+        reporter.say(f"iteration {record['iteration']}: validation acc {validation:.1f}; target {found}")
+
+    def _progress(self, step_time: float) -> dict[str, Any]:
+        trainer, gigabyte = self.trainer, 2**30
+        images = trainer.iteration * trainer.batch_size * trainer.grid.tasks
+        on_gpu = self.plan.model.device.type == "cuda"
+        peak = (
+            torch.cuda.max_memory_allocated() if on_gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        )
+        return {
+            "iteration": trainer.iteration,
+            "step": trainer.iteration,
+            "epoch": images / len(self.problem.train),
+            "loss": float(np.mean(self.losses)),
+            "lr": trainer.optimizer.param_groups[0]["lr"],
+            "step_time": step_time,
+            "mem_gb": peak / gigabyte,
+        }
+
+    def _domainbed(self) -> dict[str, Any]:
+        """The keys that DomainBed's own scripts group runs by."""
+        config = self.config
+        return {
+            "args": {
+                "dataset": config.dataset,
+                "algorithm": config.method,
+                "test_envs": [self.problem.target_domain],
+                "seed": config.seed,
+                "trial_seed": config.seed,
+                "hparams_seed": 0,
+                "holdout_fraction": config.holdout,
+            },
+            "hparams": config.identity(),
+        }
+
+    def _save(self) -> None:
+        self.trainer.check_finite()
+        state = {
+            "trainer": self.trainer.state_dict(),
+            "records": self.records,
+            "best": self.best,
+            "losses": self.losses,
+        }
+        save_checkpoint(self.directory.checkpoint, state)
+        self._saved = self.trainer.iteration
+
+    def _load(self) -> None:
+        state = load_checkpoint(self.directory.checkpoint)
+        self.trainer.load_state_dict(state["trainer"])
+        self.records, self.best, self.losses = state["records"], state["best"], state["losses"]
+        self._saved = self.trainer.iteration
+        self.directory.write_records(self.records)
+
+    def _finish(self) -> None:
+        """Write the selected model and its predictions."""
+        model = self.trainer.model
+        model.load_state_dict(self.best)
+        record = select([without_target(record, self.problem.target_domain) for record in self.records])
+        validation = self.evaluator.infer(model, self.problem.validation)
+        target = self.evaluator.infer(model, self.problem.target)
+        score, config = self.plan.model.score, self.config
+        threshold = find_threshold(validation, target, self.problem.target.label, score, config.threshold)
+        self.directory.write_predictions(
+            prediction_arrays(self.dataset, self.problem, {"validation": validation, "target": target},
+                              score, threshold.value, config.save_features)
+        )  # fmt: skip
+        self.directory.write_model(model, self._description(threshold, record))
+        self.directory.write_done()
+
+    def _description(self, threshold: openset.Threshold, record: int) -> dict[str, Any]:
+        config, preprocessing = self.config, self.trainer.preprocessing
+        size = self.dataset.images.shape[-1]
+        return {
+            "model": {"backbone": config.backbone, "head": config.head},
+            "classes": list(self.problem.known),
+            "preprocessing": {"size": size, **dataclasses.asdict(preprocessing)},
+            "score": {"name": config.score, "state": {}},
+            "threshold": threshold._asdict(),
+            "provenance": {
+                "dataset": config.dataset,
+                "images": self.dataset.hash,
+                "sources": config.sources,
+                "target": config.target,
+                "method": config.method,
+                "seed": config.seed,
+                "selection": "pooled source-validation accuracy, first on ties",
+                "iteration": self.records[record]["iteration"],
+                "record": record,
+            },
+        }
+
+
+def make_trainer(plan: Resolved, dataset: Dataset, problem: Problem) -> Trainer:
+    """Build what is trained and how, from a resolved configuration."""
+    seed = plan.config.seed
+    torch.manual_seed(derive(seed, "model"))
+    backbone = create_backbone(plan.model.backbone, plan.model.weights)
+    model = Classifier(backbone, len(problem.known), plan.model.head).to(plan.model.device)
+    body = [p for p in model.backbone.parameters() if p.requires_grad]
+    return Trainer(
+        model=model,
+        images=dataset.images,
+        samples=problem.train,
+        grid=plan.training.grid,
+        strategy=plan.training.strategy,
+        objective=plan.model.objective,
+        optimizer=plan.training.optimizer.make(body, model.heads()),
+        schedule=plan.training.schedule,
+        recipe=plan.data.recipe,
+        preprocessing=backbone.preprocessing,
+        batch_size=plan.training.batch_size,
+        generator=generator(seed, "augment"),
+        clip_norm=plan.config.clip_norm,
+        device=plan.model.device,
+    )
+
+
+def prediction_arrays(
+    dataset: Dataset,
+    problem: Problem,
+    outputs: dict[str, Output],
+    score: str,
+    threshold: float,
+    features: bool,
+) -> dict[str, Any]:
+    """Plain arrays, a row per image: what it is, what the model said of it, and the decision at the threshold."""
+    samples = {"validation": problem.validation, "target": problem.target}
+    indices = torch.cat([samples[split].indices for split in outputs])
+    joined = Output.cat(list(outputs.values()))
+    confidence = openset.score(score, joined)
+    arrays = {
+        "path": np.array([dataset.paths[index] for index in indices.tolist()]),
+        "split": np.array([split for split, output in outputs.items() for _ in output.logits]),
+        "domain": np.array([dataset.domains[index] for index in dataset.domain[indices].tolist()]),
+        "label": torch.cat([samples[split].label for split in outputs]).numpy(),
+        "prediction": openset.decide(confidence, openset.predicted_class(joined), threshold).numpy(),
+        "confidence": confidence.numpy(),
+        "logits": joined.logits.numpy(),
+    }
+    if joined.ova is not None:
+        arrays["ova_logits"] = joined.ova.numpy()
+    if features and joined.features is not None:
+        arrays["features"] = joined.features.numpy()
+    return arrays

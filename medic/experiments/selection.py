@@ -1,0 +1,17 @@
+"""Which evaluation of a run counts: pure functions over records that do not show the target."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Record = Mapping[str, Any]
+
+
+def without_target(record: Record, target: int) -> dict[str, Any]:
+    """A record with nothing in it that was measured on the target domain."""
+    hidden = ("target", f"env{target}_in_acc", f"env{target}_out_acc")
+    return {key: value for key, value in record.items() if key not in hidden}
+
+
+def select(records: Sequence[Record]) -> int:
+    """The position of the record with the best pooled source-validation accuracy, the first on ties."""
+    return max(range(len(records)), key=lambda position: (records[position]["validation"]["acc"], -position))

@@ -1,0 +1,129 @@
+"""Backbones by name: ours, or any of timm's."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from medic.errors import MedicError, closest
+from medic.models.convnet import ConvNet, MnistCnn
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How pixels in [0, 1] become inputs: (x - mean) / std, per channel."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """Normalise float pixels (N, C, H, W)."""
+        mean, std = (
+            torch.tensor(v, device=pixels.device, dtype=pixels.dtype)[:, None, None] for v in (self.mean, self.std)
+        )
+        return (pixels - mean) / std
+
+
+HALVES = Preprocessing((0.5,) * 3, (0.5,) * 3)
+UNCHANGED = Preprocessing((0.0,) * 2, (1.0,) * 2)
+
+OURS: dict[str, tuple[Callable[[], nn.Module], Preprocessing]] = {
+    "convnet": (ConvNet, HALVES),
+    "mnist-cnn": (MnistCnn, UNCHANGED),
+}
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A network without its classifier, the number of features it gives, and how it wants its inputs."""
+
+    module: nn.Module
+    features: int
+    preprocessing: Preprocessing
+
+
+def create_backbone(name: str, weights: Path | None = None) -> Backbone:
+    """Make a backbone: `convnet`, `mnist-cnn`, or any model name of timm; `weights` is a local file to load."""
+    if name in OURS:
+        make, preprocessing = OURS[name]
+        module = make()
+        backbone = Backbone(module, int(module.num_features), preprocessing)  # type: ignore[arg-type]
+    else:
+        backbone = _from_timm(name)
+    if weights is not None:
+        load_weights(backbone.module, weights)
+    return backbone
+
+
+def _from_timm(name: str) -> Backbone:
+    timm = _timm()
+    if not timm.is_model(name):
+        nearest = closest(name, [*OURS, *timm.list_models()])
+        hint = f"did you mean {nearest!r}?" if nearest else f"choose {', '.join(OURS)} or a model of timm"
+        raise MedicError(f"unknown backbone {name!r}, {hint}")
+    module: nn.Module = timm.create_model(name, pretrained=False, num_classes=0)
+    # Some networks have a layer between pooling and classifier, which stays: their width is head_hidden_size.
+    features = int(getattr(module, "head_hidden_size", None) or module.num_features)  # type: ignore[arg-type]
+    config: dict[str, Any] = module.pretrained_cfg  # type: ignore[assignment]
+    return Backbone(module, features, Preprocessing(tuple(config["mean"]), tuple(config["std"])))
+
+
+def _timm() -> Any:
+    """Import timm, which costs seconds, only when a backbone of its own is asked for."""
+    from medic.models import _torchvision
+
+    _torchvision.ensure()
+    import timm
+
+    return timm
+
+
+def load_weights(module: nn.Module, path: Path) -> None:
+    """Load a file of weights into a backbone: every tensor must be there, and a classifier's may be left over."""
+    state = {key.removeprefix("backbone."): value for key, value in read_tensors(path).items()}
+    expected = module.state_dict()
+    missing = [key for key in expected if key not in state and not key.endswith("num_batches_tracked")]
+    if missing:
+        raise MedicError(f"weights {path} lack {missing[0]!r} and {len(missing) - 1} more tensors of this backbone")
+    for key, tensor in expected.items():
+        if key in state and state[key].shape != tensor.shape:
+            shapes = f"{tuple(state[key].shape)} instead of {tuple(tensor.shape)}"
+            raise MedicError(f"weights {path} have {key!r} in the shape {shapes}: they are of another backbone")
+    heads = ("fc.", "classifier.", "head.", "close_head.", "ova_head.", "last_linear.")
+    extra = [key for key in state if key not in expected and not key.startswith(heads)]
+    if extra:
+        raise MedicError(f"weights {path} have {extra[0]!r}, which this backbone has not: they are of another one")
+    # In half precision they travel well; the module keeps its own precision.
+    module.load_state_dict({key: state[key] for key in expected if key in state}, strict=False)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a state dict: safetensors, or a torch file that holds nothing but tensors and containers."""
+    if not path.is_file():
+        raise MedicError(f"weights {path} do not exist")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, RuntimeError, OSError, EOFError, ValueError) as error:
+        raise MedicError(f"weights {path} cannot be read: {_first_line(error)}") from error
+    except Exception as error:  # an unpickling error names a class that is not allowed, in many lines
+        if type(error).__name__ != "UnpicklingError":
+            raise
+        raise MedicError(
+            f"weights {path} hold more than tensors and are not loaded; save a plain state dict"
+        ) from error
+    for key in ("state_dict", "model"):
+        state = state.get(key, state) if isinstance(state, dict) else state
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise MedicError(f"weights {path} are not a state dict of tensors")
+    return state
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,57 @@
+"""The two small networks of the field's digit benchmarks."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class ConvNet(nn.Module):
+    """The network of Digits-DG: four blocks of 3x3 convolution to 64 channels, ReLU and 2x2 max-pooling.
+
+    Takes (N, 3, 32, 32), gives (N, 256). It has no normalisation layer and 112,576 parameters.
+    """
+
+    num_features = 256
+    input_size = (3, 32, 32)
+
+    def __init__(self, in_channels: int = 3) -> None:
+        super().__init__()
+        for block in range(1, 5):
+            convolution = nn.Conv2d(in_channels if block == 1 else 64, 64, kernel_size=3, padding=1)
+            nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+            self.add_module(f"conv{block}", convolution)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map images (N, C, 32, 32) to features (N, 256)."""
+        if x.shape[-2:] != (32, 32):
+            raise ValueError(f"the ConvNet takes images of 32x32 pixels, not {x.shape[-2]}x{x.shape[-1]}")
+        for convolution in self.children():
+            x = functional.max_pool2d(functional.relu(convolution(x)), 2)
+        return x.flatten(1)
+
+
+class MnistCnn(nn.Module):
+    """DomainBed's network for coloured MNIST: four convolutions, each with ReLU, then group norm; 371,136 parameters.
+
+    Takes (N, 2, 28, 28), gives the average over positions, (N, 128).
+    """
+
+    num_features = 128
+    input_size = (2, 28, 28)
+
+    def __init__(self, in_channels: int = 2) -> None:
+        super().__init__()
+        widths = (64, 128, 128, 128)
+        for index, width in enumerate(widths):
+            before = in_channels if index == 0 else widths[index - 1]
+            stride = 2 if index == 1 else 1
+            # The names of DomainBed's state dict: conv1 … conv4, bn0 … bn3.
+            self.add_module(f"conv{index + 1}", nn.Conv2d(before, width, 3, stride=stride, padding=1))
+            self.add_module(f"bn{index}", nn.GroupNorm(8, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map images (N, C, H, W) to features (N, 128)."""
+        layers = list(self.children())
+        for convolution, norm in zip(layers[::2], layers[1::2], strict=True):
+            x = norm(functional.relu(convolution(x)))
+        return torch.mean(x, dim=(2, 3))

@@ -1,0 +1,140 @@
+"""Rules that choose the threshold of a score; a sample is known if and only if its confidence is at least it."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from medic.errors import MedicError, check_choice
+from medic.openset.metrics import as_confidence, check_share, hscore
+from medic.openset.scores import SCORES, Score, Values, get_score, output_log_odds, predicted_class
+from medic.outputs import Output
+
+
+class Threshold(NamedTuple):
+    """A threshold and the rule it comes from.
+
+    `value` is on the scale of the confidence, ready for `decide` and `hscore`. `probability` is the same
+    threshold as a probability, where the score is one.
+    """
+
+    value: float
+    rule: str
+    probability: float | None = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule by name: `function(score, ...)` is given by keyword what it `needs`: validation, target, label."""
+
+    name: str
+    function: Callable[..., Threshold]
+    needs: tuple[str, ...]
+    description: str
+
+    @property
+    def oracle(self) -> bool:
+        """Whether it looks at target labels, which nobody has when a model is used."""
+        return "label" in self.needs
+
+
+def source(score: Score, *, validation: Output, keep: float = 0.95) -> Threshold:
+    """The largest threshold that calls at least `keep` of the source validation samples known.
+
+    It is the ⌈keep·N⌉-th largest confidence of the N samples of `validation`; nothing of the target is used.
+    """
+    confidence = as_confidence(score(validation)).sort(descending=True).values
+    count = len(confidence)
+    if not count:
+        raise MedicError("the threshold rule 'source' was given no validation sample")
+    kept = torch.arange(1, count + 1, dtype=torch.float64) / count
+    value = confidence[int((kept < check_share("keep", keep)).sum())]
+    return Threshold(float(value), "source", float(value.sigmoid()) if score.probability else None)
+
+
+def fixed(score: Score, *, probability: float = 0.5) -> Threshold:
+    """A probability, whatever the data: log(p / (1 − p)) on the scale of the confidence.
+
+    0.5 is the rule of OVANet (unknown if the negative channel wins). Only for a score that is a probability.
+    """
+    if not score.probability:
+        names = " or ".join(name for name, entry in SCORES.items() if entry.probability)
+        raise MedicError(
+            f"the threshold rule 'fixed' is a probability and the score {score.name!r} is none; "
+            f"score by {names}, or use the rule 'source'"
+        )
+    if not 0 <= probability <= 1:
+        raise MedicError(f"probability must be in [0, 1], not {probability}")
+    return Threshold(_logit(probability), "fixed", probability)
+
+
+def hard(score: Score) -> Threshold:
+    """No threshold, for a system with an output for unknown: its prediction is −1 already.
+
+    The value is −∞, which leaves every prediction, −1 among them, as it is.
+    """
+    return Threshold(-math.inf, "hard")
+
+
+def oracle_10(score: Score, *, target: Output, label: Values) -> Threshold:
+    """An oracle: the best H-score of ten thresholds on the *target*, with its labels and its unknown samples.
+
+    It is the rule of the authors' published H-scores: optimistic, and not a threshold that anybody could have
+    chosen. The ten are μ_i = lo + (hi − lo)·i/9, with lo and hi the extremes over known and unknown samples of
+    max_k p_k, or for a one-vs-all score of max_k q_k although its decisions use q_ŷ. Decisions are taken on
+    probabilities where the score is one, otherwise on its plain value. The first of equally good ones wins.
+    """
+    confidence = as_confidence(score(target))
+    if not len(confidence):
+        raise MedicError("the threshold rule 'oracle-10' was given no target sample")
+    spread = output_log_odds(target).amax(dim=1).detach() if score.needs_ova else confidence
+    level = confidence
+    if score.probability:
+        spread, level = spread.sigmoid(), level.sigmoid()
+    grid: list[float] = torch.linspace(float(spread.min()), float(spread.max()), 10, dtype=torch.float64).tolist()
+    prediction = predicted_class(target)
+    best = max(grid, key=lambda mu: hscore(level, prediction, label, mu).hscore)
+    if not score.probability:
+        return Threshold(best, "oracle-10")
+    # The sigmoid rounds: samples at μ can have log-odds below those of μ, and the value must accept them too.
+    accepted = confidence[level >= best]
+    value = torch.cat([accepted, accepted.new_tensor([_logit(best)])]).min()
+    return Threshold(float(value), "oracle-10", best)
+
+
+def _logit(probability: float) -> float:
+    return float(torch.tensor(probability, dtype=torch.float64).logit())
+
+
+RULES: dict[str, Rule] = {
+    entry.name: entry
+    for entry in (
+        Rule("source", source, ("validation",), "keeps 95 % of the source validation samples"),
+        Rule("fixed", fixed, (), "a probability, 0.5 unless given"),
+        Rule("hard", hard, (), "none: the system itself predicts unknown"),
+        Rule("oracle-10", oracle_10, ("target", "label"), "best H-score of ten values on the labelled target"),
+    )
+}
+
+
+def threshold(
+    rule: str,
+    score: str | Score,
+    *,
+    validation: Output | None = None,
+    target: Output | None = None,
+    label: Values | None = None,
+    **options: float,
+) -> Threshold:
+    """The threshold that `rule` chooses for `score`.
+
+    `validation` is the output on source validation samples, `target` that on target samples with labels
+    `label`; a rule is shown only what it needs. `options` are those of its function: `keep`, `probability`.
+    """
+    chosen = RULES[check_choice("threshold rule", rule, RULES)]
+    given: dict[str, Any] = {"validation": validation, "target": target, "label": label}
+    if missing := [name for name in chosen.needs if given[name] is None]:
+        raise MedicError(f"the threshold rule {rule!r} needs {' and '.join(missing)}, which was not given")
+    return chosen.function(get_score(score), **{name: given[name] for name in chosen.needs}, **options)

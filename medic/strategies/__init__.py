@@ -1,0 +1,8 @@
+"""Strategies: drop-ins for `loss.backward()` that turn the steps of an iteration into `p.grad`."""
+
+from medic.strategies.base import BnBuffers, InnerLoop, Strategy, Update
+from medic.strategies.joint import Joint
+from medic.strategies.multi_step import MultiStep
+from medic.strategies.two_step import TwoStep
+
+__all__ = ["BnBuffers", "InnerLoop", "Joint", "MultiStep", "Strategy", "TwoStep", "Update"]

@@ -1,0 +1,132 @@
+"""What all strategies share: the contract, the parameters they read, and what they leave behind."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from medic.errors import MedicError
+from medic.objectives import Risk
+from medic.tasks import Step
+
+Objective = Callable[[nn.Module, Step], Risk]
+Gradients = list[Tensor | None]
+"""One gradient per trainable parameter, None where the loss does not reach it."""
+
+BnBuffers = Literal["keep", "interpolate", "restore"]
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a strategy saw while it filled `p.grad`: the risks (t,) of all tasks, and every forwarded sample."""
+
+    risks: Tensor
+    logits: Tensor
+    y: Tensor
+    domain: Tensor | None
+
+    @property
+    def loss(self) -> Tensor:
+        """The mean risk of the tasks, each at the weights it was met with."""
+        return self.risks.mean()
+
+
+class Strategy(Protocol):
+    """A drop-in for `loss.backward()`: adds to `p.grad` and leaves the weights where they were."""
+
+    def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
+        """Turn the steps of one iteration into gradients."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that later updates depend on."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` left off."""
+
+
+class Stateless:
+    """A strategy that carries nothing from one iteration to the next."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """No state."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """No state."""
+
+
+@dataclass
+class InnerLoop:
+    """What strategies with inner steps share: the inner rate α, and what becomes of batch-norm statistics.
+
+    `bn_buffers` is `keep` (as the authors do), `interpolate` (go the share `bn_rate` of the way, as Fish) or `restore`.
+    """
+
+    lr: float = 1e-2
+    _: KW_ONLY
+    bn_buffers: BnBuffers = "keep"
+    bn_rate: float = 0.5
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that a strategy adapts, by name."""
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not parameters:
+        raise MedicError("the model has no parameter that requires a gradient")
+    return parameters
+
+
+def count_tasks(steps: Sequence[Step]) -> int:
+    """The number of tasks t in all steps."""
+    return sum(len(step.sizes) for step in steps)
+
+
+def accumulate(parameters: Sequence[nn.Parameter], gradients: Gradients, scale: float = 1.0) -> None:
+    """Add `scale` times the gradients to `p.grad`, as `backward` would."""
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is None:
+            continue
+        scaled = gradient.detach() * scale
+        parameter.grad = scaled if parameter.grad is None else parameter.grad.add_(scaled)
+
+
+def summarise(steps: Sequence[Step], risks: Sequence[Risk]) -> Update:
+    """Collect what was seen of the forwarded steps."""
+    domains = [step.domain for step in steps if step.domain is not None]
+    return Update(
+        torch.cat([risk.tasks.detach() for risk in risks]),
+        torch.cat([risk.logits for risk in risks]),
+        torch.cat([step.y for step in steps]),
+        torch.cat(domains) if len(domains) == len(steps) else None,
+    )
+
+
+@contextmanager
+def weights_restored(parameters: Sequence[nn.Parameter]) -> Iterator[list[Tensor]]:
+    """Put the weights back, bit by bit, whatever happens inside; gives their values from before."""
+    before = [parameter.detach().clone() for parameter in parameters]
+    try:
+        yield before
+    finally:
+        with torch.no_grad():
+            torch._foreach_copy_(list(parameters), before)
+
+
+@contextmanager
+def buffers(model: nn.Module, policy: BnBuffers, rate: float) -> Iterator[None]:
+    """What becomes of the buffers (batch-norm statistics) that the forward passes inside move.
+
+    `keep` leaves them as the last pass did, `restore` puts them back, and `interpolate` goes the share `rate` of the
+    way; counters, which are integers, cannot go part of a way and are kept.
+    """
+    before = [] if policy == "keep" else [(buffer, buffer.clone()) for buffer in model.buffers()]
+    yield
+    with torch.no_grad():
+        for buffer, old in before:
+            if policy == "restore":
+                buffer.copy_(old)
+            elif buffer.is_floating_point():
+                buffer.copy_(old.lerp(buffer, rate))

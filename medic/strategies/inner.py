@@ -1,0 +1,124 @@
+"""The inner loop: a sequence of steps on moving weights, to first or second order."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from medic.objectives import Risk
+from medic.strategies.base import Gradients, Objective, trainable
+from medic.tasks import Step
+
+Move = Callable[[Sequence[nn.Parameter], Gradients], None]
+"""Moves the weights in place along the gradients of one inner step."""
+
+InnerOptimizer = Literal["sgd", "adam"] | Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+def sgd(lr: float) -> Move:
+    """Plain gradient descent."""
+
+    @torch.no_grad()
+    def move(parameters: Sequence[nn.Parameter], gradients: Gradients) -> None:
+        reached = [(p, g) for p, g in zip(parameters, gradients, strict=True) if g is not None]
+        torch._foreach_add_([p for p, _ in reached], [g for _, g in reached], alpha=-lr)
+
+    return move
+
+
+def stateful(optimizer: torch.optim.Optimizer) -> Move:
+    """A step of a torch optimizer. What is in `p.grad` stays there."""
+
+    def move(parameters: Sequence[nn.Parameter], gradients: Gradients) -> None:
+        kept = [parameter.grad for parameter in parameters]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+        for parameter, gradient in zip(parameters, kept, strict=True):
+            parameter.grad = gradient
+
+    return move
+
+
+def make_optimizer(inner: InnerOptimizer, parameters: Sequence[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+    """The inner optimizer over the given parameters: Adam by name, or what a factory makes of them."""
+    if callable(inner):
+        return inner(list(parameters))
+    optimizer = torch.optim.Adam if inner == "adam" else torch.optim.SGD
+    return optimizer(list(parameters), lr=lr)
+
+
+def first_order(
+    model: nn.Module,
+    steps: Sequence[Step],
+    objective: Objective,
+    weights: Sequence[float],
+    move: Move | None,
+    to_end: bool = False,
+) -> tuple[Gradients, list[Risk]]:
+    """Sum the weighted gradients of the steps, each taken where the earlier ones have moved the weights to.
+
+    Returns Σ_i w_i g_i(θ_i) and the risks. The gradients are summed, not recovered from how far the weights went:
+    (θ - θ̂) / α cancels in float32. The weights are left where the last but one step led, or with `to_end` the
+    last; without `move` they stay.
+    """
+    parameters = list(trainable(model).values())
+    total: Gradients = [None] * len(parameters)
+    risks = []
+    for index, (step, weight) in enumerate(zip(steps, weights, strict=True)):
+        risk = objective(model, step)
+        gradients: Gradients = list(torch.autograd.grad(risk.total, parameters, allow_unused=True))
+        risks.append(risk)
+        total = _add(total, gradients, weight)
+        if move is not None and (to_end or index + 1 < len(steps)):
+            move(parameters, gradients)
+    return total, risks
+
+
+def second_order(
+    model: nn.Module, steps: Sequence[Step], objective: Objective, weights: Sequence[float], lr: float
+) -> tuple[Gradients, list[Risk]]:
+    """Differentiate Σ_i w_i l_i(θ_i) by θ through every inner step θ_{i+1} = θ_i - lr · l_i'(θ_i)."""
+    start = trainable(model)
+    measured = _Measured(model, objective)
+    fast: dict[str, Tensor] = dict(start)
+    risks: list[Risk] = []
+    for index, step in enumerate(steps):
+        risk: Risk = functional_call(measured, {f"model.{name}": value for name, value in fast.items()}, (step,))
+        risks.append(risk)
+        if index + 1 < len(steps):
+            gradients = torch.autograd.grad(risk.total, list(fast.values()), create_graph=True, allow_unused=True)
+            fast = {
+                name: value if gradient is None else value - lr * gradient
+                for (name, value), gradient in zip(fast.items(), gradients, strict=True)
+            }
+    total = torch.stack([weight * risk.total for risk, weight in zip(risks, weights, strict=True) if weight]).sum()
+    return list(torch.autograd.grad(total, list(start.values()), allow_unused=True)), risks
+
+
+class _Measured(nn.Module):
+    """A model with its objective, so that both see the fast weights of a functional call."""
+
+    def __init__(self, model: nn.Module, objective: Objective) -> None:
+        super().__init__()
+        self.model = model
+        self.objective = objective
+
+    def forward(self, step: Step) -> Risk:
+        return self.objective(self.model, step)
+
+
+def _add(total: Gradients, gradients: Gradients, weight: float) -> Gradients:
+    """`total + weight · gradients`, in place where there is a total."""
+    if weight == 0:
+        return total
+    fresh = [index for index, part in enumerate(total) if part is None and gradients[index] is not None]
+    both = [(t, g) for t, g in zip(total, gradients, strict=True) if t is not None and g is not None]
+    if both:
+        torch._foreach_add_([t for t, _ in both], [g for _, g in both], alpha=weight)
+    for index in fresh:
+        gradient = gradients[index]
+        total[index] = None if gradient is None else gradient * weight
+    return total

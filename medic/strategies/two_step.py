@@ -1,0 +1,72 @@
+"""Meta-train, then meta-test: MLDG and MEDIC."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from medic.errors import MedicError
+from medic.objectives import Risk
+from medic.strategies.base import (
+    Gradients,
+    InnerLoop,
+    Objective,
+    Stateless,
+    Update,
+    accumulate,
+    buffers,
+    count_tasks,
+    summarise,
+    trainable,
+    weights_restored,
+)
+from medic.strategies.inner import InnerOptimizer, first_order, make_optimizer, second_order, sgd, stateful
+from medic.tasks import Step
+
+
+@dataclass
+class TwoStep(Stateless, InnerLoop):
+    """Descend A(θ) + β B(θ - α A'(θ)): B is met where a step on A leads.
+
+    With more than two steps, the last `meta_test` are meta-test and each of the others is paired with one of
+    them in turn, as DomainBed's MLDG does. `inner="adam"` takes the virtual step with a fresh Adam, a step of
+    size `lr` in every coordinate. To first order the step itself is not differentiated.
+    """
+
+    beta: float = 1.0
+    second_order: bool = False
+    inner: InnerOptimizer = "sgd"
+    meta_test: int = 1
+
+    def __post_init__(self) -> None:
+        if self.second_order and self.inner != "sgd":
+            raise MedicError("the second order is taken through plain SGD: inner='sgd'")
+
+    def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
+        """Fill `p.grad` with the sum over pairs, divided by the number t of tasks."""
+        train, test = steps[: -self.meta_test], steps[-self.meta_test :]
+        if not train:
+            raise MedicError(
+                f"{len(steps)} steps leave none for meta-training beside {self.meta_test} for meta-testing: "
+                f"use a meta_test below {len(steps)} or more splits"
+            )
+        seen: list[Step] = []
+        risks: list[Risk] = []
+        parameters = list(trainable(model).values())
+        with buffers(model, self.bn_buffers, self.bn_rate):
+            for pair in zip(train, itertools.cycle(test), strict=False):
+                gradients, found = self._pair(model, pair, objective)
+                accumulate(parameters, gradients, 1 / count_tasks(steps))
+                seen += pair
+                risks += found
+        return summarise(seen, risks)
+
+    def _pair(self, model: nn.Module, pair: tuple[Step, Step], objective: Objective) -> tuple[Gradients, list[Risk]]:
+        weights = (1.0, self.beta)
+        if self.second_order:
+            return second_order(model, pair, objective, weights, self.lr)
+        parameters = list(trainable(model).values())
+        move = sgd(self.lr) if self.inner == "sgd" else stateful(make_optimizer(self.inner, parameters, self.lr))
+        with weights_restored(parameters):
+            return first_order(model, pair, objective, weights, move)

@@ -1,0 +1,24 @@
+"""Tasks: a partition of the training set along labelled axes, dealt over the steps of an iteration."""
+
+from medic.tasks.cells import Cells
+from medic.tasks.grid import Grid, Separation, Task, gather
+from medic.tasks.partition import MatchedPairs, chunks, matched_pairs, step_sizes
+from medic.tasks.samplers import SAMPLERS, Adaptive, Random, Sampler
+from medic.tasks.step import Step
+
+__all__ = [
+    "SAMPLERS",
+    "Adaptive",
+    "Cells",
+    "Grid",
+    "MatchedPairs",
+    "Random",
+    "Sampler",
+    "Separation",
+    "Step",
+    "Task",
+    "chunks",
+    "gather",
+    "matched_pairs",
+    "step_sizes",
+]

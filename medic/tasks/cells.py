@@ -1,0 +1,65 @@
+"""An index of the cells of a partition: which samples carry which labels, and which come next."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Cell = tuple[int, ...]
+"""The labels that the samples of a cell share, one per axis."""
+
+
+class Cells:
+    """The samples of a dataset or batch, grouped by their labels on some axes. It holds positions, never images.
+
+    Each cell is drawn in epochs: every sample once, in random order, before any comes again.
+    """
+
+    def __init__(self, labels: Sequence[Tensor], samples: int) -> None:
+        """`labels` has one integer tensor (samples,) per axis; without any, all samples are one cell."""
+        if labels:
+            keys, cell = torch.stack([label.cpu().long() for label in labels], dim=1).unique(dim=0, return_inverse=True)
+        else:
+            keys, cell = torch.zeros(1, 0, dtype=torch.long), torch.zeros(samples, dtype=torch.long)
+        sizes = torch.bincount(cell, minlength=len(keys)).tolist()
+        self.keys: list[Cell] = [tuple(key) for key in keys.tolist()]
+        self._order = cell.argsort(stable=True)
+        starts = [0, *torch.tensor(sizes).cumsum(0).tolist()]
+        self._span: dict[Cell, tuple[int, int]] = {key: (starts[i], starts[i + 1]) for i, key in enumerate(self.keys)}
+        # Every cell starts exhausted, so that its first draw shuffles it.
+        self._next = {key: end for key, (_, end) in self._span.items()}
+
+    def size(self, cell: Cell) -> int:
+        """How many samples the cell has."""
+        start, end = self._span[cell]
+        return end - start
+
+    def all(self, cells: Iterable[Cell]) -> Tensor:
+        """The positions of every sample of the given cells."""
+        return torch.cat([self._order[slice(*self._span[cell])] for cell in cells])
+
+    def draw(self, cell: Cell, count: int, generator: torch.Generator) -> Tensor:
+        """Positions (count,) of the next samples of a cell. A cell of fewer samples starts over, so some repeat."""
+        start, end = self._span[cell]
+        drawn = []
+        while count > 0:
+            if self._next[cell] == end:
+                shuffled = torch.randperm(end - start, generator=generator)
+                self._order[start:end] = self._order[start:end][shuffled]
+                self._next[cell] = start
+            here = self._next[cell]
+            take = min(count, end - here)
+            drawn.append(self._order[here : here + take].clone())
+            self._next[cell] += take
+            count -= take
+        return torch.cat(drawn)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The order of every cell and how far it has been drawn."""
+        return {"order": self._order.clone(), "next": [self._next[key] for key in self.keys]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` left off."""
+        self._order = state["order"].clone()
+        self._next = dict(zip(self.keys, state["next"], strict=True))

@@ -1,0 +1,248 @@
+"""The grid: cells → tasks → steps."""
+
+import itertools
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from medic.errors import MedicError, check_choice
+from medic.tasks.cells import Cell, Cells
+from medic.tasks.partition import chunks, step_sizes
+from medic.tasks.samplers import SAMPLERS, Random, Sampler
+from medic.tasks.step import Step
+
+CLASS = "class"
+Pairing = Literal["random", "diagonal"]
+Separation = Literal["task", "step"]
+
+
+class Task(NamedTuple):
+    """A mini-batch from some cells: their labels, and the positions (N,) of its samples."""
+
+    cells: list[Cell]
+    indices: Tensor
+
+
+@dataclass
+class Grid:
+    """Partitions samples into tasks along labelled axes, and deals the tasks over steps.
+
+    Domains are split into `domains` parts; then, separately for each of them (Algorithm 1 of the paper), classes
+    into `classes` parts. `axes` names further axes, `{"hospital": 2}`, split between the two. An axis that is not
+    given is pooled: `Grid()` is one task of everything. An axis split into 1 is balanced but not cut.
+
+    `steps` is the number of tasks in each step, or the number of steps; left out, it is the largest split.
+    `pairing="diagonal"` shares one class split between the domain splits and puts (i, i + s) into step s, as
+    MEDIC does. `sampling` names a sampler for class splits; with `separate="step"` the tasks of a domain split
+    also go to different steps. `class_groups` makes contiguous groups of classes the unit of splitting.
+    """
+
+    domains: int | None = None
+    classes: int | None = None
+    steps: int | Sequence[int] | None = None
+    _: KW_ONLY
+    axes: Mapping[str, int] = field(default_factory=dict)
+    pairing: Pairing = "random"
+    sampling: str = "random"
+    separate: Separation = "task"
+    class_groups: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("sampling", self.sampling, SAMPLERS)
+        check_choice("pairing", self.pairing, get_args(Pairing))
+        check_choice("separation", self.separate, get_args(Separation))
+        first = {} if self.domains is None else {"domain": self.domains}
+        last = {} if self.classes is None else {CLASS: self.classes}
+        self.splits: dict[str, int] = {**first, **self.axes, **last}
+        for axis, parts in self.splits.items():
+            if parts < 1:
+                raise MedicError(f"{parts} {axis} splits: give at least 1")
+        self.sizes = step_sizes(self.tasks, self.steps or max(self.splits.values(), default=1))
+        if self.pairing == "diagonal":
+            self._check_diagonal()
+        self.sampler: Sampler = SAMPLERS[self.sampling]()
+        self.generator = torch.Generator().manual_seed(self.seed)
+        self._groups: list[tuple[int, ...]] = []
+        self._said: set[str] = set()
+
+    @property
+    def tasks(self) -> int:
+        """The number of tasks of an iteration, t."""
+        return math.prod(self.splits.values())
+
+    def __call__(self, x: Tensor, y: Tensor, domain: Tensor | None = None, **attributes: Tensor) -> list[Step]:
+        """Partition a batch: every sample is in exactly one task of one step."""
+        if self.class_groups is not None:
+            raise MedicError("class_groups needs the classes of a whole dataset: draw from `index` instead")
+        attributes = attributes if domain is None else {"domain": domain, **attributes}
+        cells = self._index(y, attributes)
+        steps = self._deal(self._split(cells.keys))
+        return [gather([Task(task, cells.all(task)) for task in step], x, y, attributes) for step in steps]
+
+    def index(self, y: Tensor, domain: Tensor | None = None, **attributes: Tensor) -> Cells:
+        """Index the samples of a dataset by their labels on the axes of this grid, and check that it fits them."""
+        cells = self._index(y, attributes if domain is None else {"domain": domain, **attributes})
+        if len(self.splits) > 1:
+            self._check_branches(cells)
+        return cells
+
+    def draw(self, cells: Cells, batch_size: int) -> list[list[Task]]:
+        """Draw the tasks of one iteration, step by step: `batch_size` samples each, equally from its cells."""
+        return [
+            [Task(task, self._sample(cells, task, batch_size)) for task in step]
+            for step in self._deal(self._split(cells.keys))
+        ]
+
+    def observe(self, logits: Tensor, y: Tensor, domain: Tensor | None = None) -> None:
+        """Tell the sampler what the model said in an iteration: close-set logits (N, C), classes and domains (N,)."""
+        self.sampler.observe(logits, y, domain)
+
+    def fitted(self, domains: int, classes: int) -> "Grid":
+        """This grid with no more splits than there are domains and classes; its steps follow."""
+        return replace(  # a new grid: its generator and sampler start afresh
+            self,
+            domains=None if self.domains is None else min(self.domains, domains),
+            classes=None if self.classes is None else min(self.classes, classes),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The generator and the sampler."""
+        return {"generator": self.generator.get_state(), "sampler": self.sampler.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` left off."""
+        self.generator.set_state(state["generator"])
+        self.sampler.load_state_dict(state["sampler"])
+
+    def _index(self, y: Tensor, attributes: Mapping[str, Tensor]) -> Cells:
+        known = {CLASS: y, **attributes}
+        missing = [axis for axis in self.splits if axis not in known]
+        if missing:
+            raise MedicError(f"the grid splits {missing[0]!r}, but the samples come without it: pass {missing[0]}=…")
+        labels = [self._grouped(known[axis]) if axis == CLASS else known[axis] for axis in self.splits]
+        cells = Cells(labels, len(y))
+        for axis, (name, parts) in enumerate(self.splits.items()):
+            _check_enough(name, parts, {cell[axis] for cell in cells.keys}, "the data has")
+        return cells
+
+    def _check_branches(self, cells: Cells) -> None:
+        """Check that every part that the first axis can be split into has enough labels on the last."""
+        first, *_, last = self.splits.items()
+        values = sorted({cell[0] for cell in cells.keys})
+        for part in itertools.combinations(values, len(values) // first[1]):
+            found = {cell[-1] for cell in cells.keys if cell[0] in part}
+            _check_enough(*last, found, f"{first[0]} {', '.join(map(str, part))} has")
+
+    def _check_diagonal(self) -> None:
+        rows, columns = math.prod(list(self.splits.values())[:-1]), list(self.splits.values())[-1:]
+        if columns == [] or self.sizes != (rows,) * columns[0]:
+            raise MedicError(
+                "the diagonal pairing needs one step per class split, each with one task of every domain split, "
+                f"not {' × '.join(map(str, self.splits.values()))} in steps {self.sizes}"
+            )
+
+    def _grouped(self, y: Tensor) -> Tensor:
+        """Replace classes by the contiguous group that each belongs to, and remember the groups."""
+        if self.class_groups is None:
+            return y
+        classes = y.unique().tolist()
+        if self.class_groups > len(classes):
+            raise MedicError(f"{self.class_groups} class groups need as many classes, but there are {len(classes)}")
+        self._groups = chunks(classes, self.class_groups)
+        group_of = {label: group for group, labels in enumerate(self._groups) for label in labels}
+        return torch.tensor([group_of[label] for label in y.tolist()])
+
+    def _split(self, cells: Sequence[Cell]) -> list[list[list[Cell]]]:
+        """Split every axis: for each part of the axes before the last, the cells of its tasks."""
+        if not self.splits:
+            return [[list(cells)]]
+        branches, last = [list(cells)], len(self.splits) - 1
+        for axis in range(last):
+            branches = [part for branch in branches for part in _cut(branch, axis, self._parts(branch, axis))]
+        if self.pairing == "diagonal":
+            shared = self._parts(cells, last)
+            return [_cut(branch, last, shared) for branch in branches]
+        return [_cut(branch, last, self._parts(branch, last)) for branch in branches]
+
+    def _parts(self, cells: Sequence[Cell], axis: int) -> list[set[int]]:
+        """Deal the labels that `cells` have on an axis over its splits."""
+        name, count = list(self.splits.items())[axis]
+        values = sorted({cell[axis] for cell in cells})
+        if len(values) < count:
+            self._say("few", f"a split has {len(values)} values of {name!r} for {count} tasks: it makes fewer tasks")
+        groups = [self._groups[value] if name == CLASS and self._groups else (value,) for value in values]
+        domains = sorted({cell[0] for cell in cells}) if self.domains is not None else []
+        sampler = self.sampler if name == CLASS else Random()
+        dealt = sampler.split(domains, groups, count, self.generator)
+        return [{values[position] for position in part} for part in dealt if part]
+
+    def _deal(self, split: list[list[list[Cell]]]) -> list[list[list[Cell]]]:
+        """Deal the tasks of a split over the steps."""
+        if self.pairing == "diagonal":
+            columns = range(len(self.sizes))
+            steps = [[row[(i + s) % len(row)] for i, row in enumerate(split)] for s in columns]
+            return [[task for task in step if task] for step in steps if any(step)]
+        rows = [self._shuffled(row) for row in split]
+        # Rank by rank, so that the tasks of one row are as far apart as the sizes of the steps allow.
+        tasks = [row[rank] for rank in range(max(map(len, rows))) for row in rows if rank < len(row)]
+        if self.separate == "task":
+            tasks = self._shuffled(tasks)
+        ends = list(itertools.accumulate(_shrunk(self.sizes, len(tasks)), initial=0))
+        return [tasks[a:b] for a, b in itertools.pairwise(ends)]
+
+    def _sample(self, cells: Cells, task: Sequence[Cell], batch_size: int) -> Tensor:
+        """Draw a task's positions (batch_size,): equal counts per cell, what is left over to random ones."""
+        count, extra = divmod(batch_size, len(task))
+        lucky = set(torch.randperm(len(task), generator=self.generator)[:extra].tolist())
+        counts = [count + (position in lucky) for position in range(len(task))]
+        for cell, needed in zip(task, counts, strict=True):
+            if cells.size(cell) < needed:
+                labels = ", ".join(f"{axis} {label}" for axis, label in zip(self.splits, cell, strict=True))
+                self._say(
+                    "short",
+                    f"{labels or 'the data'} has {cells.size(cell)} samples for {needed} of a task: some repeat",
+                )
+        drawn = [cells.draw(cell, n, self.generator) for cell, n in zip(task, counts, strict=True) if n]
+        return torch.cat(drawn)
+
+    def _shuffled(self, items: list[list[Cell]]) -> list[list[Cell]]:
+        return [items[i] for i in torch.randperm(len(items), generator=self.generator).tolist()]
+
+    def _say(self, kind: str, message: str) -> None:
+        """Warn once of each kind of thing, not once an iteration."""
+        if kind not in self._said:
+            self._said.add(kind)
+            warnings.warn(message, stacklevel=2)
+
+
+def _check_enough(axis: str, parts: int, values: set[int], where: str) -> None:
+    if len(values) < parts:
+        plural = "classes" if axis == CLASS else f"{axis}s"
+        raise MedicError(f"{parts} {axis} splits need {parts} {plural} or more, but {where} {len(values)}")
+
+
+def _cut(cells: Sequence[Cell], axis: int, parts: Sequence[set[int]]) -> list[list[Cell]]:
+    return [[cell for cell in cells if cell[axis] in part] for part in parts]
+
+
+def _shrunk(sizes: Sequence[int], tasks: int) -> list[int]:
+    """Take tasks off the largest steps, the last first, until there are `tasks`."""
+    shrunk = list(sizes)
+    while sum(shrunk) > tasks:
+        largest = max(range(len(shrunk)), key=lambda step: (shrunk[step], step))
+        shrunk[largest] -= 1
+    return [size for size in shrunk if size]
+
+
+def gather(tasks: Sequence[Task], x: Tensor, y: Tensor, attributes: Mapping[str, Tensor]) -> Step:
+    """Collect the samples of some tasks into one step."""
+    indices = torch.cat([task.indices for task in tasks])
+    taken = {name: labels[indices.to(labels.device)] for name, labels in attributes.items()}
+    sizes = tuple(len(task.indices) for task in tasks)
+    return Step(x[indices.to(x.device)], y[indices.to(y.device)], sizes, taken)

@@ -1,0 +1,60 @@
+"""The arithmetic of tasks and steps: how many, how large, how many pairs of them are matched."""
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+from medic.errors import MedicError
+
+T = TypeVar("T")
+
+
+def chunks(values: Sequence[T], parts: int) -> list[tuple[T, ...]]:
+    """Cut `values` into `parts` contiguous chunks whose sizes differ by at most one, the larger ones first."""
+    size, larger = divmod(len(values), parts)
+    ends = [size * i + min(i, larger) for i in range(parts + 1)]
+    return [tuple(values[a:b]) for a, b in itertools.pairwise(ends)]
+
+
+def step_sizes(tasks: int, steps: int | Sequence[int]) -> tuple[int, ...]:
+    """The number of tasks in each step.
+
+    `steps` is either these numbers themselves, which must add up to `tasks`, or how many steps there are: then
+    some get ⌈tasks / steps⌉ tasks, the others ⌊tasks / steps⌋.
+    """
+    if isinstance(steps, int):
+        if not 1 <= steps <= tasks:
+            raise MedicError(
+                f"{steps} steps cannot be made of {tasks} tasks, a step holds at least one; "
+                "the length of training is set by iterations (--iterations)"
+            )
+        return tuple(len(chunk) for chunk in chunks(range(tasks), steps))
+    sizes = tuple(steps)
+    if any(size < 1 for size in sizes) or sum(sizes) != tasks:
+        given = ",".join(map(str, sizes))
+        raise MedicError(
+            f"steps {given} hold {sum(sizes)} tasks, but the grid has {tasks}: "
+            f"give sizes of at least 1 that add up to {tasks}, or the number of steps"
+        )
+    return sizes
+
+
+class MatchedPairs(NamedTuple):
+    """How many pairs of tasks lie in different steps, so that their gradients are matched."""
+
+    exact: int
+    """The paper's t_n = Σ_{i<j} m_i m_j."""
+    estimate: float
+    """The paper's f(n) = t²/2 · (1 - 1/n), equal to t_n when n divides t."""
+
+
+def matched_pairs(tasks: int, steps: int | Sequence[int]) -> MatchedPairs:
+    """Count the pairs of tasks in different steps, for `tasks` tasks dealt over `steps` (see `step_sizes`).
+
+    >>> matched_pairs(9, 3)
+    MatchedPairs(exact=27, estimate=27.0)
+    """
+    sizes = step_sizes(tasks, steps)
+    exact = (tasks**2 - sum(size**2 for size in sizes)) // 2
+    # One division of integers, so that the estimate is exact where it is a whole number.
+    return MatchedPairs(exact, tasks**2 * (len(sizes) - 1) / (2 * len(sizes)))

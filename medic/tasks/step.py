@@ -1,0 +1,43 @@
+"""A step: some tasks forwarded together."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Step:
+    """Samples of one or more tasks, which a model sees as one batch, ordered by task.
+
+    `x` (N, …) and `y` (N,) are inputs and classes, `sizes` says how many of the N samples each task has, in order,
+    and `attributes` holds one integer label (N,) per further axis, the domain among them.
+    """
+
+    x: Tensor
+    y: Tensor
+    sizes: tuple[int, ...]
+    attributes: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if sum(self.sizes) != len(self.y) or len(self.x) != len(self.y):
+            raise ValueError(f"a step of {len(self.x)} inputs and {len(self.y)} labels has task sizes {self.sizes}")
+
+    @property
+    def domain(self) -> Tensor | None:
+        """The domain of every sample (N,), where the data has domains."""
+        return self.attributes.get("domain")
+
+    def tasks(self) -> Iterator["Step"]:
+        """Each task as a step of its own."""
+        start = 0
+        for size in self.sizes:
+            part = slice(start, start + size)
+            attributes = {name: values[part] for name, values in self.attributes.items()}
+            yield Step(self.x[part], self.y[part], (size,), attributes)
+            start += size
+
+    def means(self, values: Tensor) -> Tensor:
+        """Average per-sample `values` (N,) over each task: (number of tasks,)."""
+        return torch.stack([part.mean() for part in values.split(self.sizes)])

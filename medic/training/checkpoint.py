@@ -1,0 +1,32 @@
+"""Checkpoints: one file that is whole or not there."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from medic.errors import MedicError
+from medic.files import atomic_write
+
+FORMAT = 1
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write tensors, numbers, strings and containers of them, replacing what was there in one move."""
+    path.parent.mkdir(exist_ok=True)
+    with atomic_write(path) as file:
+        torch.save({"medic_checkpoint": FORMAT, **state}, file)
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Read what `save_checkpoint` wrote; nothing in the file is executed."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
+        raise MedicError(
+            f"checkpoint {path} is truncated or not one of ours; delete it to start this run again"
+        ) from error
+    if not isinstance(state, dict) or state.get("medic_checkpoint") != FORMAT:
+        raise MedicError(f"checkpoint {path} is not one of ours, or of another version; delete it to start again")
+    return state

@@ -1,0 +1,22 @@
+"""One pass of a model over images, in evaluation mode."""
+
+import torch
+from torch import Tensor, nn
+
+from medic.models import Preprocessing
+from medic.outputs import Output
+
+
+@torch.inference_mode()
+def infer(
+    model: nn.Module, images: Tensor, indices: Tensor, preprocessing: Preprocessing, device: torch.device
+) -> Output:
+    """The outputs of a model for some uint8 images (N, 3, H, W), on the CPU, in the order of `indices`."""
+    training = model.training
+    model.eval()
+    batches = []
+    for part in indices.split(256):
+        output = Output.of(model(preprocessing(images[part].to(device).float() / 255)))
+        batches.append(Output(*(None if value is None else value.cpu() for value in output)))  # type: ignore[arg-type]
+    model.train(training)
+    return Output.cat(batches)

@@ -1,0 +1,98 @@
+"""The one training loop's body: an iteration, for any method."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from medic.data import Recipe, Samples
+from medic.errors import TrainingError
+from medic.models import Preprocessing
+from medic.strategies import Strategy
+from medic.strategies.base import Objective
+from medic.tasks import Cells, Grid, Step, Task, gather
+from medic.training.optim import RateSchedule
+
+
+@dataclass
+class Trainer:
+    """A model in training, with all that its next iteration depends on.
+
+    It is given the training samples and nothing else of the data's labels.
+    """
+
+    model: nn.Module
+    images: Tensor
+    samples: Samples
+    grid: Grid
+    strategy: Strategy
+    objective: Objective
+    optimizer: torch.optim.Optimizer
+    schedule: RateSchedule
+    recipe: Recipe
+    preprocessing: Preprocessing
+    batch_size: int
+    generator: torch.Generator
+    clip_norm: float | None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def __post_init__(self) -> None:
+        self.iteration = 0
+        self.cells: Cells = self.grid.index(self.samples.label, self.samples.domain)
+        self._rates = [group["lr"] for group in self.optimizer.param_groups]
+
+    def step(self) -> float:
+        """Do one iteration; returns the mean risk of its tasks."""
+        steps = [self._load(tasks) for tasks in self.grid.draw(self.cells, self.batch_size)]
+        factor = self.schedule.factor(self.iteration)
+        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * factor
+        self.optimizer.zero_grad()
+        update = self.strategy(self.model, steps, self.objective)
+        loss = float(update.loss)
+        if not torch.isfinite(update.risks).all():
+            raise TrainingError(f"the loss became {loss} at iteration {self.iteration + 1}")
+        if self.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
+        self.optimizer.step()
+        self.grid.observe(update.logits, update.y, update.domain)
+        self.iteration += 1
+        return loss
+
+    def _load(self, tasks: list[Task]) -> Step:
+        """Gather, augment and normalise the images of a step."""
+        rows = gather(tasks, self.samples.indices, self.samples.label, {"domain": self.samples.domain})
+        pixels = self.images[rows.x].to(self.device).float() / 255
+        inputs = self.preprocessing(self.recipe(pixels, self.generator))
+        attributes = {name: labels.to(self.device) for name, labels in rows.attributes.items()}
+        return Step(inputs, rows.y.to(self.device), rows.sizes, attributes)
+
+    def check_finite(self) -> None:
+        """Refuse weights that are not numbers, so that no checkpoint holds them."""
+        if not all(bool(p.isfinite().all()) for p in self.model.parameters()):
+            raise TrainingError(f"a weight became infinite or not a number at iteration {self.iteration}")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the rest of the run depends on."""
+        return {
+            "iteration": self.iteration,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "strategy": self.strategy.state_dict(),
+            "grid": self.grid.state_dict(),
+            "cells": self.cells.state_dict(),
+            "generator": self.generator.get_state(),
+            "global_generator": torch.get_rng_state(),  # dropout and the like draw from it
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` left off."""
+        self.iteration = state["iteration"]
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.strategy.load_state_dict(state["strategy"])
+        self.grid.load_state_dict(state["grid"])
+        self.cells.load_state_dict(state["cells"])
+        self.generator.set_state(state["generator"])
+        torch.set_rng_state(state["global_generator"])

@@ -1,0 +1,108 @@
+import time
+
+import numpy as np
+import pytest
+from PIL import ImageFont
+from sklearn.datasets import load_digits
+
+from medic.data import digits
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """One rendering (images, domain, label) and the seconds of processor time it took."""
+    start = time.process_time()
+    return digits.render(), time.process_time() - start
+
+
+@pytest.fixture(scope="module")
+def benchmark(drawn):
+    return drawn[0]
+
+
+@pytest.fixture(scope="module")
+def scans():
+    return load_digits()
+
+
+def test_shapes_and_dtypes(benchmark):
+    images, domain, label = benchmark
+    assert images.shape[1:] == (3, digits.SIZE, digits.SIZE)
+    assert images.dtype == np.uint8
+    assert images.flags.c_contiguous
+    assert domain.shape == label.shape == (len(images),)
+    assert domain.dtype == label.dtype == np.int64
+
+
+def test_every_cell_holds_90_to_180_images(benchmark):
+    _, domain, label = benchmark
+    counts = np.zeros((len(digits.DOMAINS), len(digits.CLASSES)), int)
+    np.add.at(counts, (domain, label), 1)
+    assert counts.min() >= 90
+    assert counts.max() <= 180
+
+
+def test_sorted_by_domain_then_class(benchmark):
+    _, domain, label = benchmark
+    assert (np.diff(domain * len(digits.CLASSES) + label) >= 0).all()
+
+
+def test_same_bytes_whatever_the_global_random_state(benchmark):
+    np.random.seed(7)  # noqa: NPY002
+    for first, second in zip(benchmark, digits.render(), strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+def test_build_time(drawn):
+    assert drawn[1] < 15
+
+
+def test_no_image_is_blank(benchmark):
+    images = benchmark[0].astype(float)
+    assert images.std(axis=(2, 3)).max(axis=1).min() > 5  # grey levels, in the channel that shows the digit best
+
+
+def test_no_image_occurs_twice(benchmark):
+    images = benchmark[0]
+    assert len({image.tobytes() for image in images}) == len(images)
+
+
+def test_labels_say_what_is_shown(benchmark):
+    """In handwriting, where all is upright and dark on light, the halves of a class have the nearest means."""
+    images, domain, _ = benchmark
+    pages = images[domain == digits.DOMAINS.index("handwritten")].mean(axis=1)
+    cells = pages.reshape(len(digits.CLASSES), -1, digits.SIZE, digits.SIZE)
+    even, odd = cells[:, 0::2].mean(axis=1), cells[:, 1::2].mean(axis=1)
+    distance = ((even[:, None] - odd[None]) ** 2).sum(axis=(2, 3))
+    np.testing.assert_array_equal(distance.argmin(axis=1), np.arange(len(digits.CLASSES)))
+
+
+def test_blended_shows_other_handwriting_than_handwritten(scans):
+    shown, others = digits._split(scans.target)
+    for label, (first, second) in enumerate(zip(shown, others, strict=True)):
+        assert not set(first) & set(second)
+        assert sorted([*first, *second]) == np.flatnonzero(scans.target == label).tolist()
+    bytes_of = [{scans.images[i].tobytes() for cell in part for i in cell} for part in (shown, others)]
+    assert not bytes_of[0] & bytes_of[1]
+
+
+def test_handwritten_shows_no_scan_twice(scans, benchmark):
+    _, domain, label = benchmark
+    shown, _ = digits._split(scans.target)
+    counts = np.bincount(label[domain == digits.DOMAINS.index("handwritten")])
+    assert [len(set(cell)) for cell in shown] == counts.tolist()
+
+
+def test_fonts_without_digits_are_skipped():
+    names = {path.stem for path in digits._fonts()}
+    assert {"DejaVuSans", "STIXGeneral", "cmr10"} <= names
+    assert not names & {"cmsy10", "cmex10", "DejaVuSansDisplay", "STIXNonUni", "STIXSizOneSymReg"}
+    assert not any(name.startswith("LastResort") for name in names)
+
+
+@pytest.mark.parametrize("path", digits._fonts(), ids=lambda path: path.stem)
+def test_every_font_draws_ten_different_digits(path):
+    font = ImageFont.truetype(str(path), 96)
+    stencils = [digits._stamp(font, digit) for digit in digits.CLASSES]
+    assert len({(stencil.size, stencil.tobytes()) for stencil in stencils}) == len(digits.CLASSES)
+    assert all(0.05 < np.asarray(stencil).mean() / 255 < 0.95 for stencil in stencils)

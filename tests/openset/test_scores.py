@@ -1,0 +1,107 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from medic.errors import MedicError
+from medic.openset import SCORES, conf_bcls, conf_cls, oscr, predicted_class, score
+from medic.outputs import Output
+
+logit_arrays = arrays(
+    np.float32,
+    array_shapes(min_dims=2, max_dims=2, max_side=6),
+    elements=st.floats(-30, 30, width=32),
+)
+
+
+@given(logit_arrays)
+def test_sigmoid_of_conf_cls_is_the_largest_softmax(logits):
+    logits = torch.from_numpy(logits)
+    expected = logits.double().softmax(dim=1).amax(dim=1)
+    torch.testing.assert_close(conf_cls(Output(logits)).sigmoid(), expected, rtol=1e-12, atol=0)
+
+
+@given(logit_arrays, st.floats(-50, 50))
+def test_conf_cls_does_not_change_with_a_common_shift(logits, shift):
+    logits = torch.from_numpy(logits).double()
+    torch.testing.assert_close(conf_cls(Output(logits + shift)), conf_cls(Output(logits)), rtol=1e-9, atol=1e-9)
+
+
+@given(logit_arrays)
+def test_conf_bcls_reads_the_classifier_of_the_prediction(logits):
+    logits = torch.from_numpy(logits)
+    classes = torch.arange(logits.shape[1], dtype=torch.float32).expand_as(logits)
+    output = Output(logits, torch.stack([-classes, classes], dim=1))
+    assert conf_bcls(output).tolist() == (2 * predicted_class(output)).tolist()
+
+
+def test_saturated_probabilities_make_no_ties():
+    # Known samples are the surer half; every margin is a probability of 1.0 in float32.
+    margins, label = torch.arange(20.0, 60.0), torch.where(torch.arange(40) < 20, -1, 0)
+    logits = torch.stack([margins, torch.zeros(40)], dim=1)
+    output = Output(logits, torch.stack([-logits / 2, logits / 2], dim=1))
+    probability = logits.softmax(dim=1).amax(dim=1)
+    assert probability.unique().tolist() == margins.sigmoid().unique().tolist() == [1.0]
+    assert oscr(probability, predicted_class(output), label) == 0.5
+    assert oscr(score("cls", output), predicted_class(output), label) == 1
+    assert oscr(score("bcls", output), predicted_class(output), label) == 1
+
+
+def test_one_class_has_infinite_log_odds():
+    output = Output(torch.tensor([[3.0], [-2.0]]))
+    assert conf_cls(output).tolist() == [torch.inf, torch.inf]
+    assert score("energy", output).tolist() == [3.0, -2.0]
+
+
+@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_scores_are_float64_with_one_value_per_sample(name, dtype):
+    output = Output(torch.randn(5, 3).to(dtype), torch.randn(5, 2, 3).to(dtype))
+    value = score(name, output)
+    assert value.shape == (5,)
+    assert value.dtype == torch.float64
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_arrays_serve_as_well_as_tensors(name):
+    logits, ova = torch.randn(5, 3), torch.randn(5, 2, 3)
+    assert torch.equal(score(name, Output(logits.numpy(), ova.numpy())), score(name, Output(logits, ova)))
+
+
+def test_plain_logits_serve_as_an_output():
+    logits = torch.randn(5, 3)
+    assert torch.equal(score("cls", logits), conf_cls(Output(logits)))
+
+
+def test_a_score_is_an_immutable_value_and_serves_as_its_name():
+    entry = SCORES["max-logit"]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        entry.name = "other"
+    assert score(entry, torch.tensor([[1.0, 4.0]])).tolist() == [4.0]
+
+
+def test_which_scores_are_probabilities_and_which_need_the_head():
+    assert [name for name, entry in SCORES.items() if entry.probability] == ["cls", "bcls"]
+    assert [name for name, entry in SCORES.items() if entry.needs_ova] == ["bcls"]
+    assert all(entry.name == name and entry.description for name, entry in SCORES.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "output", "message"),
+    [
+        ("max-logits", Output(torch.zeros(2, 3)), "did you mean 'max-logit'"),
+        ("bcls", Output(torch.zeros(2, 3)), "no one-vs-all head .* score by cls, max-logit, energy"),
+        ("bcls", Output(torch.zeros(2, 3), torch.zeros(2, 3, 2)), r"\(2, 3, 2\)"),
+        ("bcls", Output(torch.zeros(2, 3), torch.zeros(2, 2, 4)), r"\(2, 4\).*\(2, 3\)"),
+        ("cls", Output(torch.zeros(3)), r"\(3,\)"),
+        ("energy", Output(torch.zeros(3, 0)), r"\(3, 0\)"),
+    ],
+)
+def test_mistakes_are_named_in_one_line(name, output, message):
+    with pytest.raises(MedicError, match=message) as error:
+        score(name, output)
+    assert "\n" not in str(error.value)

@@ -225,7 +225,9 @@ def make_trainer(plan: Resolved, dataset: Dataset, problem: Problem) -> Trainer:
     seed = plan.config.seed
     torch.manual_seed(derive(seed, "model"))
     backbone = create_backbone(plan.model.backbone, plan.model.weights)
-    model = Classifier(backbone, len(problem.known), plan.model.head).to(plan.model.device)
+    model = Classifier(backbone, len(problem.known), plan.model.head)
+    # Convolutions are faster with the channels last, on a CPU as on a GPU; trainer and inference feed them so.
+    model = model.to(plan.model.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     body = [p for p in model.backbone.parameters() if p.requires_grad]
     return Trainer(
         model=model,

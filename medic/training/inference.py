@@ -16,7 +16,8 @@ def infer(
     model.eval()
     batches = []
     for part in indices.split(256):
-        output = Output.of(model(preprocessing(images[part].to(device).float() / 255)))
+        inputs = preprocessing(images[part].to(device).float() / 255).contiguous(memory_format=torch.channels_last)
+        output = Output.of(model(inputs))
         batches.append(Output(*(None if value is None else value.cpu() for value in output)))  # type: ignore[arg-type]
     model.train(training)
     return Output.cat(batches)

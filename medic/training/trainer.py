@@ -64,7 +64,7 @@ class Trainer:
         """Gather, augment and normalise the images of a step."""
         rows = gather(tasks, self.samples.indices, self.samples.label, {"domain": self.samples.domain})
         pixels = self.images[rows.x].to(self.device).float() / 255
-        inputs = self.preprocessing(self.recipe(pixels, self.generator))
+        inputs = self.preprocessing(self.recipe(pixels, self.generator)).contiguous(memory_format=torch.channels_last)
         attributes = {name: labels.to(self.device) for name, labels in rows.attributes.items()}
         return Step(inputs, rows.y.to(self.device), rows.sizes, attributes)
 

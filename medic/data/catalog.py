@@ -57,7 +57,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         image_size=digits.SIZE,
         backbone="convnet",
         augment="digits",
-        lr=0.03,
+        lr=0.06,
         load=load_digits,
     ),
 }

@@ -18,15 +18,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save
-from torch import nn
+from torch import Tensor, nn
 
 from medic._version import __version__
 from medic.errors import MedicError
 from medic.experiments.config import RunConfig
 from medic.files import atomic_write, write_text
 from medic.models import Classifier, Preprocessing, create_backbone
+from medic.outputs import Output
 
 FORMAT = 1
+_TENSORS = ("logits", "ova_logits", "features", "label")
 
 
 def run_name(config: RunConfig, dataset_hash: str, weights: Path | None) -> str:
@@ -145,6 +147,12 @@ class Run:
                 return dict(file)
         except (OSError, ValueError, KeyError) as error:
             raise MedicError(f"run {self.path} has no readable predictions.npz: {error}") from error
+
+    def outputs(self, split: str) -> tuple[Output, Tensor]:
+        """What the model said of the images of a split, `validation` or `target`, and their labels."""
+        rows = self.predictions["split"] == split
+        arrays = {name: torch.from_numpy(self.predictions[name][rows]) for name in _TENSORS if name in self.predictions}
+        return Output(arrays["logits"], arrays.get("ova_logits"), arrays.get("features")), arrays["label"]
 
     @property
     def preprocessing(self) -> Preprocessing:

@@ -53,14 +53,7 @@ class Session:
     def __init__(self, resolved: Resolved, dataset: Dataset, directory: RunDirectory) -> None:
         self.config, self.dataset, self.directory = resolved.config, dataset, directory
         self.plan = resolved
-        self.problem = make_problem(
-            dataset,
-            resolved.data.target,
-            resolved.data.known,
-            generator(self.config.seed, "split"),
-            resolved.data.sources,
-            self.config.holdout,
-        )
+        self.problem = split_data(resolved, dataset)
         self.trainer = make_trainer(resolved, dataset, self.problem)
         self.evaluator = Evaluator(
             dataset,
@@ -218,6 +211,12 @@ class Session:
                 "record": record,
             },
         }
+
+
+def split_data(plan: Resolved, dataset: Dataset) -> Problem:
+    """Split a dataset as a configuration says, the same way every time."""
+    draws = generator(plan.config.seed, "split")
+    return make_problem(dataset, plan.data.target, plan.data.known, draws, plan.data.sources, plan.config.holdout)
 
 
 def make_trainer(plan: Resolved, dataset: Dataset, problem: Problem) -> Trainer:

@@ -26,7 +26,7 @@ class ConvNet(nn.Module):
         if x.shape[-2:] != (32, 32):
             raise ValueError(f"the ConvNet takes images of 32x32 pixels, not {x.shape[-2]}x{x.shape[-1]}")
         for convolution in self.children():
-            # ReLU is increasing, so it may come after the pooling: the same values and gradients for a quarter the work.
+            # ReLU is increasing, so it may follow the pooling: the same values and gradients for a quarter of the work.
             x = functional.relu(functional.max_pool2d(convolution(x), 2))
         return x.flatten(1)
 

@@ -1,0 +1,7 @@
+"""`python -m medic`."""
+
+import sys
+
+from medic.cli import main
+
+sys.exit(main())

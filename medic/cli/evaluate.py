@@ -1,0 +1,40 @@
+"""`medic evaluate`."""
+
+import json
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Which run, and how to measure it."""
+    parser.add_argument("run", type=str, help="directory of a finished run")
+    parser.add_argument(
+        "--score", type=str | None, default=None, help="cls, bcls, max-logit or energy (all it can have)"
+    )
+    parser.add_argument("--threshold", type=str, default="source", help="rule: source, fixed or oracle-10")
+    parser.add_argument("--rerun", action="store_true", help="run the model over the images again")
+    parser.add_argument("--device", type=str, default="auto", help="for --rerun: auto, cpu or cuda")
+    parser.add_argument("--json", action="store_true", help="print as JSON")
+
+
+def run(arguments: Namespace) -> int:
+    """Print every metric of a run, a column per score."""
+    from medic.experiments.directory import Run
+    from medic.experiments.review import infer_again, review
+    from medic.report.table import print_rows
+
+    run = Run(arguments.run)
+    outputs = infer_again(run, arguments.device) if arguments.rerun else None
+    found = review(run, arguments.score, arguments.threshold, outputs)
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    metrics = dict.fromkeys(name for values in found.values() for name in values)
+    rows = [{"metric": m, **{score: _shown(values.get(m)) for score, values in found.items()}} for m in metrics]
+    print_rows(rows, numeric=list(found))
+    return 0
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value if value is not None else "–")

@@ -1,0 +1,30 @@
+"""`medic train`."""
+
+from jsonargparse import ArgumentParser, Namespace
+
+from medic.cli.options import add_run_options, run_config
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """The options of a run."""
+    add_run_options(parser)
+    parser.add_argument(
+        "--print-config", "--print_config", action="store_true", help="print the complete configuration and stop"
+    )
+
+
+def run(arguments: Namespace) -> int:
+    """Train, or say what would be trained."""
+    config = run_config(arguments)
+    from medic.experiments.resolve import resolve
+    from medic.experiments.run import train
+
+    if arguments.print_config:
+        print(resolve(config).config.to_yaml(), end="")
+        return 0
+    from medic.report.table import print_runs
+
+    run = train(config)
+    print_runs([run])
+    print(run.path)
+    return 0

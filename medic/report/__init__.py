@@ -1,0 +1,1 @@
+"""Reports: tables for a terminal, pages for a browser."""

@@ -1,0 +1,137 @@
+"""One page about some runs: what came out, how it looks, and how to get it again."""
+
+import base64
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from numpy.typing import NDArray
+from PIL import Image
+
+from medic import openset
+from medic.data import Dataset, benchmark
+from medic.experiments.directory import Run
+from medic.files import write_text
+from medic.report.table import METRICS, run_rows
+
+COLOURS = ("#7a7a85", "#c2410c", "#0f766e", "#6d28d9")
+
+
+def write_page(path: Path, runs: Sequence[Run], title: str) -> Path:
+    """Write a page that stands alone: no script, nothing loaded from elsewhere."""
+    dataset = benchmark(runs[0].config.dataset).load()
+    targets = dict.fromkeys(run.config.target for run in runs)
+    sections = [_section(dataset, [run for run in runs if run.config.target == target]) for target in targets]
+    environment = Environment(loader=PackageLoader("medic.report", "."), autoescape=True, undefined=StrictUndefined)
+    html = environment.get_template("page.html").render(
+        title=title,
+        dataset=benchmark(runs[0].config.dataset),
+        rows=run_rows(runs),
+        numeric=list(METRICS),
+        domains=_domain_strips(dataset),
+        sections=sections,
+        runs=[_provenance(run) for run in runs],
+        threshold=runs[0].config.threshold,
+    )
+    write_text(path, html)
+    return path
+
+
+def _section(dataset: Dataset, runs: Sequence[Run]) -> dict[str, Any]:
+    """Curves and examples for one target."""
+    return {
+        "target": runs[0].config.target,
+        "curves": _curves(runs),
+        "examples": [{"method": run.config.method, "groups": _examples(dataset, run)} for run in runs],
+    }
+
+
+def _curves(runs: Sequence[Run]) -> str:
+    """Correct classification against false acceptance, as SVG: a line per run and score."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for run, colour in zip(runs, COLOURS, strict=False):
+        output, label = run.outputs("target")
+        prediction = openset.predicted_class(output)
+        for name, style in (("cls", ":"), ("bcls", "-")):
+            if openset.SCORES[name].needs_ova and output.ova is None:
+                continue
+            confidence = openset.score(name, output)
+            curve = openset.oscr_curve(confidence, prediction, label)
+            area = 100 * openset.oscr(confidence, prediction, label)
+            axes.plot(*curve, style, color=colour, label=f"{run.config.method}, {name}: {area:.1f}")
+    axes.set_xlabel("share of unknown images accepted")
+    axes.set_ylabel("share of known images named correctly")
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, title="OSCR")
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    svg = buffer.getvalue()
+    return svg[svg.index("<svg") :]
+
+
+def _examples(dataset: Dataset, run: Run) -> list[dict[str, Any]]:
+    """Some target images of every outcome, spread over what there is."""
+    rows = run.predictions["split"] == "target"
+    label, prediction = run.predictions["label"][rows], run.predictions["prediction"][rows]
+    position = {path: index for index, path in enumerate(dataset.paths)}
+    index = np.array([position[path] for path in run.predictions["path"][rows]])
+    known, rejected, right = label >= 0, prediction < 0, label == prediction
+    outcomes = {
+        "known, named correctly": known & right,
+        "known, named wrongly": known & ~right & ~rejected,
+        "known, called unknown": known & rejected,
+        "unknown, called unknown": ~known & rejected,
+        "unknown, taken for known": ~known & ~rejected,
+    }
+    total = {True: int(known.sum()), False: int((~known).sum())}
+    return [
+        {
+            "title": title,
+            "share": f"{100 * mask.sum() / total[title.startswith('known')]:.0f} %",
+            "image": _strip(dataset, index[mask]),
+        }
+        for title, mask in outcomes.items()
+    ]
+
+
+def _domain_strips(dataset: Dataset) -> list[dict[str, str]]:
+    return [
+        {"name": name, "image": _strip(dataset, np.flatnonzero((dataset.domain == domain).numpy()), count=20)}
+        for domain, name in enumerate(dataset.domains)
+    ]
+
+
+def _strip(dataset: Dataset, indices: NDArray[Any], count: int = 12) -> str:
+    """Up to `count` images side by side, evenly spread over `indices`, as the data of a PNG; empty for none."""
+    if not len(indices):
+        return ""
+    chosen = indices[np.linspace(0, len(indices) - 1, min(count, len(indices))).astype(int)]
+    tiles = dataset.images[torch.from_numpy(chosen)].permute(2, 0, 3, 1)  # (height, image, width, channel)
+    height, images, width, channels = tiles.shape
+    buffer = io.BytesIO()
+    Image.fromarray(tiles.reshape(height, images * width, channels).numpy()).save(buffer, format="PNG")
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def _provenance(run: Run) -> dict[str, str]:
+    config, provenance = run.config, run.description["provenance"]
+    return {
+        "method": config.method,
+        "target": str(config.target),
+        "sources": ", ".join(config.sources or []),
+        "iterations": f"{provenance['iteration']} of {config.iterations}",
+        "learning rate": f"{config.lr:g}",
+        "seed": str(config.seed),
+        "images": provenance["images"][:12],
+        "run": run.path.name,
+    }

@@ -1,0 +1,57 @@
+"""Tables of runs, for a terminal or as JSON."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from medic.experiments.directory import Run
+
+METRICS = {
+    "Acc": "acc",
+    "H-score": "hscore",
+    "OSCR cls": "oscr_c",
+    "OSCR bcls": "oscr_b",
+}
+"""Column titles of the paper's metrics and their keys. OSCR has one column per score."""
+
+
+def run_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
+    """A row per run, metrics in percent; with several targets, the average of every method below."""
+    rows = [_row(run.config.target or "", run.config.method, [run.metrics]) for run in runs]
+    targets = {run.config.target for run in runs}
+    if len(targets) > 1:
+        methods = dict.fromkeys(run.config.method for run in runs)
+        rows += [_row("average", name, [r.metrics for r in runs if r.config.method == name]) for name in methods]
+    return rows
+
+
+def _row(target: str, method: str, metrics: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    def mean(key: str) -> str:
+        values = [found[key] for found in metrics if key in found]
+        return f"{100 * sum(values) / len(values):.1f}" if len(values) == len(metrics) else "–"
+
+    return {"target": target, "method": method, **{title: mean(key) for title, key in METRICS.items()}}
+
+
+def print_runs(runs: Sequence[Run]) -> None:
+    """Print a row per run."""
+    print_rows(run_rows(runs), numeric=tuple(METRICS))
+
+
+def print_rows(rows: Sequence[Mapping[str, str]], as_json: bool = False, numeric: Sequence[str] = ()) -> None:
+    """Print rows that share their keys as a table, or as JSON. `numeric` columns are aligned to the right."""
+    if as_json:
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in rows[0]:
+        table.add_column(title, justify="right" if title in numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row.values())
+    # Where nobody watches there is no width to fit into, and a wrapped line is harder to read by a program.
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    console.print(table)

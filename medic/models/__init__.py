@@ -1,7 +1,7 @@
 """Models: backbones by name, and the classifier on top."""
 
-from medic.models.backbones import OURS, Backbone, Preprocessing, create_backbone
+from medic.models.backbones import HALVES, OURS, Backbone, Preprocessing, create_backbone
 from medic.models.classifier import Classifier, Head
 from medic.models.convnet import ConvNet, MnistCnn
 
-__all__ = ["OURS", "Backbone", "Classifier", "ConvNet", "Head", "MnistCnn", "Preprocessing", "create_backbone"]
+__all__ = ["HALVES", "OURS", "Backbone", "Classifier", "ConvNet", "Head", "MnistCnn", "Preprocessing", "create_backbone"]

@@ -72,9 +72,10 @@ class MultiStep(InnerLoop):
         parameters = list(trainable(model).values())
         move = stateful(self._inner_optimizer(parameters))
         with weights_restored(parameters) as before:
-            _, risks = first_order(model, steps, objective, [0.0] * len(steps), move, to_end=True)
+            reached, risks = first_order(model, steps, objective, [1.0] * len(steps), move, to_end=True)
             displacement = torch._foreach_sub(before, [parameter.detach() for parameter in parameters])
-        accumulate(parameters, list(displacement))
+        # A parameter that no gradient reached gets none, so that the outer optimizer leaves it alone as well.
+        accumulate(parameters, [d if g is not None else None for d, g in zip(displacement, reached, strict=True)])
         return risks
 
     def step_weights(self, sizes: Sequence[int]) -> list[float]:

@@ -1,0 +1,223 @@
+"""The command line: what it prints, what it refuses, and its exit codes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from medic.cli import main
+from medic.cli.options import ALIASES
+from medic.methods import METHODS
+from medic.training import Trainer
+
+
+@pytest.fixture
+def medic(capsys):
+    """Run a command in this process: exit code, standard output, standard error."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def short(mini, tmp_path):
+    """The options of a run of a second."""
+    return [
+        "--dataset", mini, "--target", "street", "--iterations", "2", "--batch-size", "2",
+        "--output", str(tmp_path / "runs"),
+    ]  # fmt: skip
+
+
+def test_help_is_fast_and_needs_no_torch():
+    code = "import sys, medic.cli; medic.cli.main(['--help']); print('torch' in sys.modules)"
+    best = 9.0
+    for _ in range(3):
+        began = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        best = min(best, time.perf_counter() - began)
+    assert done.stdout.strip().endswith("False")
+    assert best < 0.5
+
+
+@pytest.mark.parametrize("command", ["demo", "train", "evaluate", "methods", "datasets"])
+def test_every_command_has_help(medic, command):
+    assert command in medic("--help")[1]
+    code, out, _ = medic(command, "--help")
+    assert code == 0
+    assert f"usage: medic {command}" in out
+
+
+def test_train_then_evaluate(medic, short):
+    code, out, err = medic("train", *short, "--method", "medic++")
+    assert code == 0
+    assert "iteration 2: validation acc" in err
+    assert re.search(r"street +medic\+\+", out)
+    path = out.split()[-1]
+    code, out, err = medic("train", *short, "--method", "medic++")
+    assert (code, "is finished" in err) == (0, True)
+    code, out, _ = medic("evaluate", path)
+    assert code == 0
+    assert re.search(r"^oscr +0\.\d{4} +0\.\d{4} +0\.\d{4} +0\.\d{4}", out, re.MULTILINE)
+    code, out, _ = medic("evaluate", path, "--score", "bcls", "--threshold", "oracle-10", "--rerun", "--json")
+    found = json.loads(out)["bcls"]
+    assert found["threshold_rule"] == "oracle-10"
+    assert 0 <= found["hscore"] <= 1
+
+
+def test_methods_and_datasets(medic):
+    _, out, _ = medic("methods")
+    for name in METHODS:
+        assert name in out
+    rows = json.loads(medic("methods", "--json")[1])
+    assert [row["method"] for row in rows] == list(METHODS)
+    assert all(row["differs in"] for row in rows)
+    assert "handwritten, printed, blended, street" in medic("datasets")[1]
+
+
+def test_print_config_and_overrides(medic, tmp_path):
+    config = tmp_path / "run.yaml"
+    config.write_text("target: printed\nmethod: medic\nlr: 0.5\nsteps: [2, 2]\nknown: ['0', '1', '2']\n")
+    code, out, _ = medic("train", "--config", str(config), "--lr", "0.25", "--print-config")
+    assert code == 0
+    printed = yaml.safe_load(out)
+    assert (printed["target"], printed["method"], printed["lr"]) == ("printed", "medic", 0.25)
+    assert printed["known"] == ["0", "1", "2"]
+    config.write_text(out)
+    assert medic("train", "--config", str(config), "--print-config")[1] == out
+
+
+def test_other_codebases_spellings(medic):
+    plain = medic("train", "--target", "street", "--method", "erm", "--known", "0", "1", "--print-config")
+    assert plain[0] == 0
+    aliased = medic(
+        "train", "--target-domains", "street", "--algorithm", "erm", "--known-classes", "0", "1", "--print_config"
+    )
+    assert aliased == plain
+    assert medic("train", "--target_domains", "street", "--algorithm=erm", "--known=0,1", "--print-config") == plain
+    for name, spellings in ALIASES.items():
+        for spelling in spellings:
+            assert spelling in medic("train", "--help")[1], name
+
+
+TRAIN = ["train", "--target", "street"]
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["trian"], "unknown command 'trian', did you mean 'train'?"),
+    ([*TRAIN, "--method", "medik"], "unknown method 'medik', did you mean 'medic'?"),
+    ([*TRAIN, "--dataset", "digitz"], "unknown dataset 'digitz', did you mean 'digits'?"),
+    (["train", "--target", "streat"], "unknown domain 'streat', did you mean 'street'?"),
+    (["train"], "no target given: choose the domain to test on, one of handwritten, printed, blended, street"),
+    ([*TRAIN, "--backbone", "convnett"], "unknown backbone 'convnett', did you mean 'convnet'?"),
+    ([*TRAIN, "--iteration", "3"], "unknown option '--iteration', did you mean '--iterations'?"),
+    ([*TRAIN, "stray"], "unexpected argument 'stray'; see `medic train --help`"),
+    ([*TRAIN, "--sources", "street", "printed"], "the target 'street' is among the sources street, printed"),
+    ([*TRAIN, "--steps", "3,3"], "steps 3,3 hold 6 tasks, but the grid has 9"),
+    ([*TRAIN, "--steps", "5001"], "the length of training is set by iterations (--iterations)"),
+    ([*TRAIN, "--class-splits", "7"], "7 class splits need 7 known classes or more, but there are 6"),
+    ([*TRAIN, "--lr", "0"], "lr is 0.0: give a number, more than 0"),
+    ([*TRAIN, "--lr", "-0.1"], "lr is -0.1: give a number, more than 0"),
+    ([*TRAIN, "--lr", "fast"], "--lr fast: expected a number"),
+    ([*TRAIN, "--lr", "nan"], "--lr nan: expected a number"),
+    ([*TRAIN, "--iterations", "0"], "iterations is 0"),
+    ([*TRAIN, "--iterations", "1.5"], "--iterations 1.5: expected a whole number"),
+    ([*TRAIN, "--batch-size", "-3"], "batch_size is -3"),
+    ([*TRAIN, "--weights", "gone.pt"], "weights gone.pt do not exist"),
+    ([*TRAIN, "--config", "gone.yaml"], "gone.yaml"),
+    ([*TRAIN, "--output", "/proc/nothing"], "output /proc/nothing cannot be written"),
+    (["evaluate", "gone"], "run gone does not exist"),
+    (["evaluate"], "run"),
+    (["evaluate", "gone", "--scor", "x"], "unknown option '--scor', did you mean '--score'?"),
+    (["demo", "--target", "streat"], "unknown domain 'streat', did you mean 'street'?"),
+    (["demo", "--iterations", "0"], "iterations is 0"),
+])  # fmt: skip
+def test_mistakes_are_one_line_and_exit_2(medic, arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = medic(*arguments)
+    assert code == 2
+    assert message in err
+    assert err.startswith("medic: error: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    assert out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("targt: street\n", "unknown option '--targt', did you mean '--target'?"),
+    ("lr: fast\n", "--lr fast: expected a number"),
+    ("lr: [0.1\n", "Problems parsing config"),
+    ("- a\n- b\n", "config"),
+])  # fmt: skip
+def test_mistakes_in_a_configuration_file(medic, tmp_path, text, message):
+    (tmp_path / "c.yaml").write_text(text)
+    code, _, err = medic("train", "--target", "street", "--config", str(tmp_path / "c.yaml"))
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_debug_shows_the_traceback(medic):
+    with pytest.raises(ValueError, match="medik"):
+        medic("train", "--target", "street", "--method", "medik", "--debug")
+
+
+def test_a_run_that_diverges_exits_1(medic, short):
+    code, _, err = medic("train", *short, "--method", "erm", "--lr", "1e8", "--batch-size", "8", "--iterations", "30")
+    assert code == 1
+    assert re.search(r"^medic: error: .* at iteration \d+; the checkpoint of iteration 0 is kept", err, re.MULTILINE)
+
+
+def test_ctrl_c_exits_130_and_resumes(medic, short, monkeypatch):
+    step = Trainer.step
+
+    def interrupted(self):
+        import signal
+
+        loss = step(self)
+        signal.raise_signal(signal.SIGINT)
+        return loss
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "step", interrupted)
+        code, _, err = medic("train", *short, "--method", "erm")
+    assert code == 130
+    assert "medic: stopped at iteration 1; the same command resumes it" in err
+    assert medic("train", *short, "--method", "erm")[0] == 0
+
+
+def test_demo(medic, mini_dataset, monkeypatch, tmp_path):
+    """The whole of it on a tenth of the images, with all targets."""
+    import dataclasses
+
+    from medic.data import BENCHMARKS
+
+    bench = dataclasses.replace(BENCHMARKS["digits"], load=lambda: mini_dataset)
+    monkeypatch.setitem(BENCHMARKS, "digits", bench)
+    code, out, _ = medic("demo", "--all", "--iterations", "2", "--output", str(tmp_path / "demo"))
+    assert code == 0
+    assert len(re.findall(r"^(handwritten|printed|blended|street|average) +(erm|medic\+\+)", out, re.MULTILINE)) == 10
+    page = (tmp_path / "demo" / "index.html").read_text()
+    for text in ("H-score", "OSCR bcls", "Target printed", "unknown, called unknown", "<svg", "data:image/png"):
+        assert text in page
+    assert "http://" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "http://creativecommons.org", ""
+    )
+    assert "<script" not in page
+
+
+def test_module_is_the_command():
+    environment = {**os.environ, "COLUMNS": "80"}
+    done = subprocess.run(
+        [sys.executable, "-m", "medic", "--version"], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout.startswith("medic ")

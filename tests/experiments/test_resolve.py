@@ -1,0 +1,126 @@
+"""Configurations: defaults written out, mistakes named before anything starts."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from medic.errors import MedicError
+from medic.experiments.config import RunConfig
+from medic.experiments.resolve import resolve
+from medic.methods import METHODS
+
+
+def resolved(**settings):
+    return resolve(RunConfig(target="street", **settings))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_resolves_and_is_stable(method):
+    """What resolving wrote out resolves to itself, so a run's own configuration repeats it."""
+    first = resolved(method=method).config
+    assert resolve(first).config == first
+    assert first.batch_size * len(first.steps and [t for s in first.steps for t in range(s)]) == 144
+
+
+def test_the_methods_of_the_paper():
+    plan = resolved(method="medic++")
+    assert plan.training.grid.sizes == (3, 3, 3)
+    assert plan.training.grid.sampling == "adaptive"
+    assert plan.config.objective == "ce+ova"
+    assert plan.config.score == "bcls"
+    assert plan.config.head == "separate"
+    assert resolved(method="erm").config.score == "cls"
+    assert resolved(method="erm").config.inner_lr is None
+
+
+def test_runs_do_not_share_state():
+    a, b = resolved(method="medic++"), resolved(method="medic++")
+    assert a.training.grid is not b.training.grid
+    assert a.training.strategy is not b.training.strategy
+    assert a.training.grid is not METHODS["medic++"].grid
+
+
+def test_the_grid_follows_the_data():
+    one_source = resolved(method="medic++", sources=["printed"])
+    assert one_source.config.steps == [1, 1, 1]
+    assert one_source.config.batch_size == 48
+    two = resolved(method="medic++", sources=["printed", "blended"], known=["0", "1"])
+    assert two.config.steps == [2, 2]
+    assert resolved(method="medic", sources=["printed"]).config.steps == [1, 1]
+
+
+def test_settings_reach_what_they_are_for():
+    plan = resolved(
+        method="medic++", inner_lr=0.5, bn_buffers="restore", optimizer="adam", lr=0.25, steps="5,4", sampling="random",
+        objective="ova", warmup=3, schedule="cosine", known=["0,1,2", "3"],
+    )  # fmt: skip
+    assert plan.training.strategy.lr == 0.5
+    assert plan.training.strategy.bn_buffers == "restore"
+    assert plan.training.optimizer.name == "adam"
+    assert plan.training.optimizer.weight_decay == 0.0
+    assert plan.training.optimizer.momentum is None
+    assert plan.training.grid.sizes == (5, 4)
+    assert plan.training.schedule.warmup == 3
+    assert plan.data.known == ("0", "1", "2", "3")
+    assert plan.model.head == "shared"
+
+
+def test_rates_of_domainbed_follow_the_outer_rate():
+    assert resolved(method="mldg-domainbed").config.inner_lr == 1e-3
+    assert resolved(method="mldg-domainbed", lr=1e-4).config.inner_lr == 1e-4
+    assert resolved(method="fish-domainbed", lr=0.1).config.inner_lr == 1e-3
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"method": "medik"}, "unknown method 'medik', did you mean 'medic'?"),
+    ({"dataset": "digit"}, "unknown dataset 'digit', did you mean 'digits'?"),
+    ({"target": None}, "no target given.*handwritten"),
+    ({"target": "stret"}, "unknown domain 'stret', did you mean 'street'?"),
+    ({"sources": ["street", "printed"]}, "the target 'street' is among the sources"),
+    ({"known": ["0", "ten"]}, "unknown class 'ten'"),
+    ({"steps": "3,3"}, "steps 3,3 hold 6 tasks, but the grid has 9"),
+    ({"steps": 5001}, "5001 steps cannot be made of 9 tasks.*--iterations"),
+    ({"steps": "3;3;3"}, "steps '3;3;3'"),
+    ({"class_splits": 7}, "7 class splits need 7 known classes or more, but there are 6"),
+    ({"domain_splits": 4}, "4 domain splits need 4 source domains or more, but there are 3"),
+    ({"lr": 0.0}, "lr is 0.0"),
+    ({"lr": -1.0}, "lr is -1.0"),
+    ({"lr": float("nan")}, "lr is nan"),
+    ({"lr": "fast"}, "lr is fast"),
+    ({"inner_lr": 0.0}, "inner_lr is 0.0"),
+    ({"iterations": 0}, "iterations is 0"),
+    ({"iterations": -5}, "iterations is -5"),
+    ({"batch_size": 0}, "batch_size is 0"),
+    ({"seed": -1}, "seed is -1"),
+    ({"holdout": 1.0}, "holdout is 1.0"),
+    ({"objective": "ovaa"}, "unknown objective 'ovaa'"),
+    ({"objective": "ce", "score": "bcls"}, "score 'bcls' needs a one-vs-all head"),
+    ({"objective": "ova", "head": "separate"}, "head 'separate' does not go with objective 'ova'"),
+    ({"threshold": "hard"}, "unknown threshold rule 'hard'"),
+    ({"weights": "nowhere.safetensors"}, "weights nowhere.safetensors do not exist"),
+    ({"method": "erm", "inner_lr": 0.1}, "method 'erm' has no inner steps, so inner_lr would do nothing"),
+    ({"method": "erm", "bn_buffers": "restore"}, "bn_buffers would do nothing"),
+    ({"bn_buffers": "restor"}, "unknown bn_buffers 'restor', did you mean 'restore'"),
+    ({"optimizer": "adm"}, "unknown optimizer 'adm', did you mean 'adam'"),
+    ({"optimizer": "adam", "momentum": 0.9}, "momentum is an option of sgd"),
+    ({"schedule": "stp"}, "unknown schedule 'stp', did you mean 'step'"),
+    ({"augment": "digit"}, "unknown augmentation 'digit'"),
+    ({"separate": "tsk"}, "unknown separation 'tsk'"),
+    ({"device": "gpu"}, "unknown device 'gpu'"),
+])  # fmt: skip
+def test_mistakes(settings, message):
+    with pytest.raises(MedicError, match=message):
+        resolve(dataclasses.replace(RunConfig(target="street"), **settings))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there():
+    with pytest.raises(MedicError, match="finds no GPU"):
+        resolved(device="cuda")
+
+
+def test_configuration_files_round_trip(tmp_path):
+    config = resolved(method="medic").config
+    (tmp_path / "c.yaml").write_text(config.to_yaml())
+    assert RunConfig.from_yaml(tmp_path / "c.yaml") == config

@@ -1,0 +1,285 @@
+"""Runs: what they leave behind, and that they can be stopped anywhere."""
+
+import json
+import signal
+import stat
+
+import numpy as np
+import pytest
+import torch
+
+import medic
+from medic.errors import MedicError, TrainingError
+from medic.experiments.interrupts import Stopped
+from medic.experiments.review import infer_again, review
+from medic.experiments.selection import select, without_target
+from medic.methods import METHODS
+from medic.training import Trainer
+
+SHORT = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 2, "quiet": True}
+
+
+@pytest.fixture
+def run(mini, tmp_path):
+    return medic.train(dataset=mini, method="medic++", output=str(tmp_path), **SHORT)
+
+
+def test_the_files_of_a_run(run):
+    assert {path.name for path in run.path.iterdir()} == {
+        "config.yaml", "environment.json", "results.jsonl", "model.safetensors", "model.json", "predictions.npz",
+        "checkpoint", "done", ".lock",
+    }  # fmt: skip
+    for name in ("model.safetensors", "predictions.npz", "config.yaml"):
+        assert stat.S_IMODE((run.path / name).stat().st_mode) == 0o644
+    environment = json.loads((run.path / "environment.json").read_text())
+    assert environment["packages"]["torch"] == torch.__version__.split("+")[0] or environment["packages"]["torch"]
+    assert len(environment["images"]) == 64
+
+
+def test_records_have_our_keys_and_domainbeds(run):
+    first, last = run.records
+    assert (first["iteration"], last["iteration"]) == (2, 4)
+    for key in ("step", "epoch", "loss", "step_time", "mem_gb", "args", "hparams"):
+        assert key in last
+    for domain in range(4):
+        for split in ("in", "out"):
+            assert 0 <= last[f"env{domain}_{split}_acc"] <= 1
+    assert last["args"]["test_envs"] == [3]
+    assert {"acc", "hscore", "threshold", "threshold_rule", "oscr_c", "oscr_b", "auroc", "fpr95"} <= last["target"].keys()
+    assert last["epoch"] == pytest.approx(4 * 9 * 2 / (3 * 6 * 8))
+
+
+def test_predictions_repeat_every_metric(run):
+    arrays = run.predictions
+    rows = arrays["split"] == "target"
+    assert rows.sum() == 100
+    assert (~rows).sum() == 3 * 6 * 2
+    assert arrays["path"].dtype.kind == "U"
+    assert set(arrays["domain"][rows]) == {"street"}
+    assert (arrays["label"][rows] == -1).sum() == 40
+    assert set(arrays["prediction"]) <= set(range(-1, 6))
+    again = review(run, None, "source")
+    for key, value in again["bcls"].items():
+        assert run.metrics[key] == pytest.approx(value, nan_ok=True)
+    assert set(again) == {"cls", "bcls", "max-logit", "energy"}
+    assert set(review(run, None, "fixed")) == {"cls", "bcls"}
+
+
+def test_the_model_gives_its_predictions_again(run):
+    for split, (output, label) in infer_again(run, "cpu").items():
+        kept, kept_label = run.outputs(split)
+        torch.testing.assert_close(output.logits, kept.logits)
+        torch.testing.assert_close(output.ova, kept.ova)
+        assert torch.equal(label, kept_label)
+    assert not run.model.training
+
+
+def test_the_description_is_enough_to_use_the_model(run):
+    described = run.description
+    assert described["classes"] == list("012345")
+    assert described["preprocessing"] == {"size": 32, "mean": [0.5] * 3, "std": [0.5] * 3}
+    assert described["threshold"]["rule"] == "source"
+    assert described["threshold"]["value"] == run.metrics["threshold"]
+    assert described["provenance"]["iteration"] in (2, 4)
+
+
+def test_the_threshold_keeps_95_percent_of_validation(run):
+    kept = run.predictions["prediction"][run.predictions["split"] == "validation"] >= 0
+    assert kept.mean() >= 0.95
+
+
+def test_a_finished_run_is_not_done_again(run, mini, monkeypatch):
+    before = {path: path.stat().st_mtime_ns for path in run.path.iterdir()}
+    monkeypatch.setattr(Trainer, "step", lambda self: pytest.fail("trained again"))
+    again = medic.train(dataset=mini, method="medic++", output=str(run.path.parent), **SHORT)
+    assert again.path == run.path
+    assert {path: path.stat().st_mtime_ns for path in run.path.iterdir()} == before
+
+
+def test_the_directory_is_named_by_what_changes_the_result(run, mini, tmp_path):
+    def name(**settings):
+        return medic.train(**{"dataset": mini, "method": "medic++", "output": str(tmp_path / "b"), **SHORT, **settings}).path
+
+    assert name().name == run.path.name
+    assert name(device="cpu", checkpoint_every=7).name == run.path.name
+    assert name(seed=1).name != run.path.name
+
+
+def test_the_callers_generator_is_left_alone(mini, tmp_path):
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    medic.train(dataset=mini, method="erm", output=str(tmp_path), **SHORT)
+    assert torch.equal(torch.rand(1), expected)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_the_same_when_interrupted(method, mini, tmp_path, monkeypatch):
+    """Stopped after every iteration and started again: the same bytes as when left alone."""
+    settings = {"dataset": mini, "method": method, **SHORT, "batch_size": 2 if method in ("medic++", "arith") else 8}
+    whole = medic.train(**settings, output=str(tmp_path / "whole"))
+    step = Trainer.step
+
+    def interrupted(self):
+        loss = step(self)
+        signal.raise_signal(signal.SIGINT)
+        return loss
+
+    monkeypatch.setattr(Trainer, "step", interrupted)
+    for iteration in range(1, 5):
+        with pytest.raises(Stopped, match=f"stopped at iteration {iteration}") as stopped:
+            medic.train(**settings, output=str(tmp_path / "parts"))
+        assert stopped.value.exit_code == 130
+    parts = medic.train(**settings, output=str(tmp_path / "parts"))
+    for name in ("model.safetensors", "predictions.npz", "model.json"):
+        assert (parts.path / name).read_bytes() == (whole.path / name).read_bytes()
+    losses = [[record["loss"] for record in run.records] for run in (whole, parts)]
+    assert losses[0] == losses[1]
+
+
+def test_dropout_draws_are_in_the_checkpoint(mini, tmp_path, monkeypatch):
+    """A backbone with dropout draws from the global generator, whose state must be saved too."""
+    from medic.models import HALVES, OURS, ConvNet
+
+    class Dropped(ConvNet):
+        def forward(self, x):
+            return torch.nn.functional.dropout(super().forward(x), 0.5, self.training)
+
+    monkeypatch.setitem(OURS, "dropped", (Dropped, HALVES))
+    settings = {"dataset": mini, "method": "erm", "backbone": "dropped", **SHORT}
+    whole = medic.train(**settings, output=str(tmp_path / "whole"))
+    step = Trainer.step
+
+    def interrupted(self):
+        loss = step(self)
+        if self.iteration == 1:
+            signal.raise_signal(signal.SIGTERM)
+        return loss
+
+    monkeypatch.setattr(Trainer, "step", interrupted)
+    with pytest.raises(Stopped) as stopped:
+        medic.train(**settings, output=str(tmp_path / "parts"))
+    assert stopped.value.exit_code == 143
+    parts = medic.train(**settings, output=str(tmp_path / "parts"))
+    assert (parts.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
+
+
+def test_batch_norm_and_adam_resume(mini, tmp_path, monkeypatch):
+    """A timm backbone with batch norm, trained with Adam, clipping and a larger rate for the heads."""
+    settings = {
+        "dataset": mini, "method": "fish-domainbed", "backbone": "resnet10t", "optimizer": "adamw", "clip_norm": 1.0,
+        "head_lr_scale": 10.0, "lr": 1e-3, **SHORT,
+    }  # fmt: skip
+    whole = medic.train(**settings, output=str(tmp_path / "whole"))
+    step = Trainer.step
+
+    def interrupted(self):
+        loss = step(self)
+        if self.iteration == 3:
+            signal.raise_signal(signal.SIGINT)
+        return loss
+
+    monkeypatch.setattr(Trainer, "step", interrupted)
+    with pytest.raises(Stopped):
+        medic.train(**settings, output=str(tmp_path / "parts"))
+    parts = medic.train(**settings, output=str(tmp_path / "parts"))
+    assert (parts.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run(mini, tmp_path):
+    settings = {**SHORT, "iterations": 50, "checkpoint_every": 1, "evaluate_every": 50}
+    with pytest.raises(TrainingError, match=r"at iteration (\d+); the checkpoint of iteration \d+ is kept") as error:
+        medic.train(dataset=mini, method="erm", lr=1e6, batch_size=8, output=str(tmp_path), **{
+            key: value for key, value in settings.items() if key != "batch_size"})  # fmt: skip
+    assert "learning rate below 1e+06" in str(error.value)
+    (directory,) = tmp_path.iterdir()
+    kept = torch.load(directory / "checkpoint" / "last.pt", weights_only=True)
+    assert all(torch.isfinite(value).all() for value in kept["trainer"]["model"].values())
+    assert not (directory / "done").exists()
+
+
+def test_a_damaged_checkpoint_is_named(mini, tmp_path, monkeypatch):
+    monkeypatch.setattr(Trainer, "step", lambda self: signal.raise_signal(signal.SIGINT) or 0.0)
+    settings = {"dataset": mini, "method": "erm", "output": str(tmp_path), **SHORT, "iterations": 10**6}
+    with pytest.raises(Stopped):
+        medic.train(**settings)
+    (path,) = tmp_path.glob("*/checkpoint/last.pt")
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(MedicError, match="truncated or not one of ours; delete it"):
+        medic.train(**settings)
+
+
+def test_an_output_that_cannot_be_written(mini, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(MedicError, match="output .*file cannot be written: Not a directory"):
+        medic.train(dataset=mini, method="erm", output=str(tmp_path / "file"), **SHORT)
+
+
+def test_two_processes_do_not_do_the_same_run(mini, tmp_path, monkeypatch):
+    def also(self):
+        with pytest.raises(MedicError, match="is being written by another process"):
+            medic.train(dataset=mini, method="erm", output=str(tmp_path), **SHORT)
+        pytest.skip("held")
+
+    monkeypatch.setattr(Trainer, "step", also)
+    with pytest.raises(pytest.skip.Exception):
+        medic.train(dataset=mini, method="erm", output=str(tmp_path), **SHORT)
+
+
+def test_nothing_is_written_for_a_mistake(mini, tmp_path):
+    for mistake in ({"backbone": "resnet5O"}, {"weights": __file__}, {"class_groups": 7}, {"lr": 0.0}):
+        with pytest.raises(MedicError):
+            medic.train(dataset=mini, method="medic++", output=str(tmp_path / "out"), **{**SHORT, **mistake})
+    assert not (tmp_path / "out").exists()
+
+
+def test_unknown_settings_are_named():
+    with pytest.raises(MedicError, match="unknown setting 'iteration', did you mean 'iterations'"):
+        medic.train(target="street", iteration=3)
+
+
+class TestSelection:
+    RECORDS = [  # noqa: RUF012
+        {"validation": {"acc": acc}, "target": {"acc": 1 - acc}, "env0_out_acc": acc, "env3_in_acc": 0.1}
+        for acc in (0.5, 0.8, 0.8, 0.7)
+    ]
+
+    def test_best_validation_first_on_ties(self):
+        assert select(self.RECORDS) == 1
+
+    def test_the_target_is_hidden(self):
+        assert without_target(self.RECORDS[0], 3) == {"validation": {"acc": 0.5}, "env0_out_acc": 0.5}
+
+    def test_selected_weights_are_kept(self, run):
+        best = run.description["provenance"]["record"]
+        assert best == select([without_target(record, 3) for record in run.records])
+        output, label = run.outputs("validation")
+        accuracy = (output.logits.argmax(1) == label).double().mean().item()
+        assert accuracy == pytest.approx(run.records[best]["validation"]["acc"])
+
+
+class TestReading:
+    def test_not_a_run(self, tmp_path):
+        with pytest.raises(MedicError, match="does not exist"):
+            medic.Run(tmp_path / "nothing")
+        with pytest.raises(MedicError, match=r"is not the directory of a run: it has no config\.yaml"):
+            medic.Run(tmp_path)
+
+    def test_unfinished(self, run):
+        (run.path / "done").unlink()
+        with pytest.raises(MedicError, match="is not finished"):
+            medic.Run(run.path)
+
+    def test_damaged(self, run):
+        (run.path / "predictions.npz").write_bytes(b"x")
+        with pytest.raises(MedicError, match=r"no readable predictions\.npz"):
+            _ = medic.Run(run.path).predictions
+
+    def test_features_on_request(self, mini, tmp_path):
+        run = medic.train(dataset=mini, method="erm", output=str(tmp_path), save_features=True, **SHORT)
+        assert run.predictions["features"].shape == (136, 256)
+        assert run.predictions["features"].dtype == np.float32
+        assert "ova_logits" not in run.predictions
+        assert set(review(run, None, "source")) == {"cls", "max-logit", "energy"}
+        with pytest.raises(MedicError, match="needs a one-vs-all head"):
+            review(run, "bcls", "source")

@@ -1,0 +1,128 @@
+"""Backbones, heads and weight files."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional
+
+from medic.errors import MedicError
+from medic.models import Classifier, ConvNet, create_backbone
+
+
+def parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize(("name", "count", "shape", "features"), [
+    ("convnet", 112_576, (3, 32, 32), 256),
+    ("mnist-cnn", 371_136, (2, 28, 28), 128),
+])  # fmt: skip
+def test_our_backbones(name, count, shape, features):
+    backbone = create_backbone(name)
+    assert parameters(backbone.module) == count
+    assert backbone.features == features
+    assert backbone.module(torch.rand(2, *shape)).shape == (2, features)
+
+
+def test_convnet_equals_relu_before_pooling():
+    model, x = ConvNet().double(), torch.randn(3, 3, 32, 32, dtype=torch.float64)
+    y = x
+    for convolution in model.children():
+        y = functional.max_pool2d(functional.relu(convolution(y)), 2)
+    expected = torch.autograd.grad(y.pow(2).sum(), list(model.parameters()))
+    ours = torch.autograd.grad(model(x).pow(2).sum(), list(model.parameters()))
+    torch.testing.assert_close(model(x), y.flatten(1))
+    torch.testing.assert_close(ours, expected)
+
+
+def test_convnet_refuses_other_sizes():
+    with pytest.raises(ValueError, match="28x28"):
+        ConvNet()(torch.rand(1, 3, 28, 28))
+
+
+def test_any_timm_backbone():
+    """A network with a layer between pooling and classifier, and one with other input statistics."""
+    backbone = create_backbone("mobilenetv3_small_050")
+    assert backbone.module(torch.rand(2, 3, 32, 32)).shape == (2, backbone.features)
+    assert backbone.preprocessing.mean == pytest.approx((0.485, 0.456, 0.406))
+    assert create_backbone("tf_efficientnet_lite0").preprocessing.mean == (0.5, 0.5, 0.5)
+
+
+def test_unknown_backbone_names_the_nearest():
+    with pytest.raises(MedicError, match="unknown backbone 'resnet5O', did you mean 'resnet50'"):
+        create_backbone("resnet5O")
+    with pytest.raises(MedicError, match="did you mean 'convnet'"):
+        create_backbone("convnett")
+
+
+@pytest.mark.parametrize(("head", "outputs"), [("close", 5), ("separate", 15), ("shared", 10)])
+def test_heads(head, outputs):
+    backbone = create_backbone("convnet")
+    model = Classifier(backbone, 5, head)
+    output = model(torch.rand(2, 3, 32, 32))
+    assert parameters(model) == 112_576 + outputs * 257
+    assert output.logits.shape == (2, 5)
+    assert (output.ova is None) == (head == "close")
+    if head == "shared":
+        assert torch.equal(output.logits, output.ova[:, 1])
+        assert not any(name.startswith("close") for name in model.state_dict())
+    assert len(model.heads()) == {"close": 2, "separate": 4, "shared": 2}[head]
+
+
+def test_heads_start_near_zero():
+    model = Classifier(create_backbone("convnet"), 6)
+    assert model.close_head.bias.abs().max() == 0
+    bound = 0.1 * (6 / (256 + 6)) ** 0.5
+    assert 0.9 * bound < model.close_head.weight.abs().max() <= bound
+
+
+class TestWeights:
+    @pytest.fixture
+    def state(self):
+        return {**ConvNet().state_dict(), "fc.weight": torch.zeros(3, 256)}
+
+    @pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+    @pytest.mark.parametrize("wrapped", [False, True])
+    def test_both_formats(self, tmp_path, state, suffix, wrapped):
+        path = tmp_path / f"weights.{suffix}"
+        half = {key: value.half() for key, value in state.items()}
+        if suffix == "pt":
+            torch.save({"state_dict": half} if wrapped else half, path)
+        else:
+            save_file({f"backbone.{k}": v for k, v in half.items()} if wrapped else half, path)
+        if wrapped and suffix == "safetensors":
+            half.pop("fc.weight")
+        loaded = create_backbone("convnet", path).module.state_dict()
+        assert loaded["conv1.weight"].dtype == torch.float32
+        assert torch.equal(loaded["conv1.weight"], half["conv1.weight"].float())
+
+    @pytest.mark.parametrize(("change", "message"), [
+        (lambda s: s.pop("conv2.weight"), "lack 'conv2.weight'"),
+        (lambda s: s.update({"layer9.weight": torch.zeros(1)}), "have 'layer9.weight'"),
+        (lambda s: s.update({"conv2.weight": torch.zeros(1)}), "another backbone"),
+    ])  # fmt: skip
+    def test_files_of_another_network(self, tmp_path, state, change, message):
+        change(state)
+        save_file(state, tmp_path / "w.safetensors")
+        with pytest.raises(MedicError, match=message):
+            create_backbone("convnet", tmp_path / "w.safetensors")
+
+    @pytest.mark.parametrize("name", ["w.safetensors", "w.pt"])
+    def test_unreadable_files(self, tmp_path, name):
+        path = tmp_path / name
+        with pytest.raises(MedicError, match="do not exist"):
+            create_backbone("convnet", path)
+        path.write_bytes(b"not weights")
+        with pytest.raises(MedicError, match="weights .* (cannot be read|hold more)"):
+            create_backbone("convnet", path)
+
+    def test_code_in_a_torch_file_is_not_run(self, tmp_path):
+        class Evil:
+            def __reduce__(self):
+                return (tmp_path.joinpath("ran").touch, ())
+
+        torch.save({"conv1.weight": Evil()}, tmp_path / "w.pt")
+        with pytest.raises(MedicError):
+            create_backbone("convnet", tmp_path / "w.pt")
+        assert not (tmp_path / "ran").exists()

@@ -1,0 +1,242 @@
+"""What every strategy keeps to, on real modules: batch norm, unused parameters, accumulation, state."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from medic.errors import MedicError
+from medic.objectives import ce, objective
+from medic.strategies import Joint, MultiStep, TwoStep
+from medic.tasks import Grid
+
+STRATEGIES = {
+    "joint": Joint(),
+    "two-step": TwoStep(lr=0.1),
+    "two-step second order": TwoStep(lr=0.1, second_order=True),
+    "two-step adam": TwoStep(lr=0.1, inner="adam"),
+    "multi-step": MultiStep(lr=0.1),
+    "multi-step second order": MultiStep(lr=0.1, second_order=True),
+    "multi-step last": MultiStep(lr=0.1, weights="last"),
+    "multi-step arithmetic": MultiStep(lr=0.1, weights="arithmetic"),
+    "multi-step adam": MultiStep(lr=0.1, inner="adam"),
+}
+
+
+def network() -> nn.Module:
+    """Convolutions with groups and dilation, batch norm, dropout, and a layer that nothing uses."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(4, 8, 3, groups=2, dilation=2), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(), nn.Dropout(0.0), nn.Linear(8, 4),
+    ).double()  # fmt: skip
+    model.add_module("unused", _Unused())
+    return model
+
+
+class _Unused(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, dtype=torch.float64))
+
+    def forward(self, x):
+        return x
+
+
+def batch(count: int = 32):
+    g = torch.Generator().manual_seed(1)
+    x = torch.randn(count, 4, 8, 8, generator=g, dtype=torch.float64)
+    return x, torch.arange(count) % 4, torch.arange(count) // 4 % 2
+
+
+def steps():
+    return Grid(2, 2, steps=(2, 2), seed=5)(*batch())
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_weights_stay_and_gradients_come(name):
+    strategy, model = dataclasses.replace(STRATEGIES[name]), network()
+    before = copy.deepcopy(dict(model.named_parameters()))
+    update = strategy(model, steps(), objective(ce))
+    for key, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[key])
+        assert (parameter.grad is None) == (key == "unused.weight")
+    assert update.risks.shape == (4,)
+    assert update.logits.shape == (32, 4)
+    assert not update.logits.requires_grad
+    assert update.loss.item() == pytest.approx(update.risks.mean().item())
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_gradients_accumulate_as_backward_does(name):
+    once, twice = network(), network()
+    dataclasses.replace(STRATEGIES[name])(once, steps(), objective(ce))
+    for parameter in twice.parameters():
+        parameter.grad = torch.full_like(parameter, 0.25)
+    dataclasses.replace(STRATEGIES[name])(twice, steps(), objective(ce))
+    for a, b in zip(once.parameters(), twice.parameters(), strict=True):
+        if a.grad is not None:
+            torch.testing.assert_close(b.grad, a.grad + 0.25)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_frozen_parameters_are_left_alone(name):
+    model = network()
+    model[0].requires_grad_(False)
+    dataclasses.replace(STRATEGIES[name])(model, steps(), objective(ce))
+    assert model[0].weight.grad is None
+    assert model[-2].weight.grad is not None
+
+
+@given(st.integers(4, 24), st.integers(0, 100))
+@settings(max_examples=20)
+def test_one_step_equals_plain_training(count, seed):
+    """Any number of tasks in one step: the mean of the tasks' mean losses, by `backward`."""
+    x, y, domain = batch(4 * (count // 4))
+    grid = Grid(1, 2, steps=1, seed=seed)
+    for strategy in (MultiStep(lr=0.1), Joint()):
+        ours, plain = network(), network()
+        (step,) = grid(x, y, domain)
+        strategy(ours, [step], objective(ce))
+        logits = plain(step.x)
+        parts = zip(logits.split(step.sizes), step.y.split(step.sizes), strict=True)
+        torch.stack([nn.functional.cross_entropy(z, t) for z, t in parts]).mean().backward()
+        for a, b in zip(ours.parameters(), plain.parameters(), strict=True):
+            if b.grad is not None:
+                torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_multi_step_equals_a_loop_written_out():
+    """The inner loop with autograd by hand on a copy: Σ g_i / t, and the end point θ̂ = θ - α Σ g_i."""
+    model, taken = network(), steps()
+    copied = copy.deepcopy(model)
+    MultiStep(lr=0.1)(model, taken, objective(ce))
+    sgd = torch.optim.SGD(copied.parameters(), lr=0.1)
+    for step in taken:
+        sgd.zero_grad()
+        logits = copied(step.x)
+        parts = zip(logits.split(step.sizes), step.y.split(step.sizes), strict=True)
+        torch.stack([nn.functional.cross_entropy(z, t) for z, t in parts]).sum().backward()
+        sgd.step()
+    for a, b in zip(model.parameters(), copied.parameters(), strict=True):
+        if a.grad is not None:
+            torch.testing.assert_close(a.grad, (a.detach() - b.detach()) / 0.1 / 4, rtol=1e-9, atol=1e-12)
+
+
+def test_second_order_equals_finite_differences():
+    """The derivative of A(θ) + B(θ - α A'(θ)) along random directions, through batch norm."""
+    model, taken, measured, alpha = network(), steps(), objective(ce), 0.1
+    model[2] = nn.Tanh()  # a difference across the kink of a ReLU is no derivative
+    TwoStep(lr=alpha, second_order=True)(model, taken, measured)
+    parameters = [p for p in model.parameters() if p.grad is not None]
+
+    def looked_ahead(shift: float, direction) -> float:
+        moved = copy.deepcopy(model)
+        mine = [p for p in moved.parameters() if p.shape != (3,)]
+        with torch.no_grad():
+            for p, d in zip(mine, direction, strict=True):
+                p.add_(shift * d)
+        first = measured(moved, taken[0]).total
+        gradients = torch.autograd.grad(first, mine)
+        with torch.no_grad():
+            for p, g in zip(mine, gradients, strict=True):
+                p.sub_(alpha * g)
+        return (first + measured(moved, taken[1]).total).item()
+
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(3):
+        direction = [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in parameters]
+        numeric = (looked_ahead(1e-6, direction) - looked_ahead(-1e-6, direction)) / 2e-6
+        ours = 4 * sum((p.grad * d).sum() for p, d in zip(parameters, direction, strict=True))
+        assert ours.item() == pytest.approx(numeric, rel=1e-6)
+
+
+def test_two_steps_of_either_kind_agree():
+    for second_order in (False, True):
+        a, b = network(), network()
+        TwoStep(lr=0.1, second_order=second_order)(a, steps(), objective(ce))
+        MultiStep(lr=0.1, second_order=second_order)(b, steps(), objective(ce))
+        for p, q in zip(a.parameters(), b.parameters(), strict=True):
+            if p.grad is not None:
+                torch.testing.assert_close(p.grad, q.grad)
+
+
+class TestBatchNormBuffers:
+    def after(self, **settings):
+        model = network()
+        MultiStep(lr=0.1, **settings)(model, steps(), objective(ce))
+        return model[1]
+
+    def test_keep_leaves_what_the_last_pass_did(self):
+        assert self.after(bn_buffers="keep").num_batches_tracked == 2
+        assert not torch.equal(self.after().running_mean, torch.zeros(8, dtype=torch.float64))
+
+    def test_restore_puts_them_back(self):
+        norm = self.after(bn_buffers="restore")
+        assert torch.equal(norm.running_mean, torch.zeros(8, dtype=torch.float64))
+        assert norm.num_batches_tracked == 0
+
+    def test_interpolate_goes_part_of_the_way(self):
+        kept, blended = self.after(), self.after(bn_buffers="interpolate", bn_rate=0.25)
+        torch.testing.assert_close(blended.running_mean, 0.25 * kept.running_mean)
+        torch.testing.assert_close(blended.running_var, 0.75 + 0.25 * kept.running_var)
+
+    def test_one_pass_per_step_or_per_task(self):
+        for forward, passes in (("step", 2), ("task", 4)):
+            model = network()
+            MultiStep(lr=0.1)(model, steps(), objective(ce, forward=forward))
+            assert model[1].num_batches_tracked == passes
+
+
+def test_inner_adam_state_survives_a_round_trip():
+    def advance(strategy, model, count):
+        for _ in range(count):
+            model.zero_grad()
+            strategy(model, steps(), objective(ce))
+            torch.optim.SGD(model.parameters(), lr=0.5).step()
+
+    strategy, model = MultiStep(lr=0.1, inner="adam"), network()
+    advance(strategy, model, 2)
+    other, copied = MultiStep(lr=0.1, inner="adam"), copy.deepcopy(model)
+    other.load_state_dict(copy.deepcopy(strategy.state_dict()))
+    advance(strategy, model, 2)
+    advance(other, copied, 2)
+    for a, b in zip(model.parameters(), copied.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_weights_are_restored_when_a_step_fails():
+    model = network()
+    before = [p.detach().clone() for p in model.parameters()]
+    calls = []
+
+    def failing(model, step):
+        calls.append(step)
+        if len(calls) == 2:
+            raise RuntimeError("no")
+        return objective(ce)(model, step)
+
+    with pytest.raises(RuntimeError, match="no"):
+        MultiStep(lr=0.1)(model, steps(), failing)
+    for parameter, old in zip(model.parameters(), before, strict=True):
+        assert torch.equal(parameter, old)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TwoStep(second_order=True, inner="adam"), "second order"),
+        (lambda: MultiStep(inner="adam", weights="last"), "stateful"),
+        (lambda: MultiStep(weights="lst"), "did you mean 'last'"),
+        (lambda: TwoStep(meta_test=2)(network(), steps(), objective(ce)), "meta_test below 2"),
+        (lambda: MultiStep(weights=(1, 2, 3))(network(), steps(), objective(ce)), "3 step weights for 2 steps"),
+        (lambda: Joint()(nn.Identity(), steps(), objective(ce)), "no parameter"),
+    ],
+)
+def test_mistakes_are_named(make, message):
+    with pytest.raises(MedicError, match=message):
+        make()

@@ -65,7 +65,8 @@ class Session:
         )
         self.records: list[dict[str, Any]] = []
         self.best: dict[str, Tensor] = {}
-        self.losses: list[float] = []
+        self.losses: list[float] = []  # of the iterations since the last evaluation
+        self.seconds: list[float] = []  # likewise; since the last start only, they are no part of the result
         self._saved = 0
 
     def run(self, interrupts: Interrupts, quiet: bool) -> None:
@@ -94,23 +95,25 @@ class Session:
         while trainer.iteration < config.iterations:
             began = time.perf_counter()
             self.losses.append(trainer.step())
+            self.seconds.append(time.perf_counter() - began)
             reporter.advance(trainer.iteration, self.losses[-1])
             last = trainer.iteration == config.iterations
             evaluating = last or trainer.iteration % every == 0
             if evaluating:
-                self._evaluate(time.perf_counter() - began, reporter)
+                self._evaluate(reporter)
             if evaluating or interrupts.received or trainer.iteration % config.checkpoint_every == 0:
                 self._save()
             if interrupts.received:
                 stopped = f"stopped at iteration {trainer.iteration}; the same command resumes it"
                 raise Stopped(stopped, interrupts.received)
 
-    def _evaluate(self, step_time: float, reporter: Reporter) -> None:
+    def _evaluate(self, reporter: Reporter) -> None:
         """Measure the model, and keep its weights if they are the best so far by source validation."""
         self.trainer.check_finite()
-        record = {**self._progress(step_time), **self.evaluator.record(self.trainer.model), **self._domainbed()}
+        record = {**self._progress(), **self.evaluator.record(self.trainer.model), **self._domainbed()}
         self.records.append(record)
         self.losses.clear()
+        self.seconds.clear()
         shown = [without_target(record, self.problem.target_domain) for record in self.records]
         if select(shown) == len(shown) - 1:
             self.best = {name: tensor.detach().clone() for name, tensor in self.trainer.model.state_dict().items()}
@@ -123,7 +126,7 @@ class Session:
         validation = 100 * record["validation"]["acc"]
         reporter.say(f"iteration {record['iteration']}: validation acc {validation:.1f}; target {found}")
 
-    def _progress(self, step_time: float) -> dict[str, Any]:
+    def _progress(self) -> dict[str, Any]:
         trainer, gigabyte = self.trainer, 2**30
         images = trainer.iteration * trainer.batch_size * trainer.grid.tasks
         on_gpu = self.plan.model.device.type == "cuda"
@@ -136,7 +139,7 @@ class Session:
             "epoch": images / len(self.problem.train),
             "loss": float(np.mean(self.losses)),
             "lr": trainer.optimizer.param_groups[0]["lr"],
-            "step_time": step_time,
+            "step_time": float(np.mean(self.seconds)),
             "mem_gb": peak / gigabyte,
         }
 

@@ -4,4 +4,14 @@ from medic.models.backbones import HALVES, OURS, Backbone, Preprocessing, create
 from medic.models.classifier import Classifier, Head
 from medic.models.convnet import ConvNet, MnistCnn
 
-__all__ = ["HALVES", "OURS", "Backbone", "Classifier", "ConvNet", "Head", "MnistCnn", "Preprocessing", "create_backbone"]
+__all__ = [
+    "HALVES",
+    "OURS",
+    "Backbone",
+    "Classifier",
+    "ConvNet",
+    "Head",
+    "MnistCnn",
+    "Preprocessing",
+    "create_backbone",
+]

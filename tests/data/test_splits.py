@@ -90,6 +90,8 @@ def test_mistakes(dataset, settings, message):
 def test_a_known_class_that_no_source_has(dataset):
     import dataclasses
 
-    without = dataclasses.replace(dataset, label=torch.where(dataset.domain < 2, dataset.label.clamp(max=2), dataset.label))
+    without = dataclasses.replace(
+        dataset, label=torch.where(dataset.domain < 2, dataset.label.clamp(max=2), dataset.label)
+    )
     with pytest.raises(MedicError, match="no source domain has an image of the known class 'z'"):
         problem(without, known=("w", "z"))

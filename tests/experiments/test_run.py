@@ -45,7 +45,9 @@ def test_records_have_our_keys_and_domainbeds(run):
         for split in ("in", "out"):
             assert 0 <= last[f"env{domain}_{split}_acc"] <= 1
     assert last["args"]["test_envs"] == [3]
-    assert {"acc", "hscore", "threshold", "threshold_rule", "oscr_c", "oscr_b", "auroc", "fpr95"} <= last["target"].keys()
+    assert {"acc", "hscore", "threshold", "threshold_rule", "oscr_c", "oscr_b", "auroc", "fpr95"} <= last[
+        "target"
+    ].keys()
     assert last["epoch"] == pytest.approx(4 * 9 * 2 / (3 * 6 * 8))
 
 
@@ -98,7 +100,9 @@ def test_a_finished_run_is_not_done_again(run, mini, monkeypatch):
 
 def test_the_directory_is_named_by_what_changes_the_result(run, mini, tmp_path):
     def name(**settings):
-        return medic.train(**{"dataset": mini, "method": "medic++", "output": str(tmp_path / "b"), **SHORT, **settings}).path
+        return medic.train(
+            **{"dataset": mini, "method": "medic++", "output": str(tmp_path / "b"), **SHORT, **settings}
+        ).path
 
     assert name().name == run.path.name
     assert name(device="cpu", checkpoint_every=7).name == run.path.name

@@ -20,7 +20,18 @@ COMPARED = ("model.safetensors", "predictions.npz")
 
 
 def command(output: Path, method: str) -> list[str]:
-    settings = "--target street --iterations 24 --batch-size 4 --evaluate-every 8 --checkpoint-every 3".split()
+    settings = [
+        "--target",
+        "street",
+        "--iterations",
+        "24",
+        "--batch-size",
+        "4",
+        "--evaluate-every",
+        "8",
+        "--checkpoint-every",
+        "3",
+    ]
     run = ["train", "--dataset", "digits", "--method", method, "--output", str(output), *settings]
     return [sys.executable, "-m", "medic", *run]
 

@@ -13,9 +13,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="every domain as the target, one after the other")
     parser.add_argument("--iterations", type=int, default=100, help="outer updates of each run")
     parser.add_argument("--seed", type=int, default=0, help="root of all random draws")
-    parser.add_argument(
-        "--output", "--output-dir", "--output_dir", type=str, default="demo", help="directory to write to"
-    )
+    parser.add_argument("--output", type=str, default="demo", help="directory to write to")
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu or cuda")
 
 

@@ -3,13 +3,14 @@
 import re
 import sys
 import warnings
-from argparse import ArgumentError
+from argparse import ArgumentError, HelpFormatter
 from collections.abc import Sequence
 from importlib import import_module
 
 from jsonargparse import ArgumentParser, Namespace
 
 from medic._version import __version__
+from medic.cli.options import canonical
 from medic.errors import MedicError, TrainingError, closest
 
 COMMANDS = {
@@ -64,7 +65,7 @@ def _run(given: list[str]) -> int:
     if {"-h", "--help"} & set(rest):
         print(parser.format_help(), end="")
         return 0
-    parsed: Namespace = parser.parse_args(rest)
+    parsed: Namespace = parser.parse_args(canonical(rest))
     code: int = command.run(parsed)
     return code
 
@@ -78,6 +79,7 @@ def make_parser(name: str) -> ArgumentParser:
         allow_abbrev=False,
         add_help=False,
         print_config=None,
+        formatter_class=HelpFormatter,
     )
 
 

@@ -1,6 +1,7 @@
-"""Options of a run: one per field of its configuration, with the spellings that other codebases use."""
+"""Options of a run: one per field of its configuration, and the spellings that other codebases use."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, get_type_hints
 
 from jsonargparse import ArgumentParser, Namespace
@@ -8,34 +9,53 @@ from jsonargparse import ArgumentParser, Namespace
 from medic.experiments.config import RunConfig
 
 ALIASES = {
-    "target": ["--target-domains"],
-    "sources": ["--source-domains"],
-    "known": ["--known-classes"],
-    "method": ["--algorithm"],
-    "output": ["--output-dir"],
-    "holdout": ["--holdout-fraction"],
+    "--target-domains": "--target",
+    "--source-domains": "--sources",
+    "--known-classes": "--known",
+    "--algorithm": "--method",
+    "--output-dir": "--output",
+    "--holdout-fraction": "--holdout",
 }
-LISTS = ("sources", "known")
+"""Spellings of other codebases. Underscores are taken for hyphens too."""
+
+
+def canonical(arguments: Sequence[str]) -> list[str]:
+    """The same arguments with every option in our spelling."""
+
+    def spelled(argument: str) -> str:
+        if not argument.startswith("--"):
+            return argument
+        name, equals, value = argument.partition("=")
+        name = name.replace("_", "-")
+        return ALIASES.get(name, name) + equals + value
+
+    return [spelled(argument) for argument in arguments]
 
 
 def add_run_options(parser: ArgumentParser) -> None:
     """Add `--config FILE` and an option for every setting of a run."""
-    parser.add_argument("--config", action="config", help="YAML file with any of the options below")
+    parser.add_argument("--config", action="config", metavar="FILE", help="YAML file with any of these options")
     types = get_type_hints(RunConfig)
     for field in dataclasses.fields(RunConfig):
-        spellings = [f"--{field.name.replace('_', '-')}", *ALIASES.get(field.name, [])]
-        spellings += [f"--{name[2:].replace('-', '_')}" for name in spellings if "-" in name[2:]]
-        settings: dict[str, Any] = {"default": field.default, "help": field.metadata["help"]}
-        if field.name in LISTS:
-            parser.add_argument(*spellings, type=str, nargs="+", **settings)
-        elif field.type == "bool" or types[field.name] is bool:
-            parser.add_argument(*spellings, action="store_true", help=settings["help"])
-        else:
-            parser.add_argument(*spellings, type=types[field.name], metavar=_metavar(field.name), **settings)
+        settings: dict[str, Any] = {"default": field.default, "metavar": _metavar(field.name)}
+        if types[field.name] is bool:
+            settings = {"action": "store_true"}
+        elif types[field.name] == list[str] | None:
+            settings |= {"type": str, "nargs": "+"}
+        else:  # steps may be a list in a file; as an option it is a number or a string, which are told apart later
+            settings |= {"type": Any if field.name == "steps" else types[field.name]}
+        parser.add_argument(f"--{field.name.replace('_', '-')}", help=_help(field), **settings)
+    aliases = ", ".join(ALIASES)
+    parser.epilog = f"Also understood: {aliases}, and underscores for hyphens."
 
 
 def _metavar(name: str) -> str:
     return {"steps": "M,M,…", "output": "DIR", "weights": "FILE"}.get(name, name.rsplit("_", 1)[-1].upper())
+
+
+def _help(field: "dataclasses.Field[Any]") -> str:
+    text: str = field.metadata["help"]
+    return text if field.default is None or field.default is False else f"{text} [{field.default}]"
 
 
 def run_config(arguments: Namespace) -> RunConfig:

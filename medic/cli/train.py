@@ -8,9 +8,7 @@ from medic.cli.options import add_run_options, run_config
 def add_options(parser: ArgumentParser) -> None:
     """The options of a run."""
     add_run_options(parser)
-    parser.add_argument(
-        "--print-config", "--print_config", action="store_true", help="print the complete configuration and stop"
-    )
+    parser.add_argument("--print-config", action="store_true", help="print the complete configuration and stop")
 
 
 def run(arguments: Namespace) -> int:

@@ -103,9 +103,8 @@ def test_other_codebases_spellings(medic):
     )
     assert aliased == plain
     assert medic("train", "--target_domains", "street", "--algorithm=erm", "--known=0,1", "--print-config") == plain
-    for name, spellings in ALIASES.items():
-        for spelling in spellings:
-            assert spelling in medic("train", "--help")[1], name
+    for spelling in ALIASES:
+        assert spelling in " ".join(medic("train", "--help")[1].split())
 
 
 TRAIN = ["train", "--target", "street"]

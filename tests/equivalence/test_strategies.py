@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from tests.equivalence.toys import Scalar, gradient, quadratic, step
 
 from medic.strategies import Joint, MultiStep, TwoStep
 from medic.tasks import matched_pairs
+from tests.equivalence.toys import Scalar, gradient, quadratic, step
 
 L1, L2 = step((1, 1)), step((-2, 1))
 EXACT = {"rel": 1e-12, "abs": 1e-12}

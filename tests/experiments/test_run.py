@@ -215,7 +215,7 @@ def test_a_damaged_checkpoint_is_named(mini, tmp_path, monkeypatch):
 
 def test_an_output_that_cannot_be_written(mini, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(MedicError, match="output .*file cannot be written: Not a directory"):
+    with pytest.raises(MedicError, match=r"output .*file cannot be written: Not a directory"):
         medic.train(dataset=mini, method="erm", output=str(tmp_path / "file"), **SHORT)
 
 

@@ -114,7 +114,7 @@ class TestWeights:
         with pytest.raises(MedicError, match="do not exist"):
             create_backbone("convnet", path)
         path.write_bytes(b"not weights")
-        with pytest.raises(MedicError, match="weights .* (cannot be read|hold more)"):
+        with pytest.raises(MedicError, match=r"weights .* (cannot be read|hold more)"):
             create_backbone("convnet", path)
 
     def test_code_in_a_torch_file_is_not_run(self, tmp_path):

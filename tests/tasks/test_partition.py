@@ -1,5 +1,7 @@
 """The arithmetic of tasks and steps."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,7 +45,7 @@ def test_matched_pairs_count_pairs_of_tasks_in_different_steps(tasks, data):
 @given(st.integers(2, 60))
 def test_matched_pairs_grow_with_the_number_of_steps(tasks):
     counts = [matched_pairs(tasks, n).exact for n in range(1, tasks + 1)]
-    assert all(a < b for a, b in zip(counts, counts[1:], strict=False))
+    assert all(a < b for a, b in itertools.pairwise(counts))
 
 
 @given(st.integers(1, 30), st.integers(1, 30))

@@ -13,6 +13,14 @@ settings.register_profile("medic", deadline=None)
 settings.load_profile("medic")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
 @pytest.fixture(scope="session")
 def digits() -> Dataset:
     """The built-in benchmark."""

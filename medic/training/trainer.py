@@ -83,7 +83,7 @@ class Trainer:
             "grid": self.grid.state_dict(),
             "cells": self.cells.state_dict(),
             "generator": self.generator.get_state(),
-            "global_generator": torch.get_rng_state(),  # dropout and the like draw from it
+            "global_generators": self._global_generators(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -95,4 +95,11 @@ class Trainer:
         self.grid.load_state_dict(state["grid"])
         self.cells.load_state_dict(state["cells"])
         self.generator.set_state(state["generator"])
-        torch.set_rng_state(state["global_generator"])
+        torch.set_rng_state(state["global_generators"][0])
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(state["global_generators"][1], self.device)
+
+    def _global_generators(self) -> list[Tensor]:
+        """Torch's own generators, which dropout and the like draw from: the CPU's, and a GPU's where there is one."""
+        on_gpu = [torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else []
+        return [torch.get_rng_state(), *on_gpu]

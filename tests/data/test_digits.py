@@ -16,7 +16,7 @@ def drawn():
 
 
 @pytest.fixture(scope="module")
-def benchmark(drawn):
+def rendered(drawn):
     return drawn[0]
 
 
@@ -25,8 +25,8 @@ def scans():
     return load_digits()
 
 
-def test_shapes_and_dtypes(benchmark):
-    images, domain, label = benchmark
+def test_shapes_and_dtypes(rendered):
+    images, domain, label = rendered
     assert images.shape[1:] == (3, digits.SIZE, digits.SIZE)
     assert images.dtype == np.uint8
     assert images.flags.c_contiguous
@@ -34,22 +34,22 @@ def test_shapes_and_dtypes(benchmark):
     assert domain.dtype == label.dtype == np.int64
 
 
-def test_every_cell_holds_90_to_180_images(benchmark):
-    _, domain, label = benchmark
+def test_every_cell_holds_90_to_180_images(rendered):
+    _, domain, label = rendered
     counts = np.zeros((len(digits.DOMAINS), len(digits.CLASSES)), int)
     np.add.at(counts, (domain, label), 1)
     assert counts.min() >= 90
     assert counts.max() <= 180
 
 
-def test_sorted_by_domain_then_class(benchmark):
-    _, domain, label = benchmark
+def test_sorted_by_domain_then_class(rendered):
+    _, domain, label = rendered
     assert (np.diff(domain * len(digits.CLASSES) + label) >= 0).all()
 
 
-def test_same_bytes_whatever_the_global_random_state(benchmark):
+def test_same_bytes_whatever_the_global_random_state(rendered):
     np.random.seed(7)  # noqa: NPY002
-    for first, second in zip(benchmark, digits.render(), strict=True):
+    for first, second in zip(rendered, digits.render(), strict=True):
         np.testing.assert_array_equal(first, second)
 
 
@@ -57,19 +57,19 @@ def test_build_time(drawn):
     assert drawn[1] < 15
 
 
-def test_no_image_is_blank(benchmark):
-    images = benchmark[0].astype(float)
+def test_no_image_is_blank(rendered):
+    images = rendered[0].astype(float)
     assert images.std(axis=(2, 3)).max(axis=1).min() > 5  # grey levels, in the channel that shows the digit best
 
 
-def test_no_image_occurs_twice(benchmark):
-    images = benchmark[0]
+def test_no_image_occurs_twice(rendered):
+    images = rendered[0]
     assert len({image.tobytes() for image in images}) == len(images)
 
 
-def test_labels_say_what_is_shown(benchmark):
+def test_labels_say_what_is_shown(rendered):
     """In handwriting, where all is upright and dark on light, the halves of a class have the nearest means."""
-    images, domain, _ = benchmark
+    images, domain, _ = rendered
     pages = images[domain == digits.DOMAINS.index("handwritten")].mean(axis=1)
     cells = pages.reshape(len(digits.CLASSES), -1, digits.SIZE, digits.SIZE)
     even, odd = cells[:, 0::2].mean(axis=1), cells[:, 1::2].mean(axis=1)
@@ -86,8 +86,8 @@ def test_blended_shows_other_handwriting_than_handwritten(scans):
     assert not bytes_of[0] & bytes_of[1]
 
 
-def test_handwritten_shows_no_scan_twice(scans, benchmark):
-    _, domain, label = benchmark
+def test_handwritten_shows_no_scan_twice(scans, rendered):
+    _, domain, label = rendered
     shown, _ = digits._split(scans.target)
     counts = np.bincount(label[domain == digits.DOMAINS.index("handwritten")])
     assert [len(set(cell)) for cell in shown] == counts.tolist()

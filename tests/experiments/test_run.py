@@ -16,7 +16,7 @@ from medic.experiments.selection import select, without_target
 from medic.methods import METHODS
 from medic.training import Trainer
 
-SHORT = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 2, "quiet": True}
+SHORT = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 2, "device": "cpu", "quiet": True}
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_the_directory_is_named_by_what_changes_the_result(run, mini, tmp_path):
         ).path
 
     assert name().name == run.path.name
-    assert name(device="cpu", checkpoint_every=7).name == run.path.name
+    assert name(device="auto", checkpoint_every=7).name == run.path.name
     assert name(seed=1).name != run.path.name
 
 
@@ -141,7 +141,8 @@ def test_every_method_is_the_same_when_interrupted(method, mini, tmp_path, monke
     assert losses[0] == losses[1]
 
 
-def test_dropout_draws_are_in_the_checkpoint(mini, tmp_path, monkeypatch):
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_dropout_draws_are_in_the_checkpoint(mini, tmp_path, monkeypatch, device):
     """A backbone with dropout draws from the global generator, whose state must be saved too."""
     from medic.models import HALVES, OURS, ConvNet
 
@@ -150,7 +151,7 @@ def test_dropout_draws_are_in_the_checkpoint(mini, tmp_path, monkeypatch):
             return torch.nn.functional.dropout(super().forward(x), 0.5, self.training)
 
     monkeypatch.setitem(OURS, "dropped", (Dropped, HALVES))
-    settings = {"dataset": mini, "method": "erm", "backbone": "dropped", **SHORT}
+    settings = {"dataset": mini, "method": "erm", "backbone": "dropped", **SHORT, "device": device}
     whole = medic.train(**settings, output=str(tmp_path / "whole"))
     step = Trainer.step
 

@@ -15,7 +15,7 @@ class TrainingError(RuntimeError):
 def closest(name: str, choices: Iterable[str]) -> str | None:
     """The choice that `name` was probably meant to be, or None."""
     by_folded = {choice.lower(): choice for choice in choices}
-    matches = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=0.6)
+    matches = difflib.get_close_matches(str(name).lower(), by_folded, n=1, cutoff=0.6)
     return by_folded[matches[0]] if matches else None
 
 

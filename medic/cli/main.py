@@ -27,9 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
-    warnings.showwarning = lambda message, *_: print(f"medic: note: {message}", file=sys.stderr)
     try:
-        return _run(given)
+        with warnings.catch_warnings():
+            warnings.showwarning = _note  # type: ignore[assignment]
+            return _run(given)
     except (MedicError, ArgumentError) as error:
         if debug:
             raise
@@ -45,6 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output, `head` say, has gone
         sys.stderr.close()
         return 0
+
+
+def _note(message: Warning | str, *_: object) -> None:
+    """A warning, in one line."""
+    print(f"medic: note: {message}", file=sys.stderr)
 
 
 def _run(given: list[str]) -> int:

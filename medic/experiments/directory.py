@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from medic._version import __version__
 from medic.errors import MedicError
 from medic.experiments.config import RunConfig
-from medic.files import atomic_write, write_text
+from medic.files import atomic_write, remove_leftovers, write_text
 from medic.models import Classifier, Preprocessing, create_backbone
 from medic.outputs import Output
 
@@ -73,6 +73,7 @@ class RunDirectory:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise MedicError(f"run {self.path} is being written by another process") from None
+            remove_leftovers(self.path)
             yield
 
     def write_start(self, config: RunConfig, dataset_hash: str) -> None:

@@ -101,25 +101,38 @@ def resolve(config: RunConfig) -> Resolved:
     return Resolved(complete, data, model, training)
 
 
+COUNTS = (
+    "iterations",
+    "batch_size",
+    "domain_splits",
+    "class_splits",
+    "class_groups",
+    "evaluate_every",
+    "checkpoint_every",
+)
+RATES = ("lr", "inner_lr", "clip_norm", "head_lr_scale", "ova_scale")
+
+
 def _check_numbers(config: RunConfig) -> None:
     """Reject numbers that cannot be what they are for."""
-    positive = (
-        *("iterations", "lr", "inner_lr", "batch_size", "clip_norm", "head_lr_scale", "ova_scale"),
-        *("domain_splits", "class_splits", "class_groups", "evaluate_every", "checkpoint_every"),
-    )
-    for name in (*positive, "momentum", "weight_decay", "warmup", "seed"):
-        value = getattr(config, name)
-        if value is None:
-            continue
-        least = "more than 0" if name in positive else "0 or more"
-        if not _is_number(value) or not math.isfinite(value) or value < 0 or (value == 0 and name in positive):
-            raise MedicError(f"{name} is {value}: give a number, {least}")
-    if not _is_number(config.holdout) or not 0 < config.holdout < 1:
+    for names, kinds, least in (
+        (COUNTS, (int,), "a whole number, 1 or more"),
+        (("seed", "warmup"), (int,), "a whole number, 0 or more"),
+        (RATES, (int, float), "a number above 0"),
+        (("momentum", "weight_decay"), (int, float), "a number, 0 or more"),
+    ):
+        for name in names:
+            value = getattr(config, name)
+            if value is not None and not _is_number(value, kinds, zero="0 or more" in least):
+                raise MedicError(f"{name} is {value}: give {least}")
+    if not _is_number(config.holdout, (float,)) or config.holdout >= 1:
         raise MedicError(f"holdout is {config.holdout}: give a share between 0 and 1")
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _is_number(value: Any, kinds: tuple[type, ...], zero: bool = False) -> bool:
+    """Whether it is a finite number of these types above 0, or 0 where that is allowed."""
+    number = isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(cast(float, value))
+    return number and (value > 0 or (zero and value == 0))
 
 
 def _plan_data(config: RunConfig, bench: Benchmark) -> DataPlan:

@@ -16,9 +16,10 @@ def run(arguments: Namespace) -> int:
     rows = [
         {
             "dataset": bench.name,
-            "domains": ", ".join(bench.domains),
-            "known": ", ".join(bench.known),
-            "unknown": ", ".join(name for name in bench.classes if name not in bench.known),
+            "domains": ", ".join(bench.domains) or "yours",
+            "known": str(bench.known or "all"),
+            "classes": str(len(bench.classes) or "yours"),
+            "images": str(sum(map(sum, bench.counts.values())) or "–"),
             "pixels": str(bench.image_size),
             "backbone": bench.backbone,
             "what it is": bench.description,

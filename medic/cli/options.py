@@ -2,11 +2,13 @@
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from jsonargparse import ArgumentParser, Namespace
 
-from medic.experiments.config import RunConfig
+from medic.errors import MedicError, closest
+from medic.experiments.config import RunConfig, read_yaml
 
 ALIASES = {
     "--target-domains": "--target",
@@ -14,9 +16,14 @@ ALIASES = {
     "--known-classes": "--known",
     "--algorithm": "--method",
     "--output-dir": "--output",
+    "--data-dir": "--root",
     "--holdout-fraction": "--holdout",
 }
 """Spellings of other codebases. Underscores are taken for hyphens too."""
+
+
+WRITTEN = ("steps", "axes")
+"""Settings that a file may have as a list or a mapping, and an option as 3,3,3 or hospital=2,year=3."""
 
 
 def canonical(arguments: Sequence[str]) -> list[str]:
@@ -34,23 +41,27 @@ def canonical(arguments: Sequence[str]) -> list[str]:
 
 def add_run_options(parser: ArgumentParser) -> None:
     """Add `--config FILE` and an option for every setting of a run."""
-    parser.add_argument("--config", action="config", metavar="FILE", help="YAML file with any of these options")
+    parser.add_argument("--config", type=str | None, default=None, metavar="FILE", help="YAML file with any of these")
     types = get_type_hints(RunConfig)
     for field in dataclasses.fields(RunConfig):
         settings: dict[str, Any] = {"default": field.default, "metavar": _metavar(field.name)}
         if types[field.name] is bool:
             settings = {"action": "store_true"}
         elif types[field.name] == list[str] | None:
-            settings |= {"type": str, "nargs": "+"}
-        else:  # steps may be a list in a file; as an option it is a number or a string, which are told apart later
-            settings |= {"type": Any if field.name == "steps" else types[field.name]}
+            settings |= {"type": str, "nargs": "*"}
+        elif field.name in WRITTEN:
+            settings |= {"type": Any}
+        else:
+            settings |= {"type": types[field.name]}
         parser.add_argument(f"--{field.name.replace('_', '-')}", help=_help(field), **settings)
     aliases = ", ".join(ALIASES)
     parser.epilog = f"Also understood: {aliases}, and underscores for hyphens."
 
 
 def _metavar(name: str) -> str:
-    return {"steps": "M,M,…", "output": "DIR", "weights": "FILE"}.get(name, name.rsplit("_", 1)[-1].upper())
+    return {"steps": "M,M,…", "axes": "NAME=N,…", "output": "DIR", "weights": "FILE"}.get(
+        name, name.rsplit("_", 1)[-1].upper()
+    )
 
 
 def _help(field: "dataclasses.Field[Any]") -> str:
@@ -59,5 +70,26 @@ def _help(field: "dataclasses.Field[Any]") -> str:
 
 
 def run_config(arguments: Namespace) -> RunConfig:
-    """The configuration that the options give."""
-    return RunConfig(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(RunConfig)})
+    """The configuration that the options give, over that of a file, over the defaults."""
+    values = {} if arguments.config is None else _from_file(Path(arguments.config))
+    for field in dataclasses.fields(RunConfig):
+        given = getattr(arguments, field.name)
+        if given != field.default:
+            values[field.name] = given
+    return RunConfig(**values)
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    """The settings in a file, in our spelling; a setting that is left empty has its default."""
+    names = [field.name for field in dataclasses.fields(RunConfig)]
+    values = {}
+    for key, value in read_yaml(path).items():
+        (option,) = canonical([f"--{key}"])
+        name = option[2:].replace("-", "_")
+        if name not in names:
+            nearest = closest(name, names)
+            hint = f"did you mean {nearest!r}?" if nearest else "see `medic train --help`"
+            raise MedicError(f"configuration {path} has the unknown setting {key!r}, {hint}")
+        if value is not None:
+            values[name] = value
+    return values

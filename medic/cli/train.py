@@ -24,5 +24,5 @@ def run(arguments: Namespace) -> int:
 
     run = train(config)
     print_runs([run])
-    print(run.path)
+    print(f"of iteration {run.description['provenance']['iteration']}, selected by source validation: {run.path}")
     return 0

@@ -1,6 +1,7 @@
 """Where built datasets are kept."""
 
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,10 @@ def cached(name: str, build: Callable[[], Arrays]) -> Arrays:
             return dict(file)  # the archive's checksums are verified as it is read
     except (OSError, ValueError, EOFError, BadZipFile):
         arrays = build()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+    except OSError as error:
+        warnings.warn(f"{name} is not kept for next time: {path.parent}: {error.strerror}", stacklevel=2)
     return arrays

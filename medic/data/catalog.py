@@ -1,14 +1,20 @@
-"""The benchmarks by name, each with the paper's settings for it."""
+"""The benchmarks by name, each with the paper's settings for it, and three ways to bring one's own images."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
-from medic.data import digits
+from medic.data import cmnist, digits
 from medic.data.cache import Arrays, cached
-from medic.data.dataset import Dataset
-from medic.errors import check_choice
+from medic.data.dataset import Built, Drawn, Listed, Opened
+from medic.data.layouts import Found, Layout, Naming, find, missing_domains
+from medic.data.readers import read_folder, read_lists, read_table
+from medic.errors import MedicError, check_choice
+
+Counts = Mapping[str, tuple[int, ...]]
+"""Images per domain: one number per class, or one for all of them."""
 
 
 @dataclass(frozen=True)
@@ -17,49 +23,247 @@ class Benchmark:
 
     name: str
     description: str
-    domains: tuple[str, ...]
-    classes: tuple[str, ...]
-    known: tuple[str, ...]
-    """The classes that training may see; the others are unknown."""
-    image_size: int
+    open: Callable[["Benchmark", Path | None, int], Opened]
+    domains: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    known: int | None = None
+    """How many classes, in order, are known; None for all."""
+    image_size: int = 224
     """The side of an image in pixels."""
-    backbone: str
-    augment: str
-    lr: float
-    """The rate of outer SGD on the mean task risk."""
-    load: Callable[[], Dataset]
+    backbone: str = "resnet50"
+    augment: str = "medic"
+    lr: float = 1.8e-3
+    """The rate of outer SGD on the mean task risk: the paper's ε·α·t."""
+    counts: Counts = field(default_factory=dict)
+    layouts: tuple[Layout, ...] = ()
+    naming: Naming | None = None
+    dropped: frozenset[str] = frozenset()
+    """Images that are known to be damaged."""
+    unique: bool = False
+    """Whether images that occur twice in a domain are left out."""
 
 
-def load_digits() -> Dataset:
+def _needs_root(bench: Benchmark, root: Path | None) -> Path:
+    if root is None:
+        raise MedicError(f"dataset {bench.name!r} needs --root, the folder that its images are in")
+    return root
+
+
+def locate(bench: Benchmark, root: Path) -> Found:
+    """Find a benchmark's images below a root, or say what is there instead."""
+    assert bench.naming is not None
+    found = find(bench.name, root, bench.layouts, bench.naming, bench.dropped)
+    if found is not None:
+        return found
+    for other in BENCHMARKS.values():
+        if other.naming and other is not bench and find(other.name, root, other.layouts, other.naming, other.dropped):
+            raise MedicError(f"root {root} holds {other.name}, not {bench.name}: use --dataset {other.name}")
+    missing = ", ".join(name for name in bench.domains if name in missing_domains(root, bench.layouts, bench.naming))
+    raise MedicError(f"root {root} has no folder with all domains of {bench.name}: {missing} not found")
+
+
+def _open_files(bench: Benchmark, root: Path | None, seed: int) -> Opened:
+    return Listed(locate(bench, _needs_root(bench, root)).listing, bench.unique)
+
+
+def _open_folder(bench: Benchmark, root: Path | None, seed: int) -> Opened:
+    return Listed(read_folder(_needs_root(bench, root)))
+
+
+def _open_lists(bench: Benchmark, root: Path | None, seed: int) -> Opened:
+    return Listed(read_lists(_needs_root(bench, root)))
+
+
+def _open_table(bench: Benchmark, root: Path | None, seed: int) -> Opened:
+    return Listed(read_table(_needs_root(bench, root)))
+
+
+def _open_cmnist(bench: Benchmark, root: Path | None, seed: int) -> Opened:
+    place = _needs_root(bench, root)
+    return Built(bench.name, bench.domains, bench.classes, lambda: Drawn(*cmnist.build(place, seed)))
+
+
+def _open_digits(bench: Benchmark, root: Path | None, seed: int) -> Opened:
+    if root is not None:
+        raise MedicError("dataset 'digits' is built in: it takes no --root")
+    return Built(bench.name, bench.domains, bench.classes, _draw_digits)
+
+
+def _draw_digits() -> Drawn:
     """The built-in benchmark, drawn at first use and then kept in the cache."""
 
     def build() -> Arrays:
-        images, domain, label = digits.render()
-        return {"images": images, "domain": domain, "label": label}
+        return dict(zip(("images", "domain", "label"), digits.render(), strict=True))
 
     arrays = cached(f"digits-v{digits.VERSION}", build)
-    images, domain, label = (torch.from_numpy(arrays[key]) for key in ("images", "domain", "label"))
+    pixels, domain, label = (torch.from_numpy(arrays[key]) for key in ("images", "domain", "label"))
     number: dict[tuple[int, int], int] = {}
     paths = []
     for cell in zip(domain.tolist(), label.tolist(), strict=True):
         number[cell] = number.get(cell, -1) + 1
         paths.append(f"{digits.DOMAINS[cell[0]]}/{digits.CLASSES[cell[1]]}/{number[cell]:03d}")
-    return Dataset("digits", digits.DOMAINS, digits.CLASSES, images, domain, label, tuple(paths))
+    return Drawn(pixels, domain, label, paths)
 
+
+_PACS = Naming(
+    ("art_painting", "cartoon", "photo", "sketch"),
+    ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"),
+)
+_VLCS = Naming(
+    ("Caltech101", "LabelMe", "SUN09", "VOC2007"),
+    ("bird", "car", "chair", "dog", "person"),
+    {"CALTECH": "Caltech101", "SUN": "SUN09", "PASCAL": "VOC2007"},
+    {"0": "bird", "1": "car", "2": "chair", "3": "dog", "4": "person"},
+)
+_OFFICE_HOME = Naming(
+    ("Art", "Clipart", "Product", "Real World"),
+    tuple(
+        "Alarm_Clock Backpack Batteries Bed Bike Bottle Bucket Calculator Calendar Candles Chair Clipboards Computer "
+        "Couch Curtains Desk_Lamp Drill Eraser Exit_Sign Fan File_Cabinet Flipflops Flowers Folder Fork Glasses Hammer "
+        "Helmet Kettle Keyboard Knives Lamp_Shade Laptop Marker Monitor Mop Mouse Mug Notebook Oven Pan Paper_Clip Pen "
+        "Pencil Postit_Notes Printer Push_Pin Radio Refrigerator Ruler Scissors Screwdriver Shelf Sink Sneakers Soda "
+        "Speaker Spoon TV Table Telephone ToothBrush Toys Trash_Can Webcam".split()
+    ),
+)
+_TERRA = Naming(
+    ("location_100", "location_38", "location_43", "location_46"),
+    ("bird", "bobcat", "cat", "coyote", "dog", "empty", "opossum", "rabbit", "raccoon", "squirrel"),
+)
+_DOMAINNET = Naming(("clipart", "infograph", "painting", "quickdraw", "real", "sketch"), ())
+_DIGITS_DG = Naming(("mnist", "mnist_m", "svhn", "syn"), tuple("0123456789"))
 
 BENCHMARKS: dict[str, Benchmark] = {
-    "digits": Benchmark(
-        name="digits",
-        description="built in: digits written by hand, printed, blended into photographs, and as on house walls",
-        domains=digits.DOMAINS,
-        classes=digits.CLASSES,
-        known=digits.CLASSES[:6],
-        image_size=digits.SIZE,
-        backbone="convnet",
-        augment="digits",
-        lr=0.06,
-        load=load_digits,
-    ),
+    bench.name: bench
+    for bench in (
+        Benchmark(
+            "digits",
+            "built in: digits written by hand, printed, blended into photographs, and as on house walls",
+            _open_digits,
+            digits.DOMAINS,
+            digits.CLASSES,
+            known=6,
+            image_size=digits.SIZE,
+            backbone="convnet",
+            augment="digits",
+            lr=0.06,
+            counts=dict.fromkeys(digits.DOMAINS, (120,) * 10),
+        ),
+        Benchmark(
+            "pacs",
+            "art, cartoons, photographs and sketches of seven classes",
+            _open_files,
+            _PACS.domains,
+            _PACS.classes,
+            known=6,
+            counts={
+                "art_painting": (379, 255, 285, 184, 201, 295, 449),
+                "cartoon": (389, 457, 346, 135, 324, 288, 405),
+                "photo": (189, 202, 182, 186, 199, 280, 432),
+                "sketch": (772, 740, 753, 608, 816, 80, 160),
+            },
+            layouts=(
+                Layout("folders", ("PACS", "pacs")),
+                Layout("images and lists", ("pacs/images", "images"), lists=("../splits/*_crossval_kfold.txt",)),
+            ),
+            naming=_PACS,
+            dropped=frozenset({"sketch/dog/n02103406_4068-1.png"}),
+        ),
+        Benchmark(
+            "office-home",
+            "65 objects of office and home in four styles",
+            _open_files,
+            _OFFICE_HOME.domains,
+            _OFFICE_HOME.classes,
+            known=40,
+            counts={"Art": (2427,), "Clipart": (4365,), "Product": (4439,), "Real World": (4357,)},
+            layouts=(
+                Layout("folders", ("office_home", "OfficeHome", "OfficeHomeDataset_10072016")),
+                Layout("train and val folders", ("office_home_dg",), split=True),
+            ),
+            naming=_OFFICE_HOME,
+        ),
+        Benchmark(
+            "vlcs",
+            "photographs of five classes from four collections",
+            _open_files,
+            _VLCS.domains,
+            _VLCS.classes,
+            lr=9e-4,
+            counts={
+                "Caltech101": (237, 123, 118, 67, 870),
+                "LabelMe": (80, 1209, 88, 42, 1237),
+                "SUN09": (20, 932, 1036, 30, 1264),
+                "VOC2007": (330, 699, 428, 420, 1499),
+            },
+            layouts=(
+                Layout("folders", ("VLCS", "vlcs")),
+                Layout("train, crossval and test folders", ("VLCS", "vlcs"), split=True),
+            ),
+            naming=_VLCS,
+        ),
+        Benchmark(
+            "terra-incognita",
+            "camera traps at four places; nine animals and empty",
+            _open_files,
+            _TERRA.domains,
+            _TERRA.classes,
+            lr=9e-4,
+            counts={},
+            layouts=(Layout("folders", ("terra_incognita", "terra-incognita")),),
+            naming=_TERRA,
+        ),
+        Benchmark(
+            "domainnet",
+            "345 classes in six styles",
+            _open_files,
+            _DOMAINNET.domains,
+            known=100,
+            lr=9e-4,
+            counts={
+                "clipart": (48129,),
+                "infograph": (51605,),
+                "painting": (72266,),
+                "quickdraw": (172500,),
+                "real": (172947,),
+                "sketch": (69128,),
+            },
+            layouts=(Layout("folders", ("domain_net", "domainnet", "DomainNet")),),
+            naming=_DOMAINNET,
+            unique=True,
+        ),
+        Benchmark(
+            "digits-dg",
+            "digits from MNIST, MNIST-M, SVHN and SYN",
+            _open_files,
+            _DIGITS_DG.domains,
+            _DIGITS_DG.classes,
+            known=6,
+            image_size=32,
+            backbone="convnet",
+            augment="digits",
+            lr=9e-3,
+            counts=dict.fromkeys(_DIGITS_DG.domains, (600,) * 10),
+            layouts=(
+                Layout("train and val folders", ("digits_dg",), split=True),
+                Layout("folders", ("digits_dg",)),
+            ),
+            naming=_DIGITS_DG,
+        ),
+        Benchmark(
+            "cmnist",
+            "MNIST below and above five, in colours that mislead; built from MNIST's idx files",
+            _open_cmnist,
+            cmnist.DOMAINS,
+            cmnist.CLASSES,
+            image_size=28,
+            backbone="mnist-cnn",
+            augment="none",
+            lr=4e-3,
+        ),
+        Benchmark("folder", "your own images: ROOT/<domain>/<class>/<image>", _open_folder),
+        Benchmark("lists", "your own images: ROOT/<domain>.txt with a line `path label` for each", _open_lists),
+        Benchmark("table", "your own images: ROOT is a CSV or Parquet file with path, class, domain, …", _open_table),
+    )
 }
 
 

@@ -1,32 +1,150 @@
-"""A dataset in memory: images, and what is known of each."""
+"""A dataset: images, and what is known of each; found first, loaded when it is needed."""
 
 import hashlib
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from medic.data.images import Images, Resident
+from medic.data.listing import ImageList
+from medic.data.store import OnBad, Report, Where, open_store
+from medic.errors import MedicError
 
 
 @dataclass(frozen=True)
 class Dataset:
     """N images of some classes in some domains.
 
-    `images` (N, 3, H, W) are uint8, `domain` and `label` (N,) positions in `domains` and `classes`, and `paths` name
-    each image for people.
+    `domain` and `label` (N,) are positions in `domains` and `classes`, `paths` name each image for people, `hash` is a
+    fingerprint of names, labels and contents. `attributes` holds one integer label (N,) per further axis; `held_out`
+    (N,) marks the official validation part, where there is one.
     """
 
     name: str
     domains: tuple[str, ...]
     classes: tuple[str, ...]
-    images: Tensor
+    images: Images
     domain: Tensor
     label: Tensor
     paths: tuple[str, ...]
+    hash: str
+    attributes: Mapping[str, Tensor] = field(default_factory=dict)
+    held_out: Tensor | None = None
 
-    @cached_property
-    def hash(self) -> str:
-        """A fingerprint of the list of images: their names, labels and pixels."""
-        digest = hashlib.sha256("\n".join((*self.domains, *self.classes, *self.paths)).encode())
-        for values in (self.domain, self.label, self.images):
-            digest.update(values.contiguous().numpy().tobytes())
-        return digest.hexdigest()
+
+@dataclass(frozen=True)
+class Storage:
+    """How images are to be kept: their side in pixels, where, and what becomes of those that cannot be read."""
+
+    size: int
+    where: Where = "auto"
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    on_bad: OnBad = "error"
+    report: Report = lambda line: None
+
+
+class Opened(Protocol):
+    """A dataset that has been found, with its domains, classes and further axes, but not read yet."""
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The names of the domains."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes."""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The names of further attributes, which a grid can split."""
+
+    def load(self, storage: Storage) -> Dataset:
+        """Decode the images, or find them decoded."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Image files on disk. With `unique`, an image that a domain has twice counts once."""
+
+    listing: ImageList
+    unique: bool = False
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The names of the domains."""
+        return self.listing.domains
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes."""
+        return self.listing.classes
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The names of further attributes."""
+        return tuple(self.listing.attributes)
+
+    def load(self, storage: Storage) -> Dataset:
+        """Decode the images, or find them decoded."""
+        listing = self.listing
+        store = open_store(
+            listing, storage.size, storage.where, storage.device, storage.on_bad, storage.report, self.unique
+        )
+        kept = torch.tensor(store.kept)
+        return Dataset(
+            listing.name,
+            listing.domains,
+            listing.classes,
+            store.images,
+            listing.domain[kept],
+            listing.label[kept],
+            tuple(listing.names[row] for row in store.kept),
+            store.hash,
+            {name: values[kept] for name, values in listing.attributes.items()},
+            None if listing.held_out is None else listing.held_out[kept],
+        )
+
+
+class Drawn(NamedTuple):
+    """Images that were made, not read: pixels (N, C, H, W) uint8, domain and label (N,), and a name for each."""
+
+    pixels: Tensor
+    domain: Tensor
+    label: Tensor
+    paths: list[str]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A dataset whose images are made by a function."""
+
+    name: str
+    domains: tuple[str, ...]
+    classes: tuple[str, ...]
+    build: Callable[[], Drawn]
+    axes: tuple[str, ...] = ()
+
+    def load(self, storage: Storage) -> Dataset:
+        """Make the images; they are small and always kept in memory."""
+        drawn = self.build()
+        if drawn.pixels.shape[-1] != storage.size:
+            raise MedicError(f"dataset {self.name!r} is made at {drawn.pixels.shape[-1]} px, not {storage.size}")
+        place = storage.device if storage.where == "gpu" else torch.device("cpu")
+        digest = hashlib.sha256("\n".join((*self.domains, *self.classes, *drawn.paths)).encode())
+        for values in (drawn.domain, drawn.label, drawn.pixels):
+            array: NDArray[Any] = values.contiguous().numpy()
+            digest.update(array.tobytes())
+        return Dataset(
+            self.name,
+            self.domains,
+            self.classes,
+            Resident(drawn.pixels.to(place)),
+            drawn.domain,
+            drawn.label,
+            tuple(drawn.paths),
+            digest.hexdigest(),
+        )

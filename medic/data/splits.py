@@ -1,7 +1,7 @@
 """Who may see what: source domains for training and validation, the target for evaluation alone."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -19,6 +19,8 @@ class Samples:
     indices: Tensor
     label: Tensor
     domain: Tensor
+    attributes: Mapping[str, Tensor] = field(default_factory=dict)
+    """Further integer labels (N,) that a grid can split."""
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -79,7 +81,8 @@ def make_problem(
 
     def samples(mask: Tensor) -> Samples:
         indices = mask.nonzero().squeeze(1)
-        return Samples(indices, label[indices], dataset.domain[indices])
+        attributes = {name: values[indices] for name, values in dataset.attributes.items()}
+        return Samples(indices, label[indices], dataset.domain[indices], attributes)
 
     source = torch.isin(dataset.domain, torch.tensor(source_ids)) & (label != UNKNOWN)
     problem = Problem(

@@ -23,6 +23,10 @@ class RunConfig:
     """The settings of one run. None means: what the method or the benchmark has."""
 
     dataset: str = _option("digits", "benchmark (see `medic datasets`)")
+    root: str | None = _option(None, "folder or table with the images, for all but the built-in benchmark", local=True)
+    image_size: int | None = _option(None, "side of an image in pixels (the benchmark's)")
+    store: str = _option("auto", "where decoded images are kept: gpu, ram, map, stream or auto", local=True)
+    on_bad_image: str = _option("error", "what becomes of an image that cannot be read: error or skip")
     target: str | None = _option(None, "the domain that is never trained on")
     sources: list[str] | None = _option(None, "domains to train on (all others)")
     known: list[str] | None = _option(None, "known classes (the benchmark's)")
@@ -34,7 +38,7 @@ class RunConfig:
         None, "close, separate or shared: which heads the classifier has (as the objective needs)"
     )
     objective: str | None = _option(None, "ce, ce+ova or ova (the method's)")
-    ova_scale: float = _option(0.5, "factor of the one-vs-all loss: 0.5 as the authors ran, 1 as the paper has it")
+    ova_scale: float | None = _option(None, "factor of the one-vs-all loss: 1 as the paper has it (0.5, as run)")
     score: str | None = _option(
         None, "confidence that ranks and rejects: bcls, cls, max-logit or energy (bcls with ova)"
     )
@@ -57,10 +61,13 @@ class RunConfig:
         None, "tasks in each step, 3,3,3, or the number of steps (the method's)"
     )
     sampling: str | None = _option(None, "how classes are dealt over tasks: random or adaptive (the method's)")
-    separate: str = _option("task", "what adaptive sampling puts confusable classes into: different task or step")
+    axes: dict[str, int] | str | None = _option(None, "further axes of the grid and their splits: hospital=2,year=3")
+    separate: str | None = _option(None, "tasks of one domain may share a step, or not: task or step (the method's)")
     class_groups: int | None = _option(None, "split contiguous groups of classes instead of single ones")
     bn_buffers: str | None = _option(None, "batch-norm statistics after inner steps: keep, interpolate or restore")
-    augment: str | None = _option(None, "recipe for training images: digits or none (the benchmark's)")
+    augment: str | None = _option(
+        None, "recipe for training images: medic, domainbed, digits or none (the benchmark's)"
+    )
     evaluate_every: int | None = _option(None, "iterations between evaluations (300, or a fifth of a short run)")
     checkpoint_every: int = _option(100, "iterations between checkpoints", local=True)
     save_features: bool = _option(False, "keep the backbone's features in predictions.npz")
@@ -79,7 +86,18 @@ class RunConfig:
     def from_yaml(cls, path: Path) -> "RunConfig":
         """Read back what `to_yaml` wrote."""
         try:
-            values = yaml.safe_load(path.read_text())
-            return cls(**values)
-        except (OSError, TypeError, yaml.YAMLError) as error:
-            raise MedicError(f"configuration {path} cannot be read: {str(error).splitlines()[0]}") from error
+            return cls(**read_yaml(path))
+        except TypeError as error:
+            raise MedicError(f"configuration {path} is not one of this version: {error}") from error
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The settings in a YAML file, by name."""
+    try:
+        values = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise MedicError(f"configuration {path} cannot be read: {reason}") from error
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+        raise MedicError(f"configuration {path} does not hold settings, a line `name: value` for each")
+    return values

@@ -13,11 +13,12 @@ from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from medic._version import __version__
@@ -25,6 +26,7 @@ from medic.errors import MedicError
 from medic.experiments.config import RunConfig
 from medic.files import atomic_write, remove_leftovers, write_text
 from medic.models import Classifier, Preprocessing, create_backbone
+from medic.models.backbones import read_tensors
 from medic.outputs import Output
 
 FORMAT = 1
@@ -126,18 +128,20 @@ class Run:
     @cached_property
     def records(self) -> list[dict[str, Any]]:
         """Every evaluation, in order."""
-        return [json.loads(line) for line in self._text("results.jsonl").splitlines()]
+        return [self._json("results.jsonl", line) for line in self._text("results.jsonl").splitlines()]
 
     @cached_property
     def description(self) -> dict[str, Any]:
         """What is known of the model: classes, preprocessing, score, threshold, provenance."""
-        description: dict[str, Any] = json.loads(self._text("model.json"))
-        return description
+        return self._json("model.json", self._text("model.json"))
 
     @property
     def metrics(self) -> dict[str, Any]:
         """The metrics on the target, of the selected evaluation."""
-        chosen: dict[str, Any] = self.records[self.description["provenance"]["record"]]["target"]
+        try:
+            chosen: dict[str, Any] = self.records[self.description["provenance"]["record"]]["target"]
+        except (KeyError, IndexError) as error:
+            raise MedicError(f"run {self.path} is damaged: its selected record is not in results.jsonl") from error
         return chosen
 
     @cached_property
@@ -146,7 +150,7 @@ class Run:
         try:
             with np.load(self.path / "predictions.npz", allow_pickle=False) as file:
                 return dict(file)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise MedicError(f"run {self.path} has no readable predictions.npz: {error}") from error
 
     def outputs(self, split: str) -> tuple[Output, Tensor]:
@@ -166,8 +170,20 @@ class Run:
         """The selected model, in evaluation mode, on the CPU."""
         made = self.description["model"]
         model = Classifier(create_backbone(made["backbone"]), len(self.description["classes"]), made["head"])
-        model.load_state_dict(load_file(self.path / "model.safetensors"))
+        try:
+            model.load_state_dict(read_tensors(self.path / "model.safetensors"))
+        except RuntimeError as error:
+            raise MedicError(f"run {self.path} has weights of another model than model.json describes") from error
         return model.eval()
+
+    def _json(self, name: str, text: str) -> dict[str, Any]:
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            raise MedicError(f"run {self.path} has a damaged {name}: {error}") from error
+        if not isinstance(value, dict):
+            raise MedicError(f"run {self.path} has a damaged {name}")
+        return value
 
     def _text(self, name: str) -> str:
         try:
@@ -200,10 +216,11 @@ def _commit() -> str | None:
     here = Path(__file__).parents[2]
     if not (here / ".git").exists():
         return None
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-        cwd=here, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        described = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
+    except OSError:  # no git here
+        return None
     return described.stdout.strip() or None
 
 

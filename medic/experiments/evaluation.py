@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from medic import openset
 from medic.data import Dataset, Problem, Samples
+from medic.errors import TrainingError
 from medic.models import Preprocessing
 from medic.openset import Threshold
 from medic.outputs import Output
@@ -28,7 +29,10 @@ class Evaluator:
 
     def infer(self, model: nn.Module, samples: Samples) -> Output:
         """The outputs of the model for some samples."""
-        return infer(model, self.dataset.images, samples.indices, self.preprocessing, self.device)
+        output = infer(model, self.dataset.images, samples.indices, self.preprocessing, self.device)
+        if not bool(output.logits.isfinite().all()) or not (output.ova is None or bool(output.ova.isfinite().all())):
+            raise TrainingError("an output of the model became infinite or not a number")
+        return output
 
     def record(self, model: nn.Module) -> dict[str, Any]:
         """Everything that is measured at an evaluation, DomainBed's keys among it."""

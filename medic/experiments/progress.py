@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from rich.console import Console
@@ -84,6 +85,11 @@ class Lines:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def make_sayer(quiet: bool) -> Callable[[str], None]:
+    """For a line before or after training, when there is no bar."""
+    return (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
 
 
 def make_reporter(title: str, start: int, iterations: int, quiet: bool) -> Reporter:

@@ -1,18 +1,19 @@
 """From what was asked for to what will run: defaults filled in, everything checked, nothing started."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
 import torch
 
-from medic.data import RECIPES, Benchmark, Recipe, benchmark
+from medic.data import RECIPES, Benchmark, Dataset, Opened, Recipe, Storage, benchmark
 from medic.data.splits import leave_one_out
+from medic.data.store import OnBad, Where
 from medic.errors import MedicError, check_choice
 from medic.experiments.config import RunConfig
-from medic.methods import Method, ObjectiveName, Rate, find_method, make_objective
+from medic.methods import DOMAINBED_ADAM, Method, ObjectiveName, Rate, find_method, make_objective
 from medic.models import Head
 from medic.objectives import Objective
 from medic.openset import RULES, SCORES
@@ -26,10 +27,16 @@ class DataPlan:
     """What is learnt from, and how its images are varied."""
 
     benchmark: Benchmark
+    opened: Opened
+    storage: Storage
     target: str
     sources: tuple[str, ...]
     known: tuple[str, ...]
     recipe: Recipe
+
+    def load(self, report: Callable[[str], None]) -> Dataset:
+        """Read the images, telling `report` where they are kept."""
+        return self.opened.load(replace(self.storage, report=report))
 
 
 @dataclass(frozen=True)
@@ -80,14 +87,19 @@ def resolve(config: RunConfig) -> Resolved:
         sources=list(data.sources),
         known=list(data.known),
         augment=config.augment or bench.augment,
+        image_size=data.storage.size,
+        axes=dict(training.grid.axes) or None,
         backbone=model.backbone,
         head=model.head,
         objective=config.objective or method.objective,
+        ova_scale=_ova_scale(config, method),
+        separate=training.grid.separate if _separates(training.grid) else None,
+        class_groups=training.grid.class_groups,
         score=model.score,
         domain_splits=training.grid.domains,
         class_splits=training.grid.classes,
         steps=list(training.grid.sizes),
-        sampling=training.grid.sampling,
+        sampling=None if training.grid.classes is None else training.grid.sampling,
         batch_size=training.batch_size,
         inner_lr=inner.lr if inner else None,
         bn_buffers=inner.bn_buffers if inner else None,
@@ -124,7 +136,7 @@ def _check_numbers(config: RunConfig) -> None:
         for name in names:
             value = getattr(config, name)
             if value is not None and not _is_number(value, kinds, zero="0 or more" in least):
-                raise MedicError(f"{name} is {value}: give {least}")
+                raise MedicError(f"{name} is {value!r}: give {least}")
     if not _is_number(config.holdout, (float,)) or config.holdout >= 1:
         raise MedicError(f"holdout is {config.holdout}: give a share between 0 and 1")
 
@@ -136,24 +148,37 @@ def _is_number(value: Any, kinds: tuple[type, ...], zero: bool = False) -> bool:
 
 
 def _plan_data(config: RunConfig, bench: Benchmark) -> DataPlan:
+    opened = bench.open(bench, None if config.root is None else Path(config.root), config.seed)
+    domains, classes = opened.domains, opened.classes
     if config.target is None:
-        raise MedicError(f"no target given: choose the domain to test on, one of {', '.join(bench.domains)}")
-    sources, _ = leave_one_out(bench.domains, config.target, _listed(config.sources))
-    known = _listed(config.known) or list(bench.known)
+        raise MedicError(f"no target given: choose the domain to test on, one of {', '.join(domains)}")
+    sources, _ = leave_one_out(domains, config.target, _listed(config.sources))
+    known = list(classes[: bench.known]) if config.known is None else _listed(config.known) or []
     for name in known:
-        check_choice("class", name, bench.classes)
+        check_choice("class", name, classes)
+    storage = Storage(
+        config.image_size or bench.image_size,
+        cast(Where, check_choice("store", config.store, get_args(Where))),
+        pick_device(config.device),
+        cast(OnBad, check_choice("on_bad_image", config.on_bad_image, get_args(OnBad))),
+    )
     return DataPlan(
         bench,
+        opened,
+        storage,
         config.target,
-        tuple(bench.domains[source] for source in sources),
-        tuple(name for name in bench.classes if name in known),
+        tuple(domains[source] for source in sources),
+        tuple(name for name in classes if name in known),
         RECIPES[check_choice("augmentation", config.augment or bench.augment, RECIPES)],
     )
 
 
-def _listed(values: Sequence[str] | None) -> list[str] | None:
-    """Accept `a b c` and `a,b,c`."""
-    return None if values is None else [part for value in values for part in str(value).split(",") if part]
+def _listed(values: Sequence[str] | str | None) -> list[str] | None:
+    """Accept `a b c` and `a,b,c`, or one name."""
+    if values is None:
+        return None
+    several = [values] if isinstance(values, str | int) else values
+    return [part for value in several for part in str(value).split(",") if part]
 
 
 def _plan_model(config: RunConfig, bench: Benchmark, method: Method) -> ModelPlan:
@@ -167,16 +192,27 @@ def _plan_model(config: RunConfig, bench: Benchmark, method: Method) -> ModelPla
         raise MedicError(f"score {score!r} needs a one-vs-all head: train with --objective ce+ova")
     rules = [name for name in RULES if name != "hard"]  # no method here has an output for unknown
     check_choice("threshold rule", config.threshold, rules)
+    if config.threshold == "fixed" and not SCORES[score].probability:
+        raise MedicError(f"threshold 'fixed' is a probability and the score {score!r} is none: use cls or bcls")
     if config.weights is not None and not Path(config.weights).is_file():
         raise MedicError(f"weights {config.weights} do not exist")
     return ModelPlan(
         config.backbone or bench.backbone,
         None if config.weights is None else Path(config.weights),
         cast(Head, head),
-        make_objective(cast(ObjectiveName, objective), config.ova_scale, method.forward),
+        make_objective(cast(ObjectiveName, objective), _ova_scale(config, method) or 1.0, method.forward),
         score,
         pick_device(config.device),
     )
+
+
+def _ova_scale(config: RunConfig, method: Method) -> float | None:
+    """The factor of the one-vs-all loss, where it is trained: the authors' 0.5 unless another is asked for."""
+    if "ova" in (config.objective or method.objective):
+        return float(config.ova_scale or 0.5)
+    if config.ova_scale is not None:
+        raise MedicError("ova_scale has no effect on objective 'ce': use ce+ova or ova")
+    return None
 
 
 def pick_device(name: str) -> torch.device:
@@ -191,14 +227,15 @@ def pick_device(name: str) -> torch.device:
 
 def _plan_training(config: RunConfig, method: Method, data: DataPlan) -> TrainingPlan:
     defaults = method.training
-    lr = config.lr or _at(defaults.lr, data.benchmark) or data.benchmark.lr
+    own = config.optimizer in (None, defaults.optimizer)
+    lr = config.lr or _at(defaults.lr if own else DOMAINBED_ADAM, data.benchmark) or data.benchmark.lr
     inner_lr = config.inner_lr or (lr if defaults.inner_lr == "lr" else _at(defaults.inner_lr, data.benchmark))
-    grid = _plan_grid(config, method, len(data.sources), len(data.known))
+    grid = _plan_grid(config, method, data)
     schedule = check_choice("schedule", config.schedule or defaults.schedule, get_args(Schedule))
     every = 300 if config.iterations >= 1500 else max(1, config.iterations // 5)
     return TrainingPlan(
         grid,
-        _plan_strategy(config, method, inner_lr),
+        _plan_strategy(config, method, grid, lr, inner_lr),
         config.batch_size or max(1, defaults.images // grid.tasks),
         _plan_optimizer(config, method, lr),
         RateSchedule(cast(Schedule, schedule), config.iterations, config.warmup),
@@ -210,46 +247,83 @@ def _at(rate: float | Rate | str | None, bench: Benchmark) -> float | None:
     """A rate for the size of this benchmark's images."""
     if isinstance(rate, Rate):
         return rate.at(bench.image_size)
-    return rate if isinstance(rate, float) else None
+    return float(rate) if isinstance(rate, int | float) else None
 
 
-def _plan_grid(config: RunConfig, method: Method, domains: int, classes: int) -> Grid:
+def _plan_grid(config: RunConfig, method: Method, data: DataPlan) -> Grid:
     """The method's grid, no larger than the data, with what was asked for explicitly on top."""
+    domains, classes = len(data.sources), len(data.known)
+    axes = _parse_axes(config.axes)
+    for axis in axes:
+        if not data.opened.axes:
+            raise MedicError(f"dataset {config.dataset!r} has no further axes, so {axis!r} cannot be split")
+        check_choice("axis", axis, data.opened.axes)
     for axis, splits, there in (("domain", config.domain_splits, domains), ("class", config.class_splits, classes)):
         if splits is not None and splits > there:
             plural = "source domains" if axis == "domain" else "known classes"
             raise MedicError(f"{splits} {axis} splits need {splits} {plural} or more, but there are {there}")
-    check_choice("separation", config.separate, get_args(Separation))
     grid = method.grid.fitted(domains, classes)
-    return replace(
+    resized = config.domain_splits or config.class_splits or axes
+    planned = replace(
         grid,
         domains=config.domain_splits or grid.domains,
         classes=config.class_splits or grid.classes,
-        steps=_parse_steps(config.steps),
+        axes=axes,
+        steps=(None if resized else grid.steps) if config.steps is None else _parse_steps(config.steps),
         sampling=config.sampling or grid.sampling,
-        separate=cast(Separation, config.separate),
-        class_groups=config.class_groups,
+        separate=cast(Separation, config.separate or grid.separate),
+        class_groups=config.class_groups or grid.class_groups,
         seed=derive(config.seed, "tasks"),
     )
+    _check_grid_options(config, planned)
+    return planned
+
+
+def _check_grid_options(config: RunConfig, grid: Grid) -> None:
+    """Refuse options that would do nothing on this grid."""
+    for name in ("sampling", "class_groups"):
+        if getattr(config, name) is not None and grid.classes is None:
+            raise MedicError(f"{name} has no effect where classes are not split: add --class-splits")
+    if config.separate is not None and not _separates(grid):
+        raise MedicError(f"separate has no effect on method {config.method!r} with {len(grid.sizes)} steps")
+
+
+def _separates(grid: Grid) -> bool:
+    """Whether it matters which of its tasks share a step."""
+    return grid.pairing == "random" and len(grid.sizes) > 1
+
+
+def _parse_axes(axes: Mapping[str, int] | str | None) -> dict[str, int]:
+    """`hospital=2,year=3`, or a mapping."""
+    if not isinstance(axes, str):
+        return dict(axes or {})
+    pairs = [part.partition("=") for part in axes.split(",")]
+    if not all(name and splits.isdecimal() for name, _, splits in pairs):
+        raise MedicError(f"axes {axes!r}: give names with their number of splits, as in hospital=2,year=3")
+    return {name: int(splits) for name, _, splits in pairs}
 
 
 def _parse_steps(steps: int | Sequence[int] | str | None) -> int | tuple[int, ...] | None:
     """`3,3,3` or a list of sizes, or a number of steps."""
-    if steps is None or isinstance(steps, int):
+    if steps is None or (isinstance(steps, int) and not isinstance(steps, bool)):
         return steps
-    parts = steps.split(",") if isinstance(steps, str) else list(steps)
     try:
-        return tuple(int(part) for part in parts)
-    except ValueError:
+        parts: Sequence[Any] = steps.split(",") if isinstance(steps, str) else list(cast(Sequence[int], steps))
+        return tuple(int(str(part)) for part in parts)
+    except (TypeError, ValueError):
         raise MedicError(f"steps {steps!r}: give the tasks of each step as in 3,3,3, or the number of steps") from None
 
 
-def _plan_strategy(config: RunConfig, method: Method, inner_lr: float | None) -> Strategy:
+def _plan_strategy(config: RunConfig, method: Method, grid: Grid, lr: float, inner_lr: float | None) -> Strategy:
     """A copy of the method's strategy, which starts without state, with the run's inner rate and buffers."""
     strategy = method.strategy
     if isinstance(strategy, InnerLoop):
+        strategy.check_steps(len(grid.sizes))
         buffers = check_choice("bn_buffers", config.bn_buffers or strategy.bn_buffers, get_args(BnBuffers))
-        changed = replace(strategy, lr=inner_lr or strategy.lr, bn_buffers=cast(BnBuffers, buffers))
+        # Statistics that are interpolated go the same share of the way as the weights do.
+        changed = replace(
+            strategy, lr=inner_lr or strategy.lr, bn_buffers=cast(BnBuffers, buffers), bn_rate=min(lr, 1.0)
+        )
         return cast(Strategy, changed)
     for name in ("inner_lr", "bn_buffers"):
         if getattr(config, name) is not None:
@@ -266,8 +340,8 @@ def _plan_optimizer(config: RunConfig, method: Method, lr: float) -> OptimizerSe
     own_decay = defaults.weight_decay if name == defaults.optimizer else 0.0
     return OptimizerSettings(
         cast(OptimizerName, name),
-        lr,
-        momentum if name == "sgd" else None,
-        own_decay if config.weight_decay is None else config.weight_decay,
-        config.head_lr_scale,
+        float(lr),
+        float(momentum) if name == "sgd" else None,
+        float(own_decay if config.weight_decay is None else config.weight_decay),
+        float(config.head_lr_scale),
     )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import resource
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,12 @@ from torch import Tensor
 
 from medic import openset
 from medic.data import Dataset, Problem, make_problem
-from medic.errors import TrainingError
+from medic.errors import MedicError, TrainingError
 from medic.experiments.config import RunConfig
 from medic.experiments.directory import Run, RunDirectory, run_name
 from medic.experiments.evaluation import Evaluator, find_threshold
 from medic.experiments.interrupts import Interrupts, Stopped
-from medic.experiments.progress import Reporter, make_reporter
+from medic.experiments.progress import Reporter, make_reporter, make_sayer
 from medic.experiments.resolve import Resolved, resolve
 from medic.experiments.selection import select, without_target
 from medic.models import Classifier, create_backbone
@@ -26,6 +27,7 @@ from medic.training import (
     Trainer,
     derive,
     generator,
+    infer,
     load_checkpoint,
     save_checkpoint,
 )
@@ -34,16 +36,20 @@ from medic.training import (
 def train(config: RunConfig, quiet: bool = False) -> Run:
     """Do a run, or what is left of it, or nothing if it is done; its directory is made in `config.output`."""
     resolved = resolve(config)
-    dataset = resolved.data.benchmark.load()
+    say = make_sayer(quiet)
+    dataset = resolved.data.load(say)
     name = run_name(resolved.config, dataset.hash, resolved.model.weights)
     directory = RunDirectory(Path(config.output) / name)
     if directory.done:
-        make_reporter("", 0, 0, quiet).say(f"{directory.path} is finished")
+        say(f"{directory.path} is finished")
         return Run(directory.path)
     with torch.random.fork_rng():  # the caller's global generator is left alone
         session = Session(resolved, dataset, directory)
         with directory.locked(), Interrupts() as interrupts:
-            session.run(interrupts, quiet)
+            try:
+                session.run(interrupts, quiet)
+            except OSError as error:
+                raise MedicError(f"run {directory.path} cannot be written: {error.strerror or error}") from error
     return Run(directory.path)
 
 
@@ -63,16 +69,30 @@ class Session:
             resolved.model.score,
             self.config.threshold,
         )
+        self._check()
         self.records: list[dict[str, Any]] = []
         self.best: dict[str, Tensor] = {}
         self.losses: list[float] = []  # of the iterations since the last evaluation
         self.seconds: list[float] = []  # likewise; since the last start only, they are no part of the result
         self._saved = 0
 
+    def _check(self) -> None:
+        """Find out before anything is written whether the model takes the images, and the rule the target."""
+        model, plan = self.trainer.model, self.plan.model
+        try:
+            infer(model, self.dataset.images, self.problem.train.indices[:1], self.trainer.preprocessing, plan.device)
+        except (RuntimeError, ValueError, AssertionError, TypeError) as error:
+            shape = " × ".join(map(str, self.dataset.images.shape[1:]))
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise MedicError(f"backbone {plan.backbone!r} does not take images of {shape}: {reason}") from error
+        if openset.RULES[self.config.threshold].oracle and not bool((self.problem.target.label < 0).any()):
+            raise MedicError(f"threshold {self.config.threshold!r} needs unknown images, and the target has none")
+
     def run(self, interrupts: Interrupts, quiet: bool) -> None:
         """Train to the end, and write everything."""
         if self.directory.checkpoint.exists():
             self._load()
+            make_sayer(quiet)(f"{self.directory.path} resumes at iteration {self.trainer.iteration}")
         else:
             self.directory.write_start(self.config, self.dataset.hash)
             self._save()
@@ -87,6 +107,8 @@ class Session:
         finally:
             reporter.close()
         self._finish()
+        if interrupts.received:
+            raise Stopped("stopped when the run was finished", interrupts.received)
 
     def _iterate(self, interrupts: Interrupts, reporter: Reporter) -> None:
         config, trainer = self.config, self.trainer
@@ -110,7 +132,11 @@ class Session:
     def _evaluate(self, reporter: Reporter) -> None:
         """Measure the model, and keep its weights if they are the best so far by source validation."""
         self.trainer.check_finite()
-        record = {**self._progress(), **self.evaluator.record(self.trainer.model), **self._domainbed()}
+        try:
+            measured = self.evaluator.record(self.trainer.model)
+        except TrainingError as error:
+            raise TrainingError(f"{error} at iteration {self.trainer.iteration}") from error
+        record = {**self._progress(), **measured, **self._domainbed()}
         self.records.append(record)
         self.losses.clear()
         self.seconds.clear()
@@ -130,9 +156,9 @@ class Session:
         trainer, gigabyte = self.trainer, 2**30
         images = trainer.iteration * trainer.batch_size * trainer.grid.tasks
         on_gpu = self.plan.model.device.type == "cuda"
-        peak = (
-            torch.cuda.max_memory_allocated() if on_gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        )
+        unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, which systems disagree on
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        peak = torch.cuda.max_memory_allocated() if on_gpu else resident
         return {
             "iteration": trainer.iteration,
             "step": trainer.iteration,
@@ -172,8 +198,12 @@ class Session:
 
     def _load(self) -> None:
         state = load_checkpoint(self.directory.checkpoint)
-        self.trainer.load_state_dict(state["trainer"])
-        self.records, self.best, self.losses = state["records"], state["best"], state["losses"]
+        try:
+            self.trainer.load_state_dict(state["trainer"])
+            self.records, self.best, self.losses = state["records"], state["best"], state["losses"]
+        except (KeyError, RuntimeError, TypeError, ValueError, IndexError) as error:
+            path = self.directory.checkpoint
+            raise MedicError(f"checkpoint {path} is not of this run; delete it to start this run again") from error
         self._saved = self.trainer.iteration
         self.directory.write_records(self.records)
 
@@ -195,7 +225,7 @@ class Session:
 
     def _description(self, threshold: openset.Threshold, record: int) -> dict[str, Any]:
         config, preprocessing = self.config, self.trainer.preprocessing
-        size = self.dataset.images.shape[-1]
+        size = self.plan.data.storage.size
         return {
             "model": {"backbone": config.backbone, "head": config.head},
             "classes": list(self.problem.known),

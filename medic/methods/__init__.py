@@ -8,7 +8,8 @@ from medic.methods.method import Method, ObjectiveName, Rate, Training, make_obj
 from medic.strategies import Joint, MultiStep, TwoStep
 from medic.tasks import Grid
 
-_DOMAINBED = Rate(small=1e-3, large=5e-5)
+DOMAINBED_ADAM = Rate(small=1e-3, large=5e-5)
+"""DomainBed's rates of Adam."""
 
 METHODS: dict[str, Method] = {
     method.name: method
@@ -53,8 +54,8 @@ METHODS: dict[str, Method] = {
             "strategy: a fresh Adam step per pair of domains, two of them for meta-testing",
             "Gulrajani and Lopez-Paz 2021",
             Grid(3),
-            TwoStep(inner="adam", meta_test=2),
-            training=Training("adam", lr=_DOMAINBED, inner_lr="lr", weight_decay=0.0, schedule="constant"),
+            TwoStep(inner="adam", meta_test=2, bn_buffers="restore"),
+            training=Training("adam", lr=DOMAINBED_ADAM, inner_lr="lr", weight_decay=0.0, schedule="constant"),
         ),
         Method(
             "fish",
@@ -69,9 +70,9 @@ METHODS: dict[str, Method] = {
             "Fish as DomainBed has it",
             "strategy: inner Adam that keeps its moments, then half the way to where it led",
             "Gulrajani and Lopez-Paz 2021",
-            Grid(3),
+            Grid(3, pairing="ordered"),
             MultiStep(inner="adam", bn_buffers="interpolate", bn_rate=0.5),
-            training=Training(lr=0.5, inner_lr=_DOMAINBED, momentum=0.0, weight_decay=0.0, schedule="constant"),
+            training=Training(lr=0.5, inner_lr=DOMAINBED_ADAM, momentum=0.0, weight_decay=0.0, schedule="constant"),
         ),
         Method(
             "medic",
@@ -120,4 +121,4 @@ def find_method(name: str) -> Method:
     return METHODS[check_choice("method", name, METHODS)]
 
 
-__all__ = ["METHODS", "Method", "ObjectiveName", "Rate", "Training", "find_method", "make_objective"]
+__all__ = ["DOMAINBED_ADAM", "METHODS", "Method", "ObjectiveName", "Rate", "Training", "find_method", "make_objective"]

@@ -29,8 +29,8 @@ class Training:
 
     optimizer: OptimizerName = "sgd"
     lr: float | Rate | None = None
-    inner_lr: float | Rate | Literal["lr"] = 1e-2
-    """The rate of the inner steps; "lr" for the same as the outer one."""
+    inner_lr: float | Rate | Literal["lr"] | None = None
+    """The rate of the inner steps: None for the strategy's own, "lr" for the same as the outer one."""
     momentum: float = 0.9
     weight_decay: float = 5e-4 / 9
     """The authors' 5e-4 beside a gradient summed over t = 9 tasks; here `p.grad` is their mean."""

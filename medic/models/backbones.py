@@ -1,5 +1,6 @@
 """Backbones by name: ours, or any of timm's."""
 
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,16 +86,17 @@ def _timm() -> Any:
 
 def load_weights(module: nn.Module, path: Path) -> None:
     """Load a file of weights into a backbone: every tensor must be there, and a classifier's may be left over."""
-    state = {key.removeprefix("backbone."): value for key, value in read_tensors(path).items()}
+    # The prefixes are those of our own runs, and of a model that was wrapped for several GPUs.
+    state = {key.removeprefix("module.").removeprefix("backbone."): v for key, v in read_tensors(path).items()}
     expected = module.state_dict()
     missing = [key for key in expected if key not in state and not key.endswith("num_batches_tracked")]
     if missing:
-        raise MedicError(f"weights {path} lack {missing[0]!r} and {len(missing) - 1} more tensors of this backbone")
+        raise MedicError(f"weights {path} lack {len(missing)} tensors of this backbone, {missing[0]!r} first")
     for key, tensor in expected.items():
         if key in state and state[key].shape != tensor.shape:
             shapes = f"{tuple(state[key].shape)} instead of {tuple(tensor.shape)}"
             raise MedicError(f"weights {path} have {key!r} in the shape {shapes}: they are of another backbone")
-    heads = ("fc.", "classifier.", "head.", "close_head.", "ova_head.", "last_linear.")
+    heads = ("fc.", "classifier.", "head.", "head_dist.", "aux_head.", "close_head.", "ova_head.", "last_linear.")
     extra = [key for key in state if key not in expected and not key.startswith(heads)]
     if extra:
         raise MedicError(f"weights {path} have {extra[0]!r}, which this backbone has not: they are of another one")
@@ -105,22 +107,18 @@ def load_weights(module: nn.Module, path: Path) -> None:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read a state dict: safetensors, or a torch file that holds nothing but tensors and containers."""
     if not path.is_file():
-        raise MedicError(f"weights {path} do not exist")
+        raise MedicError(f"weights {path} {'are not a file' if path.exists() else 'do not exist'}")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, RuntimeError, OSError, EOFError, ValueError) as error:
+    except pickle.UnpicklingError as error:  # it names what is not allowed, in many lines
+        raise MedicError(f"weights {path} are not a plain state dict of tensors, and not loaded") from error
+    except (SafetensorError, RuntimeError, OSError, EOFError, ValueError, KeyError, AttributeError) as error:
         raise MedicError(f"weights {path} cannot be read: {_first_line(error)}") from error
-    except Exception as error:  # an unpickling error names a class that is not allowed, in many lines
-        if type(error).__name__ != "UnpicklingError":
-            raise
-        raise MedicError(
-            f"weights {path} hold more than tensors and are not loaded; save a plain state dict"
-        ) from error
     for key in ("state_dict", "model"):
         state = state.get(key, state) if isinstance(state, dict) else state
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+    if not isinstance(state, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items()):
         raise MedicError(f"weights {path} are not a state dict of tensors")
     return state
 

@@ -30,6 +30,9 @@ class Ova:
         """The loss per sample (N,)."""
         if output.ova is None:
             raise MedicError("the one-vs-all loss needs a model with a one-vs-all head: return Output(logits, ova)")
+        if output.ova.shape[1:] != (2, output.logits.shape[1]):
+            expected = f"(samples, 2, {output.logits.shape[1]}), the negative channel first"
+            raise MedicError(f"one-vs-all logits have the shape {tuple(output.ova.shape)}: {expected}, is expected")
         log_odds = output.ova[:, 1] - output.ova[:, 0]
         own = log_odds.gather(1, y[:, None]).squeeze(1)
         # softplus is increasing, so the largest log-odds among the others has the largest loss; one class has no

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from medic import openset
-from medic.data import Dataset, benchmark
+from medic.data import Dataset
 from medic.experiments.directory import Run
+from medic.experiments.resolve import resolve
 from medic.files import write_text
 from medic.report.table import METRICS, run_rows
 
@@ -23,13 +24,15 @@ COLOURS = ("#7a7a85", "#c2410c", "#0f766e", "#6d28d9")
 
 def write_page(path: Path, runs: Sequence[Run], title: str) -> Path:
     """Write a page that stands alone: no script, nothing loaded from elsewhere."""
-    dataset = benchmark(runs[0].config.dataset).load()
+    data = resolve(runs[0].config).data
+    dataset = data.load(lambda line: None)
     targets = dict.fromkeys(run.config.target for run in runs)
     sections = [_section(dataset, [run for run in runs if run.config.target == target]) for target in targets]
     environment = Environment(loader=PackageLoader("medic.report", "."), autoescape=True, undefined=StrictUndefined)
     html = environment.get_template("page.html").render(
         title=title,
-        dataset=benchmark(runs[0].config.dataset),
+        known=data.known,
+        unknown=len(dataset.classes) - len(data.known),
         rows=run_rows(runs),
         numeric=list(METRICS),
         domains=_domain_strips(dataset),
@@ -116,7 +119,9 @@ def _strip(dataset: Dataset, indices: NDArray[Any], count: int = 12) -> str:
     if not len(indices):
         return ""
     chosen = indices[np.linspace(0, len(indices) - 1, min(count, len(indices))).astype(int)]
-    tiles = dataset.images[torch.from_numpy(chosen)].permute(2, 0, 3, 1)  # (height, image, width, channel)
+    tiles = dataset.images.gather(torch.from_numpy(chosen), torch.device("cpu")).permute(
+        2, 0, 3, 1
+    )  # (height, image, width, channel)
     height, images, width, channels = tiles.shape
     buffer = io.BytesIO()
     Image.fromarray(tiles.reshape(height, images * width, channels).numpy()).save(buffer, format="PNG")

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
 
-from medic.errors import MedicError
+from medic.errors import MedicError, check_choice
 from medic.objectives import Risk
 from medic.tasks import Step
 
@@ -21,7 +21,7 @@ BnBuffers = Literal["keep", "interpolate", "restore"]
 
 @dataclass(frozen=True)
 class Update:
-    """What a strategy saw while it filled `p.grad`: the risks (t,) of all tasks, and every forwarded sample."""
+    """What a strategy saw while it filled `p.grad`: the risks (t,) of all tasks with penalties, and every sample."""
 
     risks: Tensor
     logits: Tensor
@@ -70,6 +70,12 @@ class InnerLoop:
     bn_buffers: BnBuffers = "keep"
     bn_rate: float = 0.5
 
+    def __post_init__(self) -> None:
+        check_choice("bn_buffers", self.bn_buffers, get_args(BnBuffers))
+
+    def check_steps(self, count: int) -> None:
+        """Refuse a number of steps that the strategy cannot work with; any will do unless it says otherwise."""
+
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that a strategy adapts, by name."""
@@ -97,7 +103,7 @@ def summarise(steps: Sequence[Step], risks: Sequence[Risk]) -> Update:
     """Collect what was seen of the forwarded steps."""
     domains = [step.domain for step in steps if step.domain is not None]
     return Update(
-        torch.cat([risk.tasks.detach() for risk in risks]),
+        torch.cat([(risk.tasks if risk.penalty is None else risk.tasks + risk.penalty).detach() for risk in risks]),
         torch.cat([risk.logits for risk in risks]),
         torch.cat([step.y for step in steps]),
         torch.cat(domains) if len(domains) == len(steps) else None,
@@ -113,6 +119,7 @@ def weights_restored(parameters: Sequence[nn.Parameter]) -> Iterator[list[Tensor
     finally:
         with torch.no_grad():
             torch._foreach_copy_(list(parameters), before)
+        torch.clear_autocast_cache()
 
 
 @contextmanager
@@ -123,10 +130,11 @@ def buffers(model: nn.Module, policy: BnBuffers, rate: float) -> Iterator[None]:
     way; counters, which are integers, cannot go part of a way and are kept.
     """
     before = [] if policy == "keep" else [(buffer, buffer.clone()) for buffer in model.buffers()]
-    yield
-    with torch.no_grad():
-        for buffer, old in before:
-            if policy == "restore":
-                buffer.copy_(old)
-            elif buffer.is_floating_point():
-                buffer.copy_(old.lerp(buffer, rate))
+    share = 0.0 if policy == "restore" else rate
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, old in before:
+                if buffer.is_floating_point() or policy == "restore":
+                    buffer.copy_(old.lerp(buffer, share) if share else old)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from medic.errors import check_choice
 from medic.objectives import Risk
 from medic.strategies.base import Gradients, Objective, trainable
 from medic.tasks import Step
@@ -42,6 +43,12 @@ def stateful(optimizer: torch.optim.Optimizer) -> Move:
     return move
 
 
+def check_inner(inner: InnerOptimizer) -> None:
+    """Refuse an inner optimizer that is neither a known name nor a factory."""
+    if not callable(inner):
+        check_choice("inner optimizer", inner, ["sgd", "adam"])
+
+
 def make_optimizer(inner: InnerOptimizer, parameters: Sequence[nn.Parameter], lr: float) -> torch.optim.Optimizer:
     """The inner optimizer over the given parameters: Adam by name, or what a factory makes of them."""
     if callable(inner):
@@ -74,6 +81,7 @@ def first_order(
         total = _add(total, gradients, weight)
         if move is not None and (to_end or index + 1 < len(steps)):
             move(parameters, gradients)
+            torch.clear_autocast_cache()  # under autocast the next step must not meet copies of the old weights
     return total, risks
 
 

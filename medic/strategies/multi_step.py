@@ -21,7 +21,7 @@ from medic.strategies.base import (
     trainable,
     weights_restored,
 )
-from medic.strategies.inner import InnerOptimizer, first_order, make_optimizer, second_order, sgd, stateful
+from medic.strategies.inner import InnerOptimizer, check_inner, first_order, make_optimizer, second_order, sgd, stateful
 from medic.tasks import Step
 
 Weighting = Literal["equal", "last", "arithmetic"]
@@ -44,6 +44,8 @@ class MultiStep(InnerLoop):
     inner: InnerOptimizer = "sgd"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        check_inner(self.inner)
         if isinstance(self.weights, str):
             check_choice("step weights", self.weights, ["equal", "last", "arithmetic"])
         if self.inner != "sgd" and (self.second_order or self.weights != "equal"):

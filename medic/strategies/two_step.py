@@ -21,7 +21,7 @@ from medic.strategies.base import (
     trainable,
     weights_restored,
 )
-from medic.strategies.inner import InnerOptimizer, first_order, make_optimizer, second_order, sgd, stateful
+from medic.strategies.inner import InnerOptimizer, check_inner, first_order, make_optimizer, second_order, sgd, stateful
 from medic.tasks import Step
 
 
@@ -40,17 +40,17 @@ class TwoStep(Stateless, InnerLoop):
     meta_test: int = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        check_inner(self.inner)
+        if self.meta_test < 1:
+            raise MedicError(f"meta_test is {self.meta_test}: there must be a step to meta-test on")
         if self.second_order and self.inner != "sgd":
             raise MedicError("the second order is taken through plain SGD: inner='sgd'")
 
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
         """Fill `p.grad` with the sum over pairs, divided by the number t of tasks."""
+        self.check_steps(len(steps))
         train, test = steps[: -self.meta_test], steps[-self.meta_test :]
-        if not train:
-            raise MedicError(
-                f"{len(steps)} steps leave none for meta-training beside {self.meta_test} for meta-testing: "
-                f"use a meta_test below {len(steps)} or more splits"
-            )
         seen: list[Step] = []
         risks: list[Risk] = []
         parameters = list(trainable(model).values())
@@ -61,6 +61,14 @@ class TwoStep(Stateless, InnerLoop):
                 seen += pair
                 risks += found
         return summarise(seen, risks)
+
+    def check_steps(self, count: int) -> None:
+        """There must be a step to train on beside those to test on."""
+        if count <= self.meta_test:
+            raise MedicError(
+                f"{count} steps leave none for meta-training beside {self.meta_test} for meta-testing: "
+                "use more domains, more splits, or another method"
+            )
 
     def _pair(self, model: nn.Module, pair: tuple[Step, Step], objective: Objective) -> tuple[Gradients, list[Risk]]:
         weights = (1.0, self.beta)

@@ -17,7 +17,7 @@ from medic.tasks.samplers import SAMPLERS, Random, Sampler
 from medic.tasks.step import Step
 
 CLASS = "class"
-Pairing = Literal["random", "diagonal"]
+Pairing = Literal["random", "diagonal", "ordered"]
 Separation = Literal["task", "step"]
 
 
@@ -37,9 +37,10 @@ class Grid:
     given is pooled: `Grid()` is one task of everything. An axis split into 1 is balanced but not cut.
 
     `steps` is the number of tasks in each step, or the number of steps; left out, it is the largest split.
-    `pairing="diagonal"` shares one class split between the domain splits and puts (i, i + s) into step s, as
-    MEDIC does. `sampling` names a sampler for class splits; with `separate="step"` the tasks of a domain split
-    also go to different steps. `class_groups` makes contiguous groups of classes the unit of splitting.
+    `pairing="diagonal"` shares one class split between the domain splits and puts (i, i + s) into step s, as MEDIC
+    does; `"ordered"` draws nothing: labels and tasks stay in their order. `sampling` names a sampler for class splits;
+    with `separate="step"` the tasks of a domain split also go to different steps. `class_groups` makes contiguous
+    groups of classes the unit of splitting.
     """
 
     domains: int | None = None
@@ -63,7 +64,7 @@ class Grid:
         for axis, parts in self.splits.items():
             if parts < 1:
                 raise MedicError(f"{parts} {axis} splits: give at least 1")
-        self.sizes = step_sizes(self.tasks, self.steps or max(self.splits.values(), default=1))
+        self.sizes = step_sizes(self.tasks, max(self.splits.values(), default=1) if self.steps is None else self.steps)
         if self.pairing == "diagonal":
             self._check_diagonal()
         self.sampler: Sampler = SAMPLERS[self.sampling]()
@@ -77,7 +78,10 @@ class Grid:
         return math.prod(self.splits.values())
 
     def __call__(self, x: Tensor, y: Tensor, domain: Tensor | None = None, **attributes: Tensor) -> list[Step]:
-        """Partition a batch: every sample is in exactly one task of one step."""
+        """Partition a batch: every sample is in exactly one task of one step.
+
+        A batch that lacks domains or classes makes fewer tasks, which is said once.
+        """
         if self.class_groups is not None:
             raise MedicError("class_groups needs the classes of a whole dataset: draw from `index` instead")
         attributes = attributes if domain is None else {"domain": domain, **attributes}
@@ -88,6 +92,8 @@ class Grid:
     def index(self, y: Tensor, domain: Tensor | None = None, **attributes: Tensor) -> Cells:
         """Index the samples of a dataset by their labels on the axes of this grid, and check that it fits them."""
         cells = self._index(y, attributes if domain is None else {"domain": domain, **attributes})
+        for axis, (name, parts) in enumerate(self.splits.items()):
+            _check_enough(name, parts, {cell[axis] for cell in cells.keys}, "the data has")
         if len(self.splits) > 1:
             self._check_branches(cells)
         return cells
@@ -104,12 +110,11 @@ class Grid:
         self.sampler.observe(logits, y, domain)
 
     def fitted(self, domains: int, classes: int) -> "Grid":
-        """This grid with no more splits than there are domains and classes; its steps follow."""
-        return replace(  # a new grid: its generator and sampler start afresh
-            self,
-            domains=None if self.domains is None else min(self.domains, domains),
-            classes=None if self.classes is None else min(self.classes, classes),
-        )
+        """A new grid like this with no more splits than there are domains and classes; steps follow if it shrinks."""
+        fewer = None if self.domains is None else min(self.domains, domains)
+        smaller = None if self.classes is None else min(self.classes, classes)
+        same = (fewer, smaller) == (self.domains, self.classes)
+        return replace(self, domains=fewer, classes=smaller, steps=self.steps if same else None)
 
     def state_dict(self) -> dict[str, Any]:
         """The generator and the sampler."""
@@ -126,18 +131,18 @@ class Grid:
         if missing:
             raise MedicError(f"the grid splits {missing[0]!r}, but the samples come without it: pass {missing[0]}=…")
         labels = [self._grouped(known[axis]) if axis == CLASS else known[axis] for axis in self.splits]
-        cells = Cells(labels, len(y))
-        for axis, (name, parts) in enumerate(self.splits.items()):
-            _check_enough(name, parts, {cell[axis] for cell in cells.keys}, "the data has")
-        return cells
+        return Cells(labels, len(y))
 
     def _check_branches(self, cells: Cells) -> None:
         """Check that every part that the first axis can be split into has enough labels on the last."""
         first, *_, last = self.splits.items()
-        values = sorted({cell[0] for cell in cells.keys})
-        for part in itertools.combinations(values, len(values) // first[1]):
-            found = {cell[-1] for cell in cells.keys if cell[0] in part}
-            _check_enough(*last, found, f"{first[0]} {', '.join(map(str, part))} has")
+        found: dict[int, set[int]] = {}
+        for cell in cells.keys:
+            found.setdefault(cell[0], set()).add(cell[-1])
+        # A part of several values has at least the labels of each; which of them fall together is not known yet.
+        if len(found) // first[1] == 1:
+            for value, labels in found.items():
+                _check_enough(*last, labels, f"{first[0]} {value} has")
 
     def _check_diagonal(self) -> None:
         rows, columns = math.prod(list(self.splits.values())[:-1]), list(self.splits.values())[-1:]
@@ -175,11 +180,14 @@ class Grid:
         name, count = list(self.splits.items())[axis]
         values = sorted({cell[axis] for cell in cells})
         if len(values) < count:
-            self._say("few", f"a split has {len(values)} values of {name!r} for {count} tasks: it makes fewer tasks")
+            self._say(name, f"{len(values)} of {count} {name} splits can be made of what a batch or a domain holds")
         groups = [self._groups[value] if name == CLASS and self._groups else (value,) for value in values]
         domains = sorted({cell[0] for cell in cells}) if self.domains is not None else []
-        sampler = self.sampler if name == CLASS else Random()
-        dealt = sampler.split(domains, groups, count, self.generator)
+        if self.pairing == "ordered":
+            dealt = [list(part) for part in chunks(range(len(values)), count)]
+        else:
+            sampler = self.sampler if name == CLASS else Random()
+            dealt = sampler.split(domains, groups, count, self.generator)
         return [{values[position] for position in part} for part in dealt if part]
 
     def _deal(self, split: list[list[list[Cell]]]) -> list[list[list[Cell]]]:
@@ -212,13 +220,15 @@ class Grid:
         return torch.cat(drawn)
 
     def _shuffled(self, items: list[list[Cell]]) -> list[list[Cell]]:
+        if self.pairing == "ordered":
+            return items
         return [items[i] for i in torch.randperm(len(items), generator=self.generator).tolist()]
 
     def _say(self, kind: str, message: str) -> None:
         """Warn once of each kind of thing, not once an iteration."""
         if kind not in self._said:
             self._said.add(kind)
-            warnings.warn(message, stacklevel=2)
+            warnings.warn(message, stacklevel=5)
 
 
 def _check_enough(axis: str, parts: int, values: set[int], where: str) -> None:

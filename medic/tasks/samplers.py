@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from medic.errors import MedicError
 from medic.tasks.partition import chunks
 
 
@@ -65,21 +66,24 @@ class Adaptive:
 
     p is a moving average per domain, row by row, of the softmax that training computes anyway:
     `p ← decay · p + (1 - decay) · mean over the iteration's samples of class i`, starting uniform. A split uses
-    p as it was `lag` iterations earlier, on every device alike, so that a device need not wait for the host.
+    p as it was `lag` iterations earlier, the same on every device.
     """
 
     def __init__(self, decay: float = 0.9, lag: int = 4) -> None:
+        if lag < 1:
+            raise MedicError(f"lag is {lag}: a split can use what earlier iterations observed, so 1 or more")
         self.decay = decay
         self.lag = lag
         self._confusion = torch.empty(0, 0, 0)  # (domains, classes, classes), grown to what is observed
         self._pending: deque[Tensor] = deque()
+        self._seen: set[int] = set()
 
     def confusion(self, domains: Sequence[int]) -> Tensor | None:
-        """The lagged class confusion (C, C) averaged over `domains` (all, if empty), or None while there is none."""
+        """The lagged confusion (C, C) averaged over `domains` (all seen, if empty), or None while there is none."""
         if len(self._pending) < self.lag:
             return None
         past = self._pending[0]
-        seen = [domain for domain in domains or range(len(past)) if domain < len(past)]
+        seen = [domain for domain in domains or sorted(self._seen) if domain < len(past)]
         return past[seen].mean(0) if seen else None
 
     def split(
@@ -97,6 +101,7 @@ class Adaptive:
         """Average the softmax of each (domain, class) of the iteration into its row."""
         classes = logits.shape[1]
         domain = torch.zeros_like(y) if domain is None else domain
+        self._seen |= set(domain.unique().tolist())
         self._grow(int(domain.max()) + 1, classes)
         row = (domain * classes + y).cpu()
         # A product with one-hot rows, not index_add, whose order of summation is undefined on a GPU.
@@ -120,12 +125,13 @@ class Adaptive:
 
     def state_dict(self) -> dict[str, Any]:
         """The running confusion, and the past ones that splits still have to use."""
-        return {"confusion": self._confusion, "pending": list(self._pending)}
+        return {"confusion": self._confusion, "pending": list(self._pending), "seen": sorted(self._seen)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` left off."""
         self._confusion = state["confusion"]
         self._pending = deque(state["pending"])
+        self._seen = set(state["seen"])
 
 
 def group_confusion(confusion: Tensor | None, groups: Sequence[tuple[int, ...]]) -> Tensor:

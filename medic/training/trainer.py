@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medic.data import Recipe, Samples
+from medic.data import Images, Recipe, Samples
 from medic.errors import TrainingError
 from medic.models import Preprocessing
 from medic.strategies import Strategy
@@ -23,7 +23,7 @@ class Trainer:
     """
 
     model: nn.Module
-    images: Tensor
+    images: Images
     samples: Samples
     grid: Grid
     strategy: Strategy
@@ -39,7 +39,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.iteration = 0
-        self.cells: Cells = self.grid.index(self.samples.label, self.samples.domain)
+        self.cells: Cells = self.grid.index(self.samples.label, self.samples.domain, **self.samples.attributes)
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
 
     def step(self) -> float:
@@ -62,15 +62,18 @@ class Trainer:
 
     def _load(self, tasks: list[Task]) -> Step:
         """Gather, augment and normalise the images of a step."""
-        rows = gather(tasks, self.samples.indices, self.samples.label, {"domain": self.samples.domain})
-        pixels = self.images[rows.x].to(self.device).float() / 255
-        inputs = self.preprocessing(self.recipe(pixels, self.generator)).contiguous(memory_format=torch.channels_last)
+        labels = {"domain": self.samples.domain, **self.samples.attributes}
+        rows = gather(tasks, self.samples.indices, self.samples.label, labels)
+        pixels = self.images.gather(rows.x, self.device).float() / 255
+        varied = self.recipe(pixels, self.generator)
+        inputs = self.preprocessing(varied).contiguous(memory_format=torch.channels_last)
         attributes = {name: labels.to(self.device) for name, labels in rows.attributes.items()}
         return Step(inputs, rows.y.to(self.device), rows.sizes, attributes)
 
     def check_finite(self) -> None:
         """Refuse weights that are not numbers, so that no checkpoint holds them."""
-        if not all(bool(p.isfinite().all()) for p in self.model.parameters()):
+        tensors = (tensor for tensor in self.model.state_dict().values() if tensor.is_floating_point())
+        if not all(bool(tensor.isfinite().all()) for tensor in tensors):
             raise TrainingError(f"a weight became infinite or not a number at iteration {self.iteration}")
 
     def state_dict(self) -> dict[str, Any]:
@@ -96,7 +99,7 @@ class Trainer:
         self.cells.load_state_dict(state["cells"])
         self.generator.set_state(state["generator"])
         torch.set_rng_state(state["global_generators"][0])
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and len(state["global_generators"]) > 1:
             torch.cuda.set_rng_state(state["global_generators"][1], self.device)
 
     def _global_generators(self) -> list[Tensor]:

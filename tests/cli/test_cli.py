@@ -61,6 +61,7 @@ def test_train_then_evaluate(medic, short):
     assert code == 0
     assert "iteration 2: validation acc" in err
     assert re.search(r"street +medic\+\+", out)
+    assert "selected by source validation" in out
     path = out.split()[-1]
     code, out, err = medic("train", *short, "--method", "medic++")
     assert (code, "is finished" in err) == (0, True)
@@ -91,6 +92,10 @@ def test_print_config_and_overrides(medic, tmp_path):
     printed = yaml.safe_load(out)
     assert (printed["target"], printed["method"], printed["lr"]) == ("printed", "medic", 0.25)
     assert printed["known"] == ["0", "1", "2"]
+    assert yaml.safe_load(medic("train", "--lr", "0.25", "--config", str(config), "--print-config")[1])["lr"] == 0.25
+    config.write_text("target_domains: printed\nalgorithm: medic\nbatch-size: 4\nknown: [0, 1, 2]\nlr: null\n")
+    aliased = yaml.safe_load(medic("train", "--config", str(config), "--print-config")[1])
+    assert (aliased["method"], aliased["batch_size"], aliased["known"]) == ("medic", 4, ["0", "1", "2"])
     config.write_text(out)
     assert medic("train", "--config", str(config), "--print-config")[1] == out
 
@@ -152,10 +157,12 @@ def test_mistakes_are_one_line_and_exit_2(medic, arguments, message, tmp_path, m
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("targt: street\n", "unknown option '--targt', did you mean '--target'?"),
-    ("lr: fast\n", "--lr fast: expected a number"),
-    ("lr: [0.1\n", "Problems parsing config"),
-    ("- a\n- b\n", "config"),
+    ("targt: street\n", "has the unknown setting 'targt', did you mean 'target'?"),
+    ("lr: fast\n", "lr is 'fast': give a number above 0"),
+    ("lr: [0.1\n", "cannot be read: while parsing a flow sequence"),
+    ("- a\n- b\n", "does not hold settings"),
+    ("", "does not hold settings"),
+    ("iterations: 2.5\n", "iterations is 2.5: give a whole number"),
 ])  # fmt: skip
 def test_mistakes_in_a_configuration_file(medic, tmp_path, text, message):
     (tmp_path / "c.yaml").write_text(text)
@@ -194,14 +201,11 @@ def test_ctrl_c_exits_130_and_resumes(medic, short, monkeypatch):
     assert medic("train", *short, "--method", "erm")[0] == 0
 
 
-def test_demo(medic, mini_dataset, monkeypatch, tmp_path):
+def test_demo(medic, mini, monkeypatch, tmp_path):
     """The whole of it on a tenth of the images, with all targets."""
-    import dataclasses
-
     from medic.data import BENCHMARKS
 
-    bench = dataclasses.replace(BENCHMARKS["digits"], load=lambda: mini_dataset)
-    monkeypatch.setitem(BENCHMARKS, "digits", bench)
+    monkeypatch.setitem(BENCHMARKS, "digits", BENCHMARKS[mini])
     code, out, _ = medic("demo", "--all", "--iterations", "2", "--output", str(tmp_path / "demo"))
     assert code == 0
     assert len(re.findall(r"^(handwritten|printed|blended|street|average) +(erm|medic\+\+)", out, re.MULTILINE)) == 10

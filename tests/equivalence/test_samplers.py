@@ -24,7 +24,7 @@ def test_chain_keeps_confused_classes_next_to_each_other():
 def test_split_separates_confused_classes():
     """Dealt over two tasks, 0 is never with 1 and 2 never with 3."""
     sampler, generator = Adaptive(), torch.Generator().manual_seed(0)
-    sampler.load_state_dict({"confusion": PAIRS[None], "pending": [PAIRS[None]] * sampler.lag})
+    sampler.load_state_dict({"confusion": PAIRS[None], "pending": [PAIRS[None]] * sampler.lag, "seen": [0]})
     for _ in range(50):
         for task in sampler.split([0], [(0,), (1,), (2,), (3,)], 2, generator):
             assert len(set(task) & {0, 1}) == 1

@@ -20,7 +20,7 @@ def test_every_method_resolves_and_is_stable(method):
     """What resolving wrote out resolves to itself, so a run's own configuration repeats it."""
     first = resolved(method=method).config
     assert resolve(first).config == first
-    assert first.batch_size * len(first.steps and [t for s in first.steps for t in range(s)]) == 144
+    assert first.batch_size * sum(first.steps) == 144
 
 
 def test_the_methods_of_the_paper():
@@ -66,6 +66,30 @@ def test_settings_reach_what_they_are_for():
     assert plan.model.head == "shared"
 
 
+def test_adam_has_rates_of_its_own():
+    assert resolved(optimizer="adam").config.lr == 1e-3
+    assert resolved(optimizer="adam", lr=0.5).config.lr == 0.5
+
+
+def test_a_preset_keeps_what_it_says(monkeypatch):
+    from medic.methods import Method, Training
+    from medic.strategies import MultiStep
+    from medic.tasks import Grid
+
+    grid = Grid(3, 3, steps=(5, 4), separate="step", class_groups=4)
+    preset = Method("own", "", "", "", grid, MultiStep(lr=0.5), training=Training(lr=1))
+    monkeypatch.setitem(METHODS, "own", preset)
+    plan = resolved(method="own").config
+    assert (plan.steps, plan.separate, plan.class_groups, plan.inner_lr, plan.lr) == ([5, 4], "step", 4, 0.5, 1.0)
+    assert resolved(method="own", sources=["printed"]).config.steps == [1, 1, 1]
+
+
+def test_one_name_is_a_list_of_one():
+    assert resolved(sources="printed").config.sources == ["printed"]
+    assert resolved(known="0,1,2").config.known == ["0", "1", "2"]
+    assert resolved(known=[0, 1, 2]).config.known == ["0", "1", "2"]
+
+
 def test_rates_of_domainbed_follow_the_outer_rate():
     assert resolved(method="mldg-domainbed").config.inner_lr == 1e-3
     assert resolved(method="mldg-domainbed", lr=1e-4).config.inner_lr == 1e-4
@@ -87,7 +111,7 @@ def test_rates_of_domainbed_follow_the_outer_rate():
     ({"lr": 0.0}, "lr is 0.0"),
     ({"lr": -1.0}, "lr is -1.0"),
     ({"lr": float("nan")}, "lr is nan"),
-    ({"lr": "fast"}, "lr is fast"),
+    ({"lr": "fast"}, "lr is 'fast'"),
     ({"inner_lr": 0.0}, "inner_lr is 0.0"),
     ({"iterations": 0}, "iterations is 0"),
     ({"iterations": -5}, "iterations is -5"),
@@ -111,6 +135,20 @@ def test_rates_of_domainbed_follow_the_outer_rate():
     ({"schedule": "stp"}, "unknown schedule 'stp', did you mean 'step'"),
     ({"augment": "digit"}, "unknown augmentation 'digit'"),
     ({"separate": "tsk"}, "unknown separation 'tsk'"),
+    ({"steps": 0}, "0 steps cannot be made of 9 tasks"),
+    ({"steps": 1.5}, "steps 1.5: give the tasks"),
+    ({"steps": True}, "steps True"),
+    ({"method": "erm", "sampling": "adaptive"}, "sampling has no effect where classes are not split"),
+    ({"method": "fish", "class_groups": 3}, "class_groups has no effect"),
+    ({"method": "medic", "separate": "step"}, "separate has no effect on method 'medic'"),
+    ({"objective": "ce", "ova_scale": 1.0}, "ova_scale has no effect on objective 'ce'"),
+    ({"method": "mldg", "sources": ["printed"]}, "1 steps leave none for meta-training"),
+    ({"method": "mldg-domainbed", "sources": ["printed", "blended"]}, "2 steps leave none for meta-training"),
+    ({"score": "energy", "threshold": "fixed"}, "threshold 'fixed' is a probability"),
+    ({"axes": "hospital=2"}, "dataset 'digits' has no further axes"),
+    ({"axes": "hospital"}, "axes 'hospital': give names"),
+    ({"root": "somewhere"}, "dataset 'digits' is built in"),
+    ({"dataset": "pacs"}, "dataset 'pacs' needs --root"),
     ({"device": "gpu"}, "unknown device 'gpu'"),
 ])  # fmt: skip
 def test_mistakes(settings, message):

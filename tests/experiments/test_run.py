@@ -32,7 +32,7 @@ def test_the_files_of_a_run(run):
     for name in ("model.safetensors", "predictions.npz", "config.yaml"):
         assert stat.S_IMODE((run.path / name).stat().st_mode) == 0o644
     environment = json.loads((run.path / "environment.json").read_text())
-    assert environment["packages"]["torch"] == torch.__version__.split("+")[0] or environment["packages"]["torch"]
+    assert environment["packages"]["torch"] == torch.__version__
     assert len(environment["images"]) == 64
 
 
@@ -203,6 +203,102 @@ def test_a_loss_that_is_not_a_number_stops_the_run(mini, tmp_path):
     assert not (directory / "done").exists()
 
 
+def test_outputs_that_are_not_numbers_stop_the_run(mini, tmp_path):
+    """The training loss is finite, but what an evaluation sees is not."""
+    settings = {**SHORT, "batch_size": 8, "evaluate_every": 1, "iterations": 30}
+    with pytest.raises(TrainingError, match=r"at iteration \d+; the checkpoint of iteration \d+ is kept"):
+        medic.train(dataset=mini, method="erm", lr=1e6, output=str(tmp_path), **settings)
+
+
+class TestWiring:
+    """What the trainer is given is what it uses."""
+
+    def trainer(self, mini, tmp_path, **settings):
+        from medic.experiments.config import RunConfig
+        from medic.experiments.resolve import resolve
+        from medic.experiments.run import make_trainer, split_data
+
+        plan = resolve(RunConfig(dataset=mini, target="street", device="cpu", **settings))
+        dataset = plan.data.load(lambda line: None)
+        return make_trainer(plan, dataset, split_data(plan, dataset))
+
+    def test_the_schedule_sets_the_rate(self, mini, tmp_path):
+        trainer = self.trainer(mini, tmp_path, method="erm", iterations=5, batch_size=4, lr=0.1)
+        rates = []
+        for _ in range(5):
+            trainer.step()
+            rates.append(trainer.optimizer.param_groups[0]["lr"])
+        assert rates == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.01])
+
+    def test_training_images_are_augmented_and_only_those(self, mini, tmp_path):
+        trainers = [
+            self.trainer(mini, tmp_path, method="erm", batch_size=8, augment=name) for name in ("none", "digits")
+        ]
+        plain, varied = (trainer._load(trainer.grid.draw(trainer.cells, 8)[0]) for trainer in trainers)
+        assert torch.equal(plain.y, varied.y)
+        assert not torch.equal(plain.x, varied.x)
+
+    def test_clipping_limits_the_update(self, mini, tmp_path):
+        moved = []
+        for clip in (None, 1e-3):
+            trainer = self.trainer(mini, tmp_path, method="erm", batch_size=8, lr=1.0, clip_norm=clip, weight_decay=0.0)
+            before = [p.detach().clone() for p in trainer.model.parameters()]
+            trainer.step()
+            moved.append(
+                sum((p - q).pow(2).sum() for p, q in zip(trainer.model.parameters(), before, strict=True)) ** 0.5
+            )
+        assert moved[1].item() == pytest.approx(1e-3, rel=1e-2)
+        assert moved[0] > 2 * moved[1]
+
+    def test_the_grid_hears_what_the_model_said(self, mini, tmp_path):
+        trainer = self.trainer(mini, tmp_path, method="medic++", batch_size=2)
+        for _ in range(4):
+            trainer.step()
+        assert trainer.grid.sampler.confusion([0, 1, 2]) is not None
+
+    def test_seeds_and_scales_reach_their_place(self, mini, tmp_path):
+        a, b = (self.trainer(mini, tmp_path, method="medic", seed=seed, batch_size=2) for seed in (0, 1))
+        assert a.grid.seed != b.grid.seed
+        assert a.objective.forward == "task"
+        scaled = self.trainer(mini, tmp_path, method="medic", ova_scale=1.0, batch_size=2)
+        assert [trainer.objective.losses[1].scale for trainer in (a, scaled)] == [0.5, 1.0]
+
+    def test_evaluation_uses_running_statistics(self, mini, tmp_path):
+        run = medic.train(dataset=mini, method="erm", backbone="resnet10t", output=str(tmp_path), **SHORT)
+        dataset = infer_again(run, "cpu")
+        for split, (output, _) in dataset.items():
+            torch.testing.assert_close(output.logits, run.outputs(split)[0].logits)
+
+
+def test_the_best_weights_are_the_ones_that_are_kept(mini, tmp_path, monkeypatch):
+    """The first of two evaluations is made the better one; the model must be that of iteration 2, not of 4."""
+    from medic.experiments import run as module
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "select", lambda records: 0)
+        first = medic.train(dataset=mini, method="erm", output=str(tmp_path / "a"), **SHORT)
+    short = medic.train(
+        dataset=mini, method="erm", output=str(tmp_path / "b"), schedule="constant", **{**SHORT, "iterations": 2}
+    )
+    assert first.description["provenance"]["iteration"] == 2
+    for a, b in zip(first.model.parameters(), short.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_weights_count_by_content(mini, tmp_path):
+    from safetensors.torch import save_file
+
+    from medic.models import ConvNet
+
+    names = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        torch.manual_seed(seed)
+        save_file(ConvNet().state_dict(), tmp_path / f"{name}.safetensors")
+        weights = str(tmp_path / f"{name}.safetensors")
+        names.append(medic.train(dataset=mini, method="erm", weights=weights, output=str(tmp_path / "o"), **SHORT).path)
+    assert names[0] == names[1] != names[2]
+
+
 def test_a_damaged_checkpoint_is_named(mini, tmp_path, monkeypatch):
     monkeypatch.setattr(Trainer, "step", lambda self: signal.raise_signal(signal.SIGINT) or 0.0)
     settings = {"dataset": mini, "method": "erm", "output": str(tmp_path), **SHORT, "iterations": 10**6}
@@ -232,7 +328,17 @@ def test_two_processes_do_not_do_the_same_run(mini, tmp_path, monkeypatch):
 
 
 def test_nothing_is_written_for_a_mistake(mini, tmp_path):
-    for mistake in ({"backbone": "resnet5O"}, {"weights": __file__}, {"class_groups": 7}, {"lr": 0.0}):
+    mistakes = (
+        {"backbone": "resnet5O"},
+        {"backbone": "mnist-cnn"},
+        {"backbone": "vit_tiny_patch16_224"},
+        {"weights": __file__},
+        {"class_groups": 7},
+        {"lr": 0.0},
+        {"score": "energy", "threshold": "fixed"},
+        {"known": list("0123456789"), "threshold": "oracle-10"},
+    )
+    for mistake in mistakes:
         with pytest.raises(MedicError):
             medic.train(dataset=mini, method="medic++", output=str(tmp_path / "out"), **{**SHORT, **mistake})
     assert not (tmp_path / "out").exists()
@@ -275,10 +381,15 @@ class TestReading:
         with pytest.raises(MedicError, match="is not finished"):
             medic.Run(run.path)
 
-    def test_damaged(self, run):
-        (run.path / "predictions.npz").write_bytes(b"x")
-        with pytest.raises(MedicError, match=r"no readable predictions\.npz"):
-            _ = medic.Run(run.path).predictions
+    @pytest.mark.parametrize("damage", [b"", b"x", b"[]"])
+    def test_damaged(self, run, damage):
+        for name, part in (
+            ("predictions.npz", "predictions"), ("results.jsonl", "metrics"), ("model.safetensors", "model"),
+            ("model.json", "description"),
+        ):  # fmt: skip
+            (run.path / name).write_bytes(damage or (run.path / name).read_bytes()[:-30])
+            with pytest.raises(MedicError, match=r"run|weights"):
+                getattr(medic.Run(run.path), part)
 
     def test_features_on_request(self, mini, tmp_path):
         run = medic.train(dataset=mini, method="erm", output=str(tmp_path), save_features=True, **SHORT)

@@ -209,6 +209,31 @@ def test_inner_adam_state_survives_a_round_trip():
         assert torch.equal(a, b)
 
 
+def test_autocast_meets_the_moved_weights():
+    """Autocast keeps copies of the weights it has cast; an inner step must not meet those of the step before."""
+
+    def gradient(cached: bool) -> list[torch.Tensor]:
+        model = network().float()
+        taken = Grid(2, 2, steps=(2, 2), seed=5)(*(v.float() if v.is_floating_point() else v for v in batch()))
+        with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=cached):
+            MultiStep(lr=1.0)(model, taken, objective(ce))
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    torch.testing.assert_close(gradient(cached=True), gradient(cached=False))
+
+
+def test_buffers_are_restored_when_a_step_fails():
+    model = network()
+
+    def failing(model, step):
+        objective(ce)(model, step)
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        MultiStep(bn_buffers="restore")(model, steps(), failing)
+    assert model[1].num_batches_tracked == 0
+
+
 def test_weights_are_restored_when_a_step_fails():
     model = network()
     before = [p.detach().clone() for p in model.parameters()]
@@ -232,7 +257,10 @@ def test_weights_are_restored_when_a_step_fails():
         (lambda: TwoStep(second_order=True, inner="adam"), "second order"),
         (lambda: MultiStep(inner="adam", weights="last"), "stateful"),
         (lambda: MultiStep(weights="lst"), "did you mean 'last'"),
-        (lambda: TwoStep(meta_test=2)(network(), steps(), objective(ce)), "meta_test below 2"),
+        (lambda: MultiStep(inner="adma"), "did you mean 'adam'"),
+        (lambda: MultiStep(bn_buffers="kep"), "did you mean 'keep'"),
+        (lambda: TwoStep(meta_test=0), "meta_test is 0"),
+        (lambda: TwoStep(meta_test=2)(network(), steps(), objective(ce)), "none for meta-training"),
         (lambda: MultiStep(weights=(1, 2, 3))(network(), steps(), objective(ce)), "3 step weights for 2 steps"),
         (lambda: Joint()(nn.Identity(), steps(), objective(ce)), "no parameter"),
     ],

@@ -96,9 +96,29 @@ class TestBatch:
         with pytest.raises(MedicError, match="domain"):
             Grid(domains=2)(torch.arange(4), torch.arange(4))
 
-    def test_too_few_values_are_an_error(self):
+    def test_a_batch_that_lacks_a_domain_makes_fewer_tasks(self):
+        grid = Grid(3, 2)
+        with pytest.warns(UserWarning, match="2 of 3 domain splits can be made"):
+            steps = partition(grid, *full(2, 2, 1))
+        assert sum(len(step.sizes) for step in steps) == 4
+        y, domain = full(2, 2, 1)
         with pytest.raises(MedicError, match="3 domain splits need 3 domains or more, but the data has 2"):
-            partition(Grid(3, 1), *full(2, 2, 1))
+            grid.index(y, domain)
+
+    def test_no_steps_are_not_the_default(self):
+        for steps in (0, ()):
+            with pytest.raises(MedicError):
+                Grid(3, 3, steps=steps)
+
+    def test_many_values_are_checked_quickly(self):
+        hospital = torch.arange(400) % 40
+        Grid(classes=2, axes={"hospital": 2}).index(torch.arange(400) % 3, hospital=hospital)
+
+    def test_ordered_draws_nothing(self):
+        y, domain = full(3, 2, 2)
+        for seed in range(3):
+            steps = partition(Grid(3, pairing="ordered", seed=seed), y, domain)
+            assert [step.domain.unique().tolist() for step in steps] == [[0], [1], [2]]
 
 
 class TestDiagonal:
@@ -252,6 +272,34 @@ class TestDraw:
 
 
 class TestAdaptive:
+    def test_each_domain_is_split_by_its_own_confusion(self):
+        """Domain 0 confuses 0-1 and 2-3, domain 1 confuses 0-2 and 1-3: these never share a task of their domain."""
+        confused = {0: (1, 0, 3, 2), 1: (2, 3, 0, 1)}
+        y, domain = full(2, 4, 4)
+        logits = torch.zeros(len(y), 4)
+        for row, (d, c) in enumerate(zip(domain.tolist(), y.tolist(), strict=True)):
+            logits[row, confused[d][c]] = 50.0
+        grid = Grid(2, 2, sampling="adaptive")
+        for _ in range(60):
+            grid.observe(logits, y, domain)
+        for _ in range(30):
+            for step in partition(grid, y, domain):
+                for task in step.tasks():
+                    d, labels = int(task.domain[0]), set(task.y.tolist())
+                    assert not any(confused[d][c] in labels for c in labels)
+
+    def test_groups_are_split_by_the_confusion_of_their_classes(self):
+        y = torch.arange(8).repeat(8)
+        logits = torch.full((64, 8), 0.0)
+        logits[torch.arange(64), (y + 2) % 4 + 4 * (y // 4)] = 50.0  # groups {0,1}-{2,3} and {4,5}-{6,7}
+        grid = Grid(classes=2, sampling="adaptive", class_groups=4)
+        cells = grid.index(y)
+        for _ in range(60):
+            grid.observe(logits, y)
+        for _ in range(20):
+            for task in itertools.chain(*grid.draw(cells, 8)):
+                assert {group for (group,) in task.cells} in ({0, 2}, {0, 3}, {1, 2}, {1, 3})
+
     def test_lag_is_constant(self):
         """What is observed in iteration i is used from iteration i + lag on, not before."""
         grid = Grid(classes=2, sampling="adaptive")
@@ -270,6 +318,7 @@ class TestAdaptive:
         grid = Grid(classes=2, sampling="adaptive")
         for _ in range(grid.sampler.lag):
             grid.observe(torch.tensor([[9.0, 0.0, 0.0]]), torch.tensor([1]), torch.tensor([1]))
+        assert grid.sampler.confusion([])[1, 0] > 0.39  # only the domain that was seen
         confusion = grid.sampler.confusion([0, 1])
         torch.testing.assert_close(confusion[[0, 2]], torch.full((2, 3), 1 / 3, dtype=torch.float64))
         assert confusion[1, 0] > 1 / 3

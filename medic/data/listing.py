@@ -1,0 +1,113 @@
+"""Which images there are: a list of files with what is known of each, before any is opened."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from medic.errors import MedicError
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One image file: its name relative to the root, its domain and class, and further labels."""
+
+    file: Path
+    name: str
+    domain: str
+    label: str
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    held_out: bool | None = None
+    """Whether an official list or folder keeps it for validation; None where there is none."""
+
+
+@dataclass(frozen=True)
+class ImageList:
+    """N image files of some classes in some domains, sorted by domain, class and name.
+
+    `domain` and `label` (N,) are positions in `domains` and `classes`; `attributes` holds one integer label (N,) per
+    further column; `held_out` (N,) marks the official validation part, where there is one.
+    """
+
+    name: str
+    domains: tuple[str, ...]
+    classes: tuple[str, ...]
+    files: tuple[Path, ...]
+    names: tuple[str, ...]
+    domain: Tensor
+    label: Tensor
+    attributes: Mapping[str, Tensor]
+    held_out: Tensor | None
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    @classmethod
+    def of(
+        cls, name: str, entries: Iterable[Entry], domains: Sequence[str] = (), classes: Sequence[str] = ()
+    ) -> "ImageList":
+        """Collect entries; domains and classes are those found, alphabetically, unless their order is given."""
+        found = list(entries)
+        domains = tuple(domains) or tuple(sorted({entry.domain for entry in found}))
+        classes = tuple(classes) or tuple(sorted({entry.label for entry in found}))
+        domain_of = {domain: position for position, domain in enumerate(domains)}
+        class_of = {label: position for position, label in enumerate(classes)}
+        found.sort(key=lambda entry: (domain_of[entry.domain], class_of[entry.label], entry.name))
+        _check_distinct(found)
+        official = [entry.held_out for entry in found]
+        return cls(
+            name,
+            domains,
+            classes,
+            tuple(entry.file for entry in found),
+            tuple(entry.name for entry in found),
+            torch.tensor([domain_of[entry.domain] for entry in found]),
+            torch.tensor([class_of[entry.label] for entry in found]),
+            _encoded([entry.attributes for entry in found]),
+            None if None in official or not official else torch.tensor(official),
+        )
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """How many images every domain has of every class."""
+        cells = Counter(zip(self.domain.tolist(), self.label.tolist(), strict=True))
+        return {
+            domain: {label: cells[d, c] for c, label in enumerate(self.classes)}
+            for d, domain in enumerate(self.domains)
+        }
+
+    def quick_hash(self) -> str:
+        """A fingerprint of names, labels, sizes and times, for finding a cached store without reading any image."""
+        digest = hashlib.sha256("\0".join((*self.domains, *self.classes)).encode())
+        for file, name, d, c in zip(self.files, self.names, self.domain.tolist(), self.label.tolist(), strict=True):
+            try:
+                status = file.stat()
+            except OSError as error:
+                raise MedicError(f"image {file} cannot be read: {error.strerror}") from error
+            digest.update(
+                f"{name}\0{d}\0{c}\0{status.st_size}\0{status.st_mtime_ns}\n".encode(errors="surrogateescape")
+            )
+        return digest.hexdigest()
+
+
+def _check_distinct(entries: Sequence[Entry]) -> None:
+    doubled = [name for name, count in Counter(entry.name for entry in entries).items() if count > 1]
+    if doubled:
+        raise MedicError(f"image {doubled[0]} is listed {len(doubled) + 1} times or more: list every image once")
+
+
+def _encoded(rows: Sequence[Mapping[str, str]]) -> dict[str, Tensor]:
+    """Integer labels (N,) for every attribute: the numbers themselves, or positions among the sorted values."""
+    columns = list(rows[0]) if rows else []
+    encoded = {}
+    for column in columns:
+        values = [row[column] for row in rows]
+        if all(value.lstrip("-").isdecimal() for value in values):
+            encoded[column] = torch.tensor([int(value) for value in values])
+        else:
+            order = {value: position for position, value in enumerate(sorted(set(values)))}
+            encoded[column] = torch.tensor([order[value] for value in values])
+    return encoded

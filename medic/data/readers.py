@@ -1,0 +1,128 @@
+"""Readers of the ways in which people keep images: folders, lists and tables."""
+
+import csv
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+from medic.data.decode import SUFFIXES
+from medic.data.listing import Entry, ImageList
+from medic.errors import MedicError
+
+
+def walk(root: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    """Every image file below a folder with the parts of its name, in order. Links are followed, but not in circles."""
+    yield from _walk(root, (), frozenset())
+
+
+def _walk(
+    folder: Path, parts: tuple[str, ...], above: frozenset[tuple[int, int]]
+) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    try:
+        status = folder.stat()
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError as error:
+        raise MedicError(f"folder {folder} cannot be read: {error.strerror}") from error
+    identity = (status.st_dev, status.st_ino)
+    if identity in above:
+        raise MedicError(f"folder {folder} is a link that leads back to a folder above it: remove it")
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        path, named = Path(entry.path), (*parts, entry.name)
+        if entry.is_dir():
+            yield from _walk(path, named, above | {identity})
+        elif path.suffix.lower() in SUFFIXES:
+            yield path, named
+
+
+def read_folder(root: Path, name: str = "folder") -> ImageList:
+    """`root/<domain>/<class>/<image>`; an image may lie deeper below its class."""
+    check_root(root)
+    entries = []
+    for file, parts in walk(root):
+        if len(parts) < 3:
+            raise MedicError(f"image {file} is not in a domain's class: {root}/<domain>/<class>/<image> is expected")
+        entries.append(Entry(file, str(PurePosixPath(*parts)), parts[0], parts[1]))
+    if not entries:
+        raise MedicError(f"root {root} has no images: {root}/<domain>/<class>/<image> is expected")
+    return ImageList.of(name, entries)
+
+
+def read_lists(root: Path, name: str = "lists") -> ImageList:
+    """One `<domain>.txt` per domain in `root`, a line `relative/path label` per image; the label is a number."""
+    check_root(root)
+    files = sorted(root.glob("*.txt"))
+    if not files:
+        raise MedicError(f"root {root} has no lists: one <domain>.txt per domain is expected, `path label` per line")
+    entries = [
+        Entry(root / path, path, file.stem, str(label)) for file in files for path, label in list_lines(file)
+    ]  # fmt: skip
+    _check_files(entries)
+    numbers = sorted({int(entry.label) for entry in entries})
+    return ImageList.of(name, entries, classes=[str(number) for number in numbers])
+
+
+def list_lines(file: Path) -> Iterator[tuple[str, int]]:
+    """The lines of an image list: a path, which may have spaces, and a number."""
+    for number, line in enumerate(file.read_text().splitlines(), start=1):
+        path, _, label = line.strip().rpartition(" ")
+        if not line.strip():
+            continue
+        if not path or not label.lstrip("-").isdecimal():
+            raise MedicError(f"{file}, line {number}: {line.strip()!r} is not `path label` with a number as the label")
+        yield path, int(label)
+
+
+def read_table(path: Path, name: str = "table") -> ImageList:
+    """A CSV or Parquet table with the columns path, class and domain; any further column is an attribute.
+
+    Paths are relative to the table's folder.
+    """
+    if not path.is_file():
+        raise MedicError(f"table {path} does not exist: give the CSV or Parquet file itself as the root")
+    rows = _parquet_rows(path) if path.suffix.lower() == ".parquet" else _csv_rows(path)
+    entries = []
+    for number, row in enumerate(rows, start=2):
+        missing = [column for column in ("path", "class", "domain") if not row.get(column)]
+        if missing:
+            columns = ", ".join(row)
+            raise MedicError(f"{path}, row {number}: no {missing[0]!r}; it has the columns {columns}")
+        further = {column: value for column, value in row.items() if column not in ("path", "class", "domain")}
+        entries.append(Entry(path.parent / row["path"], row["path"], row["domain"], row["class"], further))
+    if not entries:
+        raise MedicError(f"table {path} has no rows")
+    _check_files(entries)
+    return ImageList.of(name, entries)
+
+
+def _csv_rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        rows = [dict(row) for row in csv.DictReader(file)]
+    for number, row in enumerate(rows, start=2):
+        if None in row or None in row.values():
+            raise MedicError(f"{path}, row {number}: it has more or fewer values than the header has columns")
+    return rows
+
+
+def _parquet_rows(path: Path) -> list[dict[str, str]]:
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise MedicError(f"{path} needs pyarrow: pip install 'medic[parquet]', or save it as CSV") from None
+    rows: list[Mapping[str, object]] = parquet.read_table(path).to_pylist()
+    return [{column: "" if value is None else str(value) for column, value in row.items()} for row in rows]
+
+
+def _check_files(entries: Sequence[Entry]) -> None:
+    missing = [entry for entry in entries if not entry.file.is_file()]
+    if missing:
+        raise MedicError(f"image {missing[0].file} does not exist, and {len(missing) - 1} more of the list do not")
+
+
+def check_root(root: Path) -> None:
+    """Say what is wrong with a root that is no folder, or an empty one."""
+    if not root.is_dir():
+        raise MedicError(f"root {root} {'is not a folder' if root.exists() else 'does not exist'}")
+    if next(root.iterdir(), None) is None:
+        raise MedicError(f"root {root} is empty")

@@ -1,6 +1,7 @@
 """The one call from Python: `medic.train(dataset="digits", target="street", method="medic++")`."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from medic.errors import MedicError, closest
@@ -17,4 +18,5 @@ def train(*, quiet: bool = False, **settings: Any) -> Run:
             nearest = closest(name, names)
             hint = f"did you mean {nearest!r}?" if nearest else "see `medic train --help`"
             raise MedicError(f"unknown setting {name!r}, {hint}")
-    return train_run(RunConfig(**settings), quiet=quiet)
+    plain: dict[str, Any] = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+    return train_run(RunConfig(**plain), quiet=quiet)

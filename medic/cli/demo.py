@@ -4,29 +4,32 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
-METHODS = ("erm", "medic++")
+COMPARED = ("erm", "medic++")
 
 
 def add_options(parser: ArgumentParser) -> None:
     """How much of it, and where to."""
-    parser.add_argument("--target", type=str, default="street", help="the domain that is never trained on")
+    parser.add_argument("--target", type=str | None, default=None, help="the domain that is never trained on [street]")
     parser.add_argument("--all", action="store_true", help="every domain as the target, one after the other")
-    parser.add_argument("--iterations", type=int, default=100, help="outer updates of each run")
-    parser.add_argument("--seed", type=int, default=0, help="root of all random draws")
+    parser.add_argument("--iterations", type=int, default=100, help="outer updates of each run [100]")
+    parser.add_argument("--seed", type=int, default=0, help="root of all random draws [0]")
     parser.add_argument("--output", type=str, default="demo", help="directory to write to")
-    parser.add_argument("--device", type=str, default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--device", type=str, default="auto", help="auto, cpu or cuda [auto]")
 
 
 def run(arguments: Namespace) -> int:
     """Train both methods with the one-vs-all head, print one table and write one page."""
     from medic.data import benchmark
+    from medic.errors import MedicError
     from medic.experiments.config import RunConfig
     from medic.experiments.resolve import resolve
     from medic.experiments.run import train
     from medic.report.page import write_page
     from medic.report.table import print_runs
 
-    targets = benchmark("digits").domains if arguments.all else (arguments.target,)
+    if arguments.all and arguments.target is not None:
+        raise MedicError("--all is every target and --target is one: give one of them")
+    targets = benchmark("digits").domains if arguments.all else (arguments.target or "street",)
     configs = [
         RunConfig(
             dataset="digits",
@@ -40,7 +43,7 @@ def run(arguments: Namespace) -> int:
             output=arguments.output,
         )
         for target in targets
-        for method in METHODS
+        for method in COMPARED
     ]
     for config in configs:
         resolve(config)  # so that a mistake is found before the first run, not before the last

@@ -12,21 +12,26 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--score", type=str | None, default=None, help="cls, bcls, max-logit or energy (all it can have)"
     )
-    parser.add_argument("--threshold", type=str, default="source", help="rule: source, fixed or oracle-10")
+    parser.add_argument(
+        "--threshold", type=str | None, default=None, help="rule: source, fixed or oracle-10 (the run's)"
+    )
     parser.add_argument("--rerun", action="store_true", help="run the model over the images again")
-    parser.add_argument("--device", type=str, default="auto", help="for --rerun: auto, cpu or cuda")
+    parser.add_argument("--device", type=str | None, default=None, help="for --rerun: auto, cpu or cuda (auto)")
     parser.add_argument("--json", action="store_true", help="print as JSON")
 
 
 def run(arguments: Namespace) -> int:
     """Print every metric of a run, a column per score."""
+    from medic.errors import MedicError
     from medic.experiments.directory import Run
     from medic.experiments.review import infer_again, review
     from medic.report.table import print_rows
 
     run = Run(arguments.run)
-    outputs = infer_again(run, arguments.device) if arguments.rerun else None
-    found = review(run, arguments.score, arguments.threshold, outputs)
+    if arguments.device is not None and not arguments.rerun:
+        raise MedicError("--device is where --rerun runs the model: give both, or neither")
+    outputs = infer_again(run, arguments.device or "auto") if arguments.rerun else None
+    found = review(run, arguments.score, arguments.threshold or run.config.threshold, outputs)
     if arguments.json:
         print(json.dumps(found, indent=2))
         return 0

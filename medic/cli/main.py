@@ -10,7 +10,7 @@ from importlib import import_module
 from jsonargparse import ArgumentParser, Namespace
 
 from medic._version import __version__
-from medic.cli.options import canonical
+from medic.cli.options import ALIASES, canonical
 from medic.errors import MedicError, TrainingError, closest
 
 COMMANDS = {
@@ -124,7 +124,7 @@ def _unknown_option(option: str, command: str) -> str:
     name = option.split("=")[0]
     parser = make_parser(command)
     import_module(f"medic.cli.{command}").add_options(parser)
-    spellings = [spelling for action in parser._actions for spelling in action.option_strings]
+    spellings = [*ALIASES, *(spelling for action in parser._actions for spelling in action.option_strings)]
     nearest = closest(name, spellings)
     hint = f"did you mean {nearest!r}?" if nearest else f"see `medic {command} --help`"
     return f"unknown option {name!r}, {hint}"

@@ -15,6 +15,7 @@ ALIASES = {
     "--source-domains": "--sources",
     "--known-classes": "--known",
     "--algorithm": "--method",
+    "--learning-rate": "--lr",
     "--output-dir": "--output",
     "--data-dir": "--root",
     "--holdout-fraction": "--holdout",

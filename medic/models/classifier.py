@@ -1,9 +1,10 @@
 """The model: a backbone with a close-set head and a one-vs-all head, separate or shared."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import Tensor, nn
 
+from medic.errors import check_choice
 from medic.models.backbones import Backbone
 from medic.outputs import Output
 
@@ -19,6 +20,7 @@ class Classifier(nn.Module):
 
     def __init__(self, backbone: Backbone, classes: int, head: Head = "separate") -> None:
         super().__init__()
+        check_choice("head", head, get_args(Head))
         self.backbone = backbone.module
         self.classes = classes
         self.close_head = _head(backbone.features, classes) if head != "shared" else None

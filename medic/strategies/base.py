@@ -1,5 +1,6 @@
 """What all strategies share: the contract, the parameters they read, and what they leave behind."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
@@ -72,6 +73,8 @@ class InnerLoop:
 
     def __post_init__(self) -> None:
         check_choice("bn_buffers", self.bn_buffers, get_args(BnBuffers))
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise MedicError(f"the inner lr is {self.lr}: give a number above 0")
 
     def check_steps(self, count: int) -> None:
         """Refuse a number of steps that the strategy cannot work with; any will do unless it says otherwise."""

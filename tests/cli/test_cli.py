@@ -143,6 +143,9 @@ TRAIN = ["train", "--target", "street"]
     (["evaluate", "gone", "--scor", "x"], "unknown option '--scor', did you mean '--score'?"),
     (["demo", "--target", "streat"], "unknown domain 'streat', did you mean 'street'?"),
     (["demo", "--iterations", "0"], "iterations is 0"),
+    (["demo", "--all", "--target", "street"], "--all is every target and --target is one"),
+    ([*TRAIN, "--steps", "0,9"], "steps 0,9: a step holds at least one of the 9 tasks"),
+    ([*TRAIN, "--lr", "0.1", "--learning-rat", "1"], "did you mean '--learning-rate'"),
 ])  # fmt: skip
 def test_mistakes_are_one_line_and_exit_2(medic, arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

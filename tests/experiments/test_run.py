@@ -21,7 +21,7 @@ SHORT = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size":
 
 @pytest.fixture
 def run(mini, tmp_path):
-    return medic.train(dataset=mini, method="medic++", output=str(tmp_path), **SHORT)
+    return medic.train(dataset=mini, method="medic++", output=tmp_path, **SHORT)
 
 
 def test_the_files_of_a_run(run):

@@ -260,6 +260,8 @@ def test_weights_are_restored_when_a_step_fails():
         (lambda: MultiStep(inner="adma"), "did you mean 'adam'"),
         (lambda: MultiStep(bn_buffers="kep"), "did you mean 'keep'"),
         (lambda: TwoStep(meta_test=0), "meta_test is 0"),
+        (lambda: MultiStep(lr=-1.0), "inner lr is -1.0"),
+        (lambda: TwoStep(lr=float("nan")), "inner lr is nan"),
         (lambda: TwoStep(meta_test=2)(network(), steps(), objective(ce)), "none for meta-training"),
         (lambda: MultiStep(weights=(1, 2, 3))(network(), steps(), objective(ce)), "3 step weights for 2 steps"),
         (lambda: Joint()(nn.Identity(), steps(), objective(ce)), "no parameter"),

@@ -19,6 +19,7 @@ COMMANDS = {
     "evaluate": "measure a finished run again, with any score and threshold",
     "methods": "list the methods and what each differs in",
     "datasets": "list the benchmarks",
+    "data": "check a dataset on disk against what it should hold, or fetch one",
 }
 
 

@@ -131,7 +131,7 @@ def _stream(listing: ImageList, size: int, needed: int, report: Report) -> Store
     """Nothing is kept, so nothing is read beforehand either: the fingerprint is that of names, sizes and times."""
 
     def decode_row(row: int) -> NDArray[np.uint8]:
-        return decode(_read(listing.files[row]), size, str(listing.files[row]))
+        return decode(read_file(listing.files[row]), size, str(listing.files[row]))
 
     report(f"{len(listing)} images of {size} px ({needed / 2**30:.2f} GiB) decoded as they are needed")
     images = Streamed(decode_row, (len(listing), 3, size, size), workers=os.cpu_count() or 1)
@@ -165,7 +165,7 @@ def _decode_all(path: Path, listing: ImageList, size: int, unique: bool) -> _Hea
     def decode_row(row: int) -> str | None:
         """Decode an image into its row; the message of one that cannot be."""
         try:
-            data = _read(listing.files[row])
+            data = read_file(listing.files[row])
             pixels[row] = decode(data, size, str(listing.files[row]))
         except BadImage as error:
             return str(error)
@@ -184,11 +184,12 @@ def _decode_all(path: Path, listing: ImageList, size: int, unique: bool) -> _Hea
     pixels.flush()
     os.truncate(path, len(kept) * 3 * size * size)
     bad = tuple(message for message in messages if message is not None)
-    hashed = _content_hash(listing, kept, contents)
+    hashed = content_hash(listing, kept, contents)
     return _Header(size, tuple(kept), bad, hashed, tuple(checksums[kept].tolist()))
 
 
-def _content_hash(listing: ImageList, kept: list[int], contents: list[bytes]) -> str:
+def content_hash(listing: ImageList, kept: list[int], contents: list[bytes]) -> str:
+    """A fingerprint of the kept images of a list: names, labels and the digests of their contents."""
     digest = hashlib.sha256("\0".join((*listing.domains, *listing.classes)).encode())
     domain, label = listing.domain.tolist(), listing.label.tolist()
     for row in kept:
@@ -207,7 +208,8 @@ def _judge(bad: tuple[str, ...], on_bad: OnBad, report: Report) -> None:
     report(f"{len(bad)} images left out: {bad[0]}{more}")
 
 
-def _read(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
+    """The bytes of an image file."""
     try:
         return path.read_bytes()
     except OSError as error:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 
 class Reporter(Protocol):
@@ -97,3 +97,30 @@ def make_reporter(title: str, start: int, iterations: int, quiet: bool) -> Repor
     if quiet:
         return Silent()
     return (Bar if sys.stderr.isatty() else Lines)(title, start, iterations)
+
+
+class Downloads:
+    """What a download says and how far it is: a bar on a terminal, a line every few seconds elsewhere."""
+
+    def __enter__(self) -> "Downloads":
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=Console(file=sys.stderr), disable=not sys.stderr.isatty())
+        self._task = self._progress.add_task("download", total=None)
+        self._last = time.monotonic()
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def say(self, line: str) -> None:
+        """Print a line above the bar."""
+        self._progress.console.print(line, highlight=False, markup=False)
+
+    def advance(self, done: int, total: int | None) -> None:
+        """Move the bar, or say now and then how far it is."""
+        self._progress.update(self._task, completed=done, total=total)
+        now = time.monotonic()
+        if self._progress.disable and now - self._last > 10:
+            self._last = now
+            self.say(f"{done / 1e6:.0f} MB" + ("" if total is None else f" of {total / 1e6:.0f}"))

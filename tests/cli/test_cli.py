@@ -48,7 +48,7 @@ def test_help_is_fast_and_needs_no_torch():
     assert best < 0.5
 
 
-@pytest.mark.parametrize("command", ["demo", "train", "evaluate", "methods", "datasets"])
+@pytest.mark.parametrize("command", ["demo", "train", "evaluate", "methods", "datasets", "data"])
 def test_every_command_has_help(medic, command):
     assert command in medic("--help")[1]
     code, out, _ = medic(command, "--help")
@@ -143,6 +143,12 @@ TRAIN = ["train", "--target", "street"]
     (["evaluate", "gone", "--scor", "x"], "unknown option '--scor', did you mean '--score'?"),
     (["demo", "--target", "streat"], "unknown domain 'streat', did you mean 'street'?"),
     (["demo", "--iterations", "0"], "iterations is 0"),
+    (["data", "chek", "pacs", "--root", "x"], "unknown action 'chek', did you mean 'check'?"),
+    (["data", "check", "pcs", "--root", "x"], "unknown dataset 'pcs', did you mean 'pacs'?"),
+    (["data", "check", "pacs"], "no root given"),
+    (["data", "check", "pacs", "--root", "gone"], "root gone does not exist"),
+    (["data", "check", "digits", "--root", "."], "is not made of image files"),
+    (["data", "check", "pacs", "--root", ".", "--url", "http://x"], "--url is an option of `medic data fetch`"),
     (["demo", "--all", "--target", "street"], "--all is every target and --target is one"),
     ([*TRAIN, "--steps", "0,9"], "steps 0,9: a step holds at least one of the 9 tasks"),
     ([*TRAIN, "--lr", "0.1", "--learning-rat", "1"], "did you mean '--learning-rate'"),
@@ -173,6 +179,25 @@ def test_mistakes_in_a_configuration_file(medic, tmp_path, text, message):
     assert code == 2
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_data_check(medic, tmp_path):
+    from PIL import Image
+
+    for index, (domain, label) in enumerate((d, c) for d in "xy" for c in ("cat", "dog")):
+        folder = tmp_path / "r" / domain / label
+        folder.mkdir(parents=True)
+        Image.new("RGB", (8, 8), (index * 20, 9, 9)).save(folder / "1.png")
+    code, out, _ = medic("data", "check", "folder", "--root", str(tmp_path / "r"))
+    assert code == 0
+    assert re.search(r"^x +2 +1 +1$", out, re.MULTILINE)
+    assert re.search(r"^images [0-9a-f]{64}$", out, re.MULTILINE)
+    (tmp_path / "r" / "x" / "cat" / "2.png").write_bytes((tmp_path / "r" / "x" / "cat" / "1.png").read_bytes())
+    (tmp_path / "r" / "x" / "cat" / "3.png").write_bytes(b"")
+    code, out, _ = medic("data", "check", "folder", "--root", str(tmp_path / "r"))
+    assert code == 1
+    assert "the same image more than once: 1\n  x/cat/1.png = x/cat/2.png" in out
+    assert re.search(r"cannot be read: 1\n  .*3.png is empty", out)
 
 
 def test_debug_shows_the_traceback(medic):

@@ -1,0 +1,77 @@
+"""`medic data check` and `medic data fetch`."""
+
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+
+SHOWN = 5
+"""How many of a kind are named before the rest is counted."""
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """What to do with which dataset."""
+    parser.add_argument("action", type=str, help="check: compare what is there with what should be; fetch: download it")
+    parser.add_argument("name", type=str, help="dataset (see `medic datasets`)")
+    parser.add_argument("--root", type=str | None, default=None, metavar="DIR", help="where the images are, or go to")
+    parser.add_argument("--url", type=str | None, default=None, help="fetch: another address to download from")
+    parser.add_argument("--archive", type=str | None, default=None, metavar="FILE", help="fetch: an archive on disk")
+
+
+def run(arguments: Namespace) -> int:
+    """Check or fetch a dataset."""
+    from medic.data import benchmark
+    from medic.errors import MedicError, check_choice
+
+    check_choice("action", arguments.action, ["check", "fetch"])
+    bench = benchmark(arguments.name)
+    if arguments.root is None:
+        raise MedicError(f"no root given: `medic data {arguments.action} {bench.name} --root DIR`")
+    if arguments.action == "fetch":
+        return _fetch(bench.name, arguments)
+    for name in ("url", "archive"):
+        if getattr(arguments, name) is not None:
+            raise MedicError(f"--{name} is an option of `medic data fetch`")
+    return _check(bench.name, Path(arguments.root))
+
+
+def _check(name: str, root: Path) -> int:
+    from medic.data import benchmark
+    from medic.data.check import check
+    from medic.report.table import print_rows
+
+    found = check(benchmark(name), root)
+    print(f"{name}: {found.place}")
+    rows = [
+        {"domain": domain, "images": str(sum(counts.values())), **{label: str(n) for label, n in counts.items()}}
+        for domain, counts in found.counts.items()
+    ]
+    if len(rows[0]) > 14:  # a column per class would not fit
+        rows = [{"domain": row["domain"], "images": row["images"]} for row in rows]
+    print_rows(rows, numeric=list(rows[0])[1:])
+    _list("not as published", found.differences)
+    _list("folders left alone", found.extra)
+    _list("cannot be read", found.bad)
+    _list("the same image more than once", [" = ".join(names) for names in found.duplicates])
+    print(f"images {found.hash}")
+    return 0 if found.fine else 1
+
+
+def _list(title: str, lines: "list[str] | tuple[str, ...]") -> None:
+    if not lines:
+        return
+    print(f"{title}: {len(lines)}")
+    for line in lines[:SHOWN]:
+        print(f"  {line}")
+    if len(lines) > SHOWN:
+        print(f"  and {len(lines) - SHOWN} more")
+
+
+def _fetch(name: str, arguments: Namespace) -> int:
+    from medic.data.fetch import fetch
+    from medic.experiments.progress import Downloads
+
+    archive = None if arguments.archive is None else Path(arguments.archive)
+    with Downloads() as report:
+        folder = fetch(name, Path(arguments.root), url=arguments.url, archive=archive, report=report)
+    print(folder)
+    return 0

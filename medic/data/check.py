@@ -1,0 +1,96 @@
+"""What a folder holds of a benchmark, against what it should hold."""
+
+import hashlib
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from medic.data.catalog import Benchmark, locate
+from medic.data.decode import BadImage, decode
+from medic.data.listing import ImageList
+from medic.data.readers import read_folder, read_lists, read_table
+from medic.data.store import content_hash, read_file
+from medic.errors import MedicError
+
+_READERS = {"folder": read_folder, "lists": read_lists, "table": read_table}
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was found: where and how it lies, images per domain and class, and everything that is not as expected."""
+
+    place: str
+    counts: dict[str, dict[str, int]]
+    differences: tuple[str, ...]
+    """Where the counts are not the published ones."""
+    extra: tuple[str, ...]
+    bad: tuple[str, ...]
+    duplicates: tuple[tuple[str, ...], ...]
+    """Images of one domain with the same contents."""
+    hash: str
+    """The fingerprint that a run records."""
+
+    @property
+    def fine(self) -> bool:
+        """Whether a run can start and has the published images."""
+        return not (self.differences or self.bad)
+
+
+def check(bench: Benchmark, root: Path) -> Check:
+    """Read every image of a benchmark, or of one's own, and compare."""
+    if bench.naming is not None:
+        found = locate(bench, root)
+        listing, extra, place = found.listing, found.extra, f"{found.layout.name} in {found.folder}"
+    elif bench.name in _READERS:
+        listing, extra, place = _READERS[bench.name](root), (), f"{bench.name} in {root}"
+    else:
+        raise MedicError(f"dataset {bench.name!r} is not made of image files: there is nothing to check")
+    contents, bad = _read_all(listing)
+    kept = [row for row, content in enumerate(contents) if content]
+    return Check(
+        place,
+        listing.counts(),
+        tuple(_differences(bench, listing)),
+        extra,
+        bad,
+        _duplicates(listing, kept, contents),
+        content_hash(listing, kept, contents),
+    )
+
+
+def _read_all(listing: ImageList) -> tuple[list[bytes], tuple[str, ...]]:
+    """The digest of every image, empty where it cannot be read, and what is wrong with those."""
+
+    def read(row: int) -> tuple[bytes, str | None]:
+        try:
+            data = read_file(listing.files[row])
+            decode(data, 32, str(listing.files[row]))
+        except BadImage as error:
+            return b"", str(error)
+        return hashlib.sha256(data).digest(), None
+
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(read, range(len(listing))))
+    return [digest for digest, _ in found], tuple(message for _, message in found if message)
+
+
+def _differences(bench: Benchmark, listing: ImageList) -> list[str]:
+    counts = listing.counts()
+    lines = []
+    for domain, expected in bench.counts.items():
+        if len(expected) == 1:
+            there = sum(counts[domain].values())
+            lines += [f"{domain}: {there} images instead of {expected[0]}"] if there != expected[0] else []
+            continue
+        for label, number in zip(bench.classes, expected, strict=True):
+            there = counts[domain][label]
+            lines += [f"{domain}/{label}: {there} images instead of {number}"] if there != number else []
+    return lines
+
+
+def _duplicates(listing: ImageList, kept: list[int], contents: list[bytes]) -> tuple[tuple[str, ...], ...]:
+    same: dict[tuple[int, bytes], list[str]] = defaultdict(list)
+    for row in kept:
+        same[int(listing.domain[row]), contents[row]].append(listing.names[row])
+    return tuple(tuple(names) for names in same.values() if len(names) > 1)

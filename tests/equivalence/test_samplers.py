@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from medic.tasks import chunks
 from medic.tasks.samplers import Adaptive, chain, group_confusion
 
 PAIRS = torch.tensor(
@@ -51,3 +52,17 @@ def test_groups_sum_blocks_and_normalise_rows():
     matrix = torch.tensor([[0.8, 0.1, 0.1], [0.2, 0.6, 0.2], [0.3, 0.3, 0.4]], dtype=torch.float64)
     grouped = group_confusion(matrix, [(0, 1), (2,)])
     torch.testing.assert_close(grouped, torch.tensor([[0.85, 0.15], [0.6, 0.4]], dtype=torch.float64))
+
+
+def test_groups_and_domain_splits_of_the_authors():
+    """65 classes in 10 groups, 345 in 20, 7 classes in 3 chunks, 5 domains in 3: larger parts first."""
+    sizes = {(n, parts): [len(chunk) for chunk in chunks(range(n), parts)] for n, parts in SIZES}
+    assert sizes == SIZES
+
+
+SIZES = {
+    (65, 10): [7] * 5 + [6] * 5,
+    (345, 20): [18] * 5 + [17] * 15,
+    (7, 3): [3, 2, 2],
+    (5, 3): [2, 2, 1],
+}

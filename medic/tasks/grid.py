@@ -17,6 +17,7 @@ from medic.tasks.samplers import SAMPLERS, Random, Sampler
 from medic.tasks.step import Step
 
 CLASS = "class"
+_REDRAWS = 100
 Pairing = Literal["random", "diagonal", "ordered"]
 Separation = Literal["task", "step"]
 
@@ -86,7 +87,7 @@ class Grid:
             raise MedicError("class_groups needs the classes of a whole dataset: draw from `index` instead")
         attributes = attributes if domain is None else {"domain": domain, **attributes}
         cells = self._index(y, attributes)
-        steps = self._deal(self._split(cells.keys))
+        steps = self._steps(cells.keys)
         return [gather([Task(task, cells.all(task)) for task in step], x, y, attributes) for step in steps]
 
     def index(self, y: Tensor, domain: Tensor | None = None, **attributes: Tensor) -> Cells:
@@ -101,8 +102,7 @@ class Grid:
     def draw(self, cells: Cells, batch_size: int) -> list[list[Task]]:
         """Draw the tasks of one iteration, step by step: `batch_size` samples each, equally from its cells."""
         return [
-            [Task(task, self._sample(cells, task, batch_size)) for task in step]
-            for step in self._deal(self._split(cells.keys))
+            [Task(task, self._sample(cells, task, batch_size)) for task in step] for step in self._steps(cells.keys)
         ]
 
     def observe(self, logits: Tensor, y: Tensor, domain: Tensor | None = None) -> None:
@@ -162,6 +162,16 @@ class Grid:
         self._groups = chunks(classes, self.class_groups)
         group_of = {label: group for group, labels in enumerate(self._groups) for label in labels}
         return torch.tensor([group_of[label] for label in y.tolist()])
+
+    def _steps(self, cells: Sequence[Cell]) -> list[list[list[Cell]]]:
+        """The tasks of every step, as lists of cells."""
+        steps = self._deal(self._split(cells))
+        for _ in range(_REDRAWS if self.pairing == "diagonal" else 0):
+            if len(steps) == len(self.sizes):
+                break
+            # A shared class split can miss the classes that a domain has, and leave a step without any task.
+            steps = self._deal(self._split(cells))
+        return steps
 
     def _split(self, cells: Sequence[Cell]) -> list[list[list[Cell]]]:
         """Split every axis: for each part of the axes before the last, the cells of its tasks."""

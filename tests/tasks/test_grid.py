@@ -139,6 +139,14 @@ class TestDiagonal:
         first, second = partition(Grid(1, 2, pairing="diagonal"), y, domain)
         assert first.sizes == second.sizes == (4,)
 
+    def test_partial_classes_leave_no_step_empty(self):
+        """Domain 0 has the classes 0 and 1, domain 1 has 2 and 3: a split that keeps them together is drawn again."""
+        domain, y = torch.tensor([(0, 0), (0, 1), (1, 2), (1, 3)] * 3).T
+        grid = Grid(2, 2, pairing="diagonal")
+        cells = grid.index(y, domain)
+        for _ in range(100):
+            assert len(grid.draw(cells, 3)) == 2
+
     def test_steps_that_are_no_diagonals(self):
         with pytest.raises(MedicError, match="diagonal"):
             Grid(2, 2, steps=(3, 1), pairing="diagonal")

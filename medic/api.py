@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from medic.errors import MedicError, closest
+from medic.errors import check_choice
 from medic.experiments.config import RunConfig
 from medic.experiments.directory import Run
 from medic.experiments.run import train as train_run
@@ -14,9 +14,6 @@ def train(*, quiet: bool = False, **settings: Any) -> Run:
     """Do a run and return it: its metrics, predictions and model. The settings are those of `medic train --help`."""
     names = [field.name for field in dataclasses.fields(RunConfig)]
     for name in settings:
-        if name not in names:
-            nearest = closest(name, names)
-            hint = f"did you mean {nearest!r}?" if nearest else "see `medic train --help`"
-            raise MedicError(f"unknown setting {name!r}, {hint}")
+        check_choice("setting", name, names)
     plain: dict[str, Any] = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
     return train_run(RunConfig(**plain), quiet=quiet)

@@ -12,6 +12,11 @@ class TrainingError(RuntimeError):
     """Training cannot go on (a loss that is not a number). The last good checkpoint is kept; exit code 1."""
 
 
+def first_line(error: Exception) -> str:
+    """What an error says, in one line."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def closest(name: str, choices: Iterable[str]) -> str | None:
     """The choice that `name` was probably meant to be, or None."""
     by_folded = {choice.lower(): choice for choice in choices}

@@ -1,8 +1,12 @@
 """`medic data check` and `medic data fetch`."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
+
+if TYPE_CHECKING:
+    from medic.data import Benchmark
 
 SHOWN = 5
 """How many of a kind are named before the rest is counted."""
@@ -31,16 +35,15 @@ def run(arguments: Namespace) -> int:
     for name in ("url", "archive"):
         if getattr(arguments, name) is not None:
             raise MedicError(f"--{name} is an option of `medic data fetch`")
-    return _check(bench.name, Path(arguments.root))
+    return _check(bench, Path(arguments.root))
 
 
-def _check(name: str, root: Path) -> int:
-    from medic.data import benchmark
+def _check(bench: "Benchmark", root: Path) -> int:
     from medic.data.check import check
     from medic.report.table import print_rows
 
-    found = check(benchmark(name), root)
-    print(f"{name}: {found.place}")
+    found = check(bench, root)
+    print(f"{bench.name}: {found.place}")
     rows = [
         {"domain": domain, "images": str(sum(counts.values())), **{label: str(n) for label, n in counts.items()}}
         for domain, counts in found.counts.items()

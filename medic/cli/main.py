@@ -11,7 +11,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from medic._version import __version__
 from medic.cli.options import ALIASES, canonical
-from medic.errors import MedicError, TrainingError, closest
+from medic.errors import MedicError, TrainingError, check_choice, closest
 
 COMMANDS = {
     "demo": "train erm and medic++ on the built-in benchmark and compare them",
@@ -62,10 +62,7 @@ def _run(given: list[str]) -> int:
         print(f"medic {__version__}")
         return 0
     name, *rest = given
-    if name not in COMMANDS:
-        nearest = closest(name, COMMANDS)
-        hint = f"did you mean {nearest!r}?" if nearest else f"choose from {', '.join(COMMANDS)}"
-        raise MedicError(f"unknown command {name!r}, {hint}")
+    check_choice("command", name, COMMANDS)
     command = import_module(f"medic.cli.{name}")
     parser = make_parser(name)
     command.add_options(parser)

@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 
 from jsonargparse import ArgumentParser, Namespace
 
-from medic.errors import MedicError, closest
+from medic.errors import check_choice
 from medic.experiments.config import RunConfig, read_yaml
 
 ALIASES = {
@@ -87,10 +87,7 @@ def _from_file(path: Path) -> dict[str, Any]:
     for key, value in read_yaml(path).items():
         (option,) = canonical([f"--{key}"])
         name = option[2:].replace("-", "_")
-        if name not in names:
-            nearest = closest(name, names)
-            hint = f"did you mean {nearest!r}?" if nearest else "see `medic train --help`"
-            raise MedicError(f"configuration {path} has the unknown setting {key!r}, {hint}")
+        check_choice(f"setting in {path}:", name, names)
         if value is not None:
             values[name] = value
     return values

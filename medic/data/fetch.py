@@ -34,6 +34,7 @@ from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
 from urllib.request import HTTPCookieProcessor, HTTPRedirectHandler, OpenerDirector, Request, build_opener
 
 from medic._version import __version__
+from medic.data.layouts import folded
 from medic.data.sources import DOWNLOADS, File, Limits, Sorting, Source, Unpacking, direct
 from medic.errors import MedicError, check_choice
 from medic.files import write_text
@@ -250,15 +251,11 @@ def _find(folder: Path, layouts: Sequence[Sequence[str]]) -> Path:
     level = [folder]
     for _ in range(_WRAPPERS):
         for candidate in level:
-            names = {_folded(path.name) for path in candidate.iterdir()}
-            if any(names.issuperset(map(_folded, layout)) for layout in layouts):
+            names = {folded(path.name) for path in candidate.iterdir()}
+            if any(names.issuperset(map(folded, layout)) for layout in layouts):
                 return candidate
         level = [child for parent in level for child in sorted(parent.iterdir()) if child.is_dir()]
     raise _Unusable(f"there are no {' or '.join(', '.join(layout) for layout in layouts)} side by side in it")
-
-
-def _folded(name: str) -> str:
-    return re.sub(r"[\s_-]", "", name).casefold()
 
 
 def _sort(folder: Path, sorting: Sorting) -> None:

@@ -1,7 +1,7 @@
 """Where decoded images live: on a GPU, in memory, in a memory map, or nowhere until they are asked for."""
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 from zlib import crc32
 
@@ -23,9 +23,6 @@ class Images(Protocol):
     def gather(self, positions: Tensor, device: torch.device) -> Tensor:
         """The uint8 images at some positions (n,), on a device: (n, channels, height, width)."""
 
-    def prefetch(self, positions: Tensor) -> None:
-        """Say which images the next `gather` will ask for."""
-
 
 class Resident:
     """Images in the memory of a device, or of the machine."""
@@ -42,9 +39,6 @@ class Resident:
         """Index the tensor."""
         # index_select copies whole images, where indexing with a tensor would go pixel by pixel.
         return self.pixels.index_select(0, positions.to(self.pixels.device)).to(device)
-
-    def prefetch(self, positions: Tensor) -> None:
-        """They are all here."""
 
 
 class Mapped:
@@ -68,12 +62,9 @@ class Mapped:
         self._checked[rows] = True
         return torch.from_numpy(gathered).to(device)
 
-    def prefetch(self, positions: Tensor) -> None:
-        """The system reads ahead by itself."""
-
 
 class Streamed:
-    """Images that are decoded each time they are asked for, in the background where they were announced."""
+    """Images that are decoded each time they are asked for, several at once."""
 
     def __init__(
         self, decode: Callable[[int], NDArray[np.uint8]], shape: tuple[int, int, int, int], workers: int
@@ -81,22 +72,10 @@ class Streamed:
         self.shape = shape
         self._decode = decode
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="decode")
-        self._coming: dict[int, Future[NDArray[np.uint8]]] = {}
 
     def gather(self, positions: Tensor, device: torch.device) -> Tensor:
-        """Wait for what was announced, and decode the rest."""
-        rows: list[int] = positions.tolist()
-        self.prefetch(positions)
-        gathered = np.stack([self._coming[row].result() for row in rows])
-        for row in rows:
-            self._coming.pop(row, None)
-        return torch.from_numpy(gathered).to(device)
-
-    def prefetch(self, positions: Tensor) -> None:
-        """Start decoding."""
-        for row in positions.tolist():
-            if row not in self._coming:
-                self._coming[row] = self._pool.submit(self._decode, row)
+        """Decode the images."""
+        return torch.from_numpy(np.stack(list(self._pool.map(self._decode, positions.tolist())))).to(device)
 
 
 def check_row(pixels: NDArray[Any], checksum: Any) -> None:

@@ -118,9 +118,10 @@ def _official(layout: Layout, folder: Path) -> set[str]:
 
 
 def _lookup(folder: str, names: Sequence[str], aliases: Mapping[str, str]) -> str | None:
-    known = {_folded(name): name for name in names} | {_folded(alias): name for alias, name in aliases.items()}
-    return known.get(_folded(folder))
+    known = {folded(name): name for name in names} | {folded(alias): name for alias, name in aliases.items()}
+    return known.get(folded(folder))
 
 
-def _folded(name: str) -> str:
+def folded(name: str) -> str:
+    """A name without what people write differently: case, spaces, underscores and hyphens."""
     return re.sub(r"[\s_-]", "", name).casefold()

@@ -11,9 +11,11 @@ from medic import openset
 from medic.data import Dataset, Problem, Samples
 from medic.errors import TrainingError
 from medic.models import Preprocessing
-from medic.openset import Threshold
 from medic.outputs import Output
 from medic.training import infer
+
+RULES = [name for name in openset.RULES if name != "hard"]
+"""The rules that a run can choose its threshold by; no method here has an output for unknown."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,10 @@ def measure_target(validation: Output, target: Output, label: Tensor, score: str
     confidence = scores[score]
     if not bool((label < 0).any()):
         return {"acc": openset.acc(confidence, prediction, label)}
-    threshold = find_threshold(validation, target, label, score, rule)
+    known: dict[str, Any] = {"validation": validation, "target": target, "label": label}
+    threshold, oracle = (openset.threshold(name, score, **known) for name in (rule, "oracle-10"))
     h = openset.hscore(confidence, prediction, label, threshold.value)
-    oracle = find_threshold(validation, target, label, score, "oracle-10")
+    areas = {name: openset.oscr(values, prediction, label) for name, values in scores.items()}
     ranked = openset.evaluate(confidence, prediction, label)
     balanced = {} if target.ova is None else _balance(target.ova, label)
     return {
@@ -83,17 +86,12 @@ def measure_target(validation: Output, target: Output, label: Tensor, score: str
         "threshold": threshold.value,
         **h._asdict(),
         "hscore/oracle-10": openset.hscore(confidence, prediction, label, oracle.value).hscore,
-        **{f"oscr/{name}": openset.oscr(values, prediction, label) for name, values in scores.items()},
-        "oscr_c": openset.oscr(scores["cls"], prediction, label),
-        **({"oscr_b": openset.oscr(scores["bcls"], prediction, label)} if "bcls" in scores else {}),
+        **{f"oscr/{name}": area for name, area in areas.items()},
+        "oscr_c": areas["cls"],
+        **({"oscr_b": areas["bcls"]} if "bcls" in areas else {}),
         **ranked,
         **balanced,
     }
-
-
-def find_threshold(validation: Output, target: Output, label: Tensor, score: str, rule: str) -> Threshold:
-    """The threshold that a rule chooses; it is shown only what it needs."""
-    return openset.threshold(rule, score, validation=validation, target=target, label=label)
 
 
 def _balance(ova: Tensor, label: Tensor) -> dict[str, float]:

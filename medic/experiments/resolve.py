@@ -13,10 +13,11 @@ from medic.data.splits import leave_one_out
 from medic.data.store import OnBad, Where
 from medic.errors import MedicError, check_choice
 from medic.experiments.config import RunConfig
+from medic.experiments.evaluation import RULES
 from medic.methods import DOMAINBED_ADAM, Method, ObjectiveName, Rate, find_method, make_objective
 from medic.models import Head
 from medic.objectives import Objective
-from medic.openset import RULES, SCORES
+from medic.openset import SCORES
 from medic.strategies import BnBuffers, InnerLoop, Strategy
 from medic.tasks import Grid, Separation
 from medic.training import OptimizerName, OptimizerSettings, RateSchedule, Schedule, derive
@@ -190,8 +191,7 @@ def _plan_model(config: RunConfig, bench: Benchmark, method: Method) -> ModelPla
     score = check_choice("score", config.score or ("cls" if objective == "ce" else "bcls"), SCORES)
     if SCORES[score].needs_ova and objective == "ce":
         raise MedicError(f"score {score!r} needs a one-vs-all head: train with --objective ce+ova")
-    rules = [name for name in RULES if name != "hard"]  # no method here has an output for unknown
-    check_choice("threshold rule", config.threshold, rules)
+    check_choice("threshold rule", config.threshold, RULES)
     if config.threshold == "fixed" and not SCORES[score].probability:
         raise MedicError(f"threshold 'fixed' is a probability and the score {score!r} is none: use cls or bcls")
     if config.weights is not None and not Path(config.weights).is_file():

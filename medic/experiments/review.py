@@ -7,10 +7,10 @@ from torch import Tensor
 
 from medic.errors import MedicError, check_choice
 from medic.experiments.directory import Run
-from medic.experiments.evaluation import measure_target
+from medic.experiments.evaluation import RULES, measure_target
 from medic.experiments.resolve import resolve
 from medic.experiments.run import split_data
-from medic.openset import RULES, SCORES
+from medic.openset import SCORES
 from medic.outputs import Output
 from medic.training import infer
 
@@ -23,7 +23,7 @@ def review(run: Run, score: str | None, rule: str, outputs: Outputs | None = Non
 
     They are computed from the run's predictions, or from `outputs`.
     """
-    check_choice("threshold rule", rule, [name for name in RULES if name != "hard"])
+    check_choice("threshold rule", rule, RULES)
     outputs = outputs or {split: run.outputs(split) for split in ("validation", "target")}
     (validation, _), (target, label) = outputs["validation"], outputs["target"]
     names = [name for name, s in SCORES.items() if target.ova is not None or not s.needs_ova]

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from medic import openset
 from medic.data import Dataset, Problem, make_problem
-from medic.errors import MedicError, TrainingError
+from medic.errors import MedicError, TrainingError, first_line
 from medic.experiments.config import RunConfig
 from medic.experiments.directory import Run, RunDirectory, run_name
-from medic.experiments.evaluation import Evaluator, find_threshold
+from medic.experiments.evaluation import Evaluator
 from medic.experiments.interrupts import Interrupts, Stopped
 from medic.experiments.progress import Reporter, make_reporter, make_sayer
 from medic.experiments.resolve import Resolved, resolve
@@ -83,7 +83,7 @@ class Session:
             infer(model, self.dataset.images, self.problem.train.indices[:1], self.trainer.preprocessing, plan.device)
         except (RuntimeError, ValueError, AssertionError, TypeError) as error:
             shape = " × ".join(map(str, self.dataset.images.shape[1:]))
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            reason = first_line(error)
             raise MedicError(f"backbone {plan.backbone!r} does not take images of {shape}: {reason}") from error
         if openset.RULES[self.config.threshold].oracle and not bool((self.problem.target.label < 0).any()):
             raise MedicError(f"threshold {self.config.threshold!r} needs unknown images, and the target has none")
@@ -215,7 +215,8 @@ class Session:
         validation = self.evaluator.infer(model, self.problem.validation)
         target = self.evaluator.infer(model, self.problem.target)
         score, config = self.plan.model.score, self.config
-        threshold = find_threshold(validation, target, self.problem.target.label, score, config.threshold)
+        label = self.problem.target.label
+        threshold = openset.threshold(config.threshold, score, validation=validation, target=target, label=label)
         self.directory.write_predictions(
             prediction_arrays(self.dataset, self.problem, {"validation": validation, "target": target},
                               score, threshold.value, config.save_features)

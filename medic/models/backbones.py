@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from medic.errors import MedicError, closest
+from medic.errors import MedicError, closest, first_line
 from medic.models.convnet import ConvNet, MnistCnn
 
 
@@ -115,13 +115,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     except pickle.UnpicklingError as error:  # it names what is not allowed, in many lines
         raise MedicError(f"weights {path} are not a plain state dict of tensors, and not loaded") from error
     except (SafetensorError, RuntimeError, OSError, EOFError, ValueError, KeyError, AttributeError) as error:
-        raise MedicError(f"weights {path} cannot be read: {_first_line(error)}") from error
+        raise MedicError(f"weights {path} cannot be read: {first_line(error)}") from error
     for key in ("state_dict", "model"):
         state = state.get(key, state) if isinstance(state, dict) else state
     if not isinstance(state, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items()):
         raise MedicError(f"weights {path} are not a state dict of tensors")
     return state
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -12,7 +12,6 @@ class ConvNet(nn.Module):
     """
 
     num_features = 256
-    input_size = (3, 32, 32)
 
     def __init__(self, in_channels: int = 3) -> None:
         super().__init__()
@@ -38,7 +37,6 @@ class MnistCnn(nn.Module):
     """
 
     num_features = 128
-    input_size = (2, 28, 28)
 
     def __init__(self, in_channels: int = 2) -> None:
         super().__init__()

@@ -166,7 +166,7 @@ def test_mistakes_are_one_line_and_exit_2(medic, arguments, message, tmp_path, m
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("targt: street\n", "has the unknown setting 'targt', did you mean 'target'?"),
+    ("targt: street\n", "c.yaml: 'targt', did you mean 'target'?"),
     ("lr: fast\n", "lr is 'fast': give a number above 0"),
     ("lr: [0.1\n", "cannot be read: while parsing a flow sequence"),
     ("- a\n- b\n", "does not hold settings"),

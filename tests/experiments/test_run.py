@@ -230,7 +230,7 @@ class TestWiring:
             rates.append(trainer.optimizer.param_groups[0]["lr"])
         assert rates == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.01])
 
-    def test_training_images_are_augmented_and_only_those(self, mini, tmp_path):
+    def test_training_images_are_augmented(self, mini, tmp_path):
         trainers = [
             self.trainer(mini, tmp_path, method="erm", batch_size=8, augment=name) for name in ("none", "digits")
         ]

@@ -19,8 +19,8 @@ from urllib.request import Request
 
 import pytest
 
-from medic.data import fetch as module
-from medic.data.fetch import RECORDS, fetch
+from medic.data import download, unpack
+from medic.data.fetch import RECORDS, fetch, given
 from medic.data.sources import DOWNLOADS, Checksum, Download, File, Limits, Sorting, Source, direct, drive
 from medic.errors import MedicError
 
@@ -110,9 +110,10 @@ class Site:
 @pytest.fixture
 def site(monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(module, "PAUSE", 0.0)
-    monkeypatch.setattr(module, "TIMEOUT", 5.0)
-    monkeypatch.setattr(module, "_CHUNK", 4096)
+    monkeypatch.setattr(download, "PAUSE", 0.0)
+    monkeypatch.setattr(download, "TIMEOUT", 5.0)
+    monkeypatch.setattr(download, "_CHUNK", 4096)
+    monkeypatch.setattr(unpack, "_CHUNK", 4096)
     site = Site()
     yield site
     site.close()
@@ -337,8 +338,8 @@ def test_redirections(site, toy, tmp_path):
     assert len(site.requests) == 1 + 5
     toy(source(here))
     assert tree(fetch("toy", tmp_path)) == TREE
-    with pytest.raises(module._Unusable, match="from https to http://b"):
-        module._Redirects().redirect_request(Request("https://a/x"), None, 302, "", {}, "http://b/x")
+    with pytest.raises(unpack.Unusable, match="from https to http://b"):
+        download._Redirects().redirect_request(Request("https://a/x"), None, 302, "", {}, "http://b/x")
 
 
 def test_no_more_than_the_limit_is_downloaded(site, toy, tmp_path):
@@ -450,7 +451,7 @@ LINK = '<html><a id="uc-download-link" href="/uc?export=download&amp;confirm=AbC
     ],
 )
 def test_drive_is_told_that_we_are_sure(site, toy, tmp_path, monkeypatch, page, path):
-    monkeypatch.setattr(module, "DRIVE_HOSTS", frozenset({"127.0.0.1"}))
+    monkeypatch.setattr(download, "DRIVE_HOSTS", frozenset({"127.0.0.1"}))
     cookie = {"Set-Cookie": "download_warning_1=token; Path=/"}
     url = site.put("/uc?export=download&id=ID", page.encode(), type="text/html", headers=cookie)
     site.put(path, PACKED, cuts=[20_000])
@@ -463,7 +464,7 @@ def test_drive_is_told_that_we_are_sure(site, toy, tmp_path, monkeypatch, page, 
 
 @pytest.mark.parametrize("page", [FORM.format(action="http://elsewhere.invalid/x"), FORM.format(action="/uc?id=1")])
 def test_drive_is_not_followed_elsewhere_or_in_circles(site, toy, tmp_path, monkeypatch, page):
-    monkeypatch.setattr(module, "DRIVE_HOSTS", frozenset({"127.0.0.1"}))
+    monkeypatch.setattr(download, "DRIVE_HOSTS", frozenset({"127.0.0.1"}))
     toy(source(site.put("/uc?id=1", page.encode(), type="text/html")))
     site.put("/uc?id=ID&confirm=t%26t", page.encode(), type="text/html")
     refused(lambda: fetch("toy", tmp_path), "a web page came instead of a file ('Google Drive - Virus scan warning')")
@@ -471,7 +472,7 @@ def test_drive_is_not_followed_elsewhere_or_in_circles(site, toy, tmp_path, monk
 
 
 def test_drive_asks_nothing_about_a_small_file(site, toy, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "DRIVE_HOSTS", frozenset({"127.0.0.1"}))
+    monkeypatch.setattr(download, "DRIVE_HOSTS", frozenset({"127.0.0.1"}))
     toy(source(site.put("/uc?id=1", PACKED)))
     assert tree(fetch("toy", tmp_path)) == TREE
 
@@ -502,7 +503,7 @@ def test_a_url_of_ones_own(site, toy, tmp_path):
     assert tree(fetch("toy", tmp_path, url=url)) == TREE
     assert below(tmp_path) == ["toy"]
     assert list(records(tmp_path)["checksums"]) == [url]
-    assert module._given("https://drive.google.com/file/d/A/view").files[0].url == drive("A")
+    assert given("https://drive.google.com/file/d/A/view").files[0].url == drive("A")
 
 
 TWO = {"a/x": b"", "b/x": b""}
@@ -556,7 +557,7 @@ def test_hostile_archives_leave_nothing(toy, tmp_path, name):
 def test_bombs_are_stopped_while_they_go_off(toy, tmp_path, pack, monkeypatch):
     toy(limits=Limits(size=1 << 30, files=50))
     written = []
-    monkeypatch.setattr(module._Meter, "add", _spied(module._Meter.add, written))
+    monkeypatch.setattr(unpack.Meter, "add", _spied(unpack.Meter.add, written))
     archive = tmp_path / "bomb"
     archive.write_bytes(pack({"a/x": bytes(30 << 20)}))
     refused(lambda: fetch("toy", tmp_path / "root", archive=archive), "more than 100 times as large as it is")
@@ -616,7 +617,7 @@ def test_stopped_while_unpacking(site, toy, tmp_path, monkeypatch):
         return pieces[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_piece", stop)
+        patch.setattr(unpack, "_piece", stop)
         with pytest.raises(KeyboardInterrupt):
             fetch("toy", tmp_path)
     (part,) = below(tmp_path)
@@ -630,7 +631,7 @@ def test_killed_while_unpacking(toy, tmp_path):
     archive.write_bytes(PACKED)
     child = os.fork()
     if not child:
-        module._piece = lambda stream: os.kill(os.getpid(), signal.SIGKILL)
+        unpack._piece = lambda stream: os.kill(os.getpid(), signal.SIGKILL)
         try:
             fetch("toy", root, archive=archive)
         finally:
@@ -744,10 +745,10 @@ def test_camera_traps_with_bad_annotations(traps, tmp_path, changes, words):
 def test_the_published_sources():
     assert list(DOWNLOADS) == ["pacs", "office-home", "vlcs", "terra-incognita", "domainnet", "digits-dg", "cmnist"]
     endings = {"zip": (".zip",), "tar.gz": (".tar.gz", ".tgz"), "gz": (".gz",), "plain": (".txt",)}
-    for download in DOWNLOADS.values():
-        assert len(download.sources) >= 2
-        assert all(download.layouts)
-        files = [file for one in download.sources for file in one.files]
+    for entry in DOWNLOADS.values():
+        assert len(entry.sources) >= 2
+        assert all(entry.layouts)
+        files = [file for one in entry.sources for file in one.files]
         assert len({file.url for file in files}) == len(files)
         for file in files:
             assert file.url.startswith(("https://", "http://csr.bu.edu/", "http://yann.lecun.com/"))

@@ -59,6 +59,8 @@ class Ready:
 @pytest.fixture
 def mini(mini_dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a benchmark of 400 images, on which a run takes a second."""
-    bench = dataclasses.replace(BENCHMARKS["digits"], name="mini", open=lambda *_: Ready(mini_dataset))
+    bench = dataclasses.replace(
+        BENCHMARKS["digits"], name="mini", split="mini-6-4", open=lambda *_: Ready(mini_dataset)
+    )
     monkeypatch.setitem(BENCHMARKS, "mini", bench)
     return "mini"

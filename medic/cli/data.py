@@ -28,17 +28,17 @@ def run(arguments: Namespace) -> int:
 
     check_choice("action", arguments.action, ["check", "fetch"])
     bench = benchmark(arguments.name)
-    if arguments.root is None:
-        raise MedicError(f"no root given: `medic data {arguments.action} {bench.name} --root DIR`")
     if arguments.action == "fetch":
+        if arguments.root is None:
+            raise MedicError(f"no root given: `medic data fetch {bench.name} --root DIR`")
         return _fetch(bench.name, arguments)
     for name in ("url", "archive"):
         if getattr(arguments, name) is not None:
             raise MedicError(f"--{name} is an option of `medic data fetch`")
-    return _check(bench, Path(arguments.root))
+    return _check(bench, None if arguments.root is None else Path(arguments.root))
 
 
-def _check(bench: "Benchmark", root: Path) -> int:
+def _check(bench: "Benchmark", root: Path | None) -> int:
     from medic.data.check import check
     from medic.report.table import print_rows
 

@@ -5,6 +5,9 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
+BY_DOMAIN = ("acc", "hscore", "oscr", "auroc")
+"""What is shown of each target, and of the unknown classes in the source domains."""
+
 
 def add_options(parser: ArgumentParser) -> None:
     """Which run, and how to measure it."""
@@ -35,9 +38,17 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         print(json.dumps(found, indent=2))
         return 0
-    metrics = dict.fromkeys(name for values in found.values() for name in values)
-    rows = [{"metric": m, **{score: _shown(values.get(m)) for score, values in found.items()}} for m in metrics]
+    targets = {score: values["target"] for score, values in found.items()}
+    # A key with a slash names another score or rule than the column's.
+    metrics = dict.fromkeys(name for values in targets.values() for name in values if "/" not in name)
+    rows = [{"metric": m, **{score: _shown(values.get(m)) for score, values in targets.items()}} for m in metrics]
     print_rows(rows, numeric=list(found))
+    for score, values in found.items():
+        parts = {**values["targets"], **({"(sources)": values["source"]} if "source" in values else {})}
+        if len(parts) > 1:
+            print(f"\nby domain, {score}:")
+            shown = [{"domain": d, **{m: _shown(part.get(m)) for m in BY_DOMAIN}} for d, part in parts.items()]
+            print_rows(shown, numeric=BY_DOMAIN)
     return 0
 
 

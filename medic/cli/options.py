@@ -23,7 +23,9 @@ ALIASES = {
 """Spellings of other codebases. Underscores are taken for hyphens too."""
 
 
-WRITTEN = ("steps", "axes")
+LISTED = ("target", "sources", "known", "unknown", "partial")
+"""Settings of several names, which an option has as `a b c` or `a,b,c`."""
+WRITTEN = ("steps", "axes", "augment")
 """Settings that a file may have as a list or a mapping, and an option as 3,3,3 or hospital=2,year=3."""
 
 
@@ -48,7 +50,7 @@ def add_run_options(parser: ArgumentParser) -> None:
         settings: dict[str, Any] = {"default": field.default, "metavar": _metavar(field.name)}
         if types[field.name] is bool:
             settings = {"action": "store_true"}
-        elif types[field.name] == list[str] | None:
+        elif field.name in LISTED:
             settings |= {"type": str, "nargs": "*"}
         elif field.name in WRITTEN:
             settings |= {"type": Any}

@@ -20,9 +20,9 @@ def run(arguments: Namespace) -> int:
     if arguments.print_config:
         print(resolve(config).config.to_yaml(), end="")
         return 0
-    from medic.report.table import print_runs
+    from medic.report.table import print_run
 
     run = train(config)
-    print_runs([run])
+    print_run(run)
     print(f"of iteration {run.description['provenance']['iteration']}, selected by source validation: {run.path}")
     return 0

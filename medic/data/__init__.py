@@ -1,24 +1,34 @@
 """Data: benchmarks by name, one's own images, splits, augmentation."""
 
-from medic.data.augment import RECIPES, Recipe
+from medic.data.augment import RECIPES, Recipe, describe_recipe, make_recipe
 from medic.data.catalog import BENCHMARKS, Benchmark, benchmark
+from medic.data.classes import ClassSplit, listed_split, named_split
 from medic.data.dataset import Dataset, Opened, Storage
+from medic.data.holdout import Parts, make_parts
 from medic.data.images import Images, Resident
-from medic.data.splits import UNKNOWN, Problem, Samples, make_problem
+from medic.data.problem import UNKNOWN, Problem, Samples, choose_domains, make_problem
 
 __all__ = [
     "BENCHMARKS",
     "RECIPES",
     "UNKNOWN",
     "Benchmark",
+    "ClassSplit",
     "Dataset",
     "Images",
     "Opened",
+    "Parts",
     "Problem",
     "Recipe",
     "Resident",
     "Samples",
     "Storage",
     "benchmark",
+    "choose_domains",
+    "describe_recipe",
+    "listed_split",
+    "make_parts",
     "make_problem",
+    "make_recipe",
+    "named_split",
 ]

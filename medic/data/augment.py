@@ -5,13 +5,15 @@ arithmetic that neither asks the device for a value nor makes a tensor anywhere 
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from medic.errors import MedicError
+from medic.errors import MedicError, check_choice
 
 _ATTEMPTS = 10  # at a crop that fits into the image, as torchvision makes them
 _RED, _GREEN, _BLUE = 0.299, 0.587, 0.114  # the weights of luma that image libraries use
@@ -43,21 +45,28 @@ class Recipe:
             if not 0 <= probability <= 1:
                 raise MedicError(f"{name} is {probability}, but is a probability")
 
-    def __call__(self, pixels: Tensor, generator: torch.Generator, size: int | None = None) -> Tensor:
+    def __call__(
+        self, pixels: Tensor, generator: torch.Generator, size: int | None = None, frames: Tensor | None = None
+    ) -> Tensor:
         """Vary float pixels in [0, 1] of shape (N, 3, H, W), and make them `size` x `size` if that is given."""
         count, _, height, width = pixels.shape
-        return self.apply(pixels, self.draw(count, height, width, generator).to(pixels.device), size)
+        return self.apply(pixels, self.draw(count, height, width, generator, frames).to(pixels.device), size)
 
-    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Tensor:
+    def draw(
+        self, count: int, height: int, width: int, generator: torch.Generator, frames: Tensor | None = None
+    ) -> Tensor:
         """The random part: a row for each of `count` images of height x width, on the host, shape (count, 10).
 
         Top, left, height and width of the crop in whole pixels; 1 to mirror; the factors of brightness, contrast and
-        saturation, the turn of hue; 1 to lose the colours.
+        saturation, the turn of hue; 1 to lose the colours. Where images were squashed, `frames` (count, 2) are the
+        heights and widths that they had: the crops have the shapes that crops of those would have.
         """
         uniform = torch.rand(count, 2 * _ATTEMPTS + 8, dtype=torch.float64, generator=generator)
         crop, flip, factors, grey = uniform.split((2 * _ATTEMPTS + 2, 1, 4, 1), dim=1)
         factors = self.jitter * (2 * factors - 1) + torch.tensor([1, 1, 1, 0])
-        return torch.cat((self._boxes(crop, height, width), flip < self.flip, factors, grey < self.grey), 1).float()
+        shape = torch.tensor([height, width]).expand(count, 2)
+        boxes = self._boxes(crop, shape) if frames is None else _squashed(self._boxes(crop, frames), frames, shape)
+        return torch.cat((boxes, flip < self.flip, factors, grey < self.grey), 1).float()
 
     def apply(self, pixels: Tensor, draws: Tensor, size: int | None = None) -> Tensor:
         """Vary pixels (N, 3, H, W) as `draws` (N, 10), on the same device, says. The pixels given stay as they are."""
@@ -74,24 +83,24 @@ class Recipe:
             pixels = torch.lerp(pixels, _luma(pixels), _per_image(grey))
         return pixels
 
-    def _boxes(self, uniform: Tensor, height: int, width: int) -> Tensor:
-        """Crops (N, 4) from uniform numbers (N, 2 * attempts + 2), by the rules of torchvision's RandomResizedCrop.
+    def _boxes(self, uniform: Tensor, frames: Tensor) -> Tensor:
+        """Crops (N, 4) of images of the heights and widths `frames` (N, 2), by the rules of torchvision.
 
-        The first attempt that fits is taken and goes anywhere; if none does, the largest crop of an allowed shape is
-        taken from the middle.
+        `uniform` (N, 2 * attempts + 2) are random numbers. The first attempt that fits is taken and goes anywhere; if
+        none does, the largest crop of an allowed shape is taken from the middle.
         """
-        frame = torch.tensor([height, width])
         if self.scale is None:
-            return torch.cat((torch.zeros_like(frame), frame)).expand(len(uniform), 4)
+            return torch.cat((torch.zeros_like(frames), frames), dim=1)
         share, shape, place = uniform.split((_ATTEMPTS, _ATTEMPTS, 2), dim=1)
-        area = height * width * _between(self.scale[0], self.scale[1], share)
+        area = frames.prod(1, keepdim=True) * _between(self.scale[0], self.scale[1], share)
         ratio = _between(math.log(self.ratio[0]), math.log(self.ratio[1]), shape).exp()
         tried = torch.stack((area / ratio, area * ratio), dim=2).sqrt().round()  # (N, attempts, 2)
-        fallback = (min(height, round(width / self.ratio[0])), min(width, round(height * self.ratio[1])))
-        tried = torch.cat((tried, tried.new_tensor(fallback).expand(len(tried), 1, 2)), dim=1)
-        first = ((tried > 0) & (tried <= frame)).all(2).byte().argmax(1)  # the fallback always fits
+        longest = torch.stack((frames[:, 1] / self.ratio[0], frames[:, 0] * self.ratio[1]), dim=1).round()
+        tried = torch.cat((tried, longest.minimum(frames)[:, None]), dim=1)
+        first = ((tried > 0) & (tried <= frames[:, None])).all(2).byte().argmax(1)  # the last one always fits
         sides = tried[torch.arange(len(tried)), first]
-        corner = torch.where((first < _ATTEMPTS)[:, None], place * (frame - sides + 1), (frame - sides) / 2).floor()
+        anywhere = (place * (frames - sides + 1)).floor()
+        corner = torch.where((first < _ATTEMPTS)[:, None], anywhere, ((frames - sides) / 2).floor())
         return torch.cat((corner, sides), dim=1)
 
 
@@ -101,6 +110,54 @@ RECIPES: dict[str, Recipe] = {
     "digits": Recipe(jitter=0.4, grey=0.1),
     "none": Recipe(),
 }
+
+
+def make_recipe(value: str | Mapping[str, Any]) -> Recipe:
+    """A recipe by name, by numbers, `scale=0.8:1,flip=0.5,jitter=0.4,grey=0.1`, or both, `medic,jitter=0.2`."""
+    numbers: dict[str, Any] = {}
+    recipe = Recipe()
+    if isinstance(value, Mapping):
+        numbers = dict(value)
+    else:
+        for position, part in enumerate(value.split(",")):
+            name, equals, number = part.partition("=")
+            if equals:
+                numbers[name] = number
+            elif position == 0:
+                recipe = RECIPES[check_choice("augmentation", name, RECIPES)]
+            else:
+                raise MedicError(f"augmentation {value!r}: {part!r} is not a number by name, as in jitter=0.4")
+    for name in numbers:
+        check_choice("number of an augmentation", name, [field.name for field in fields(Recipe)])
+    parsed: dict[str, Any] = {name: _number(name, given) for name, given in numbers.items()}
+    return replace(recipe, **parsed)
+
+
+def _number(name: str, given: Any) -> float | tuple[float, ...]:
+    """A number, or for a range its two ends: `0.8:1`, or a list."""
+    ends = given.split(":") if isinstance(given, str) else given if isinstance(given, Sequence) else [given]
+    try:
+        values = tuple(float(end) for end in ends)
+    except (TypeError, ValueError):
+        values = ()
+    wanted = 2 if name in ("scale", "ratio") else 1
+    if len(values) != wanted:
+        example = "a range, as in 0.8:1" if wanted == 2 else "a number, as in 0.4"
+        raise MedicError(f"augmentation {name}={given}: give {example}")
+    return values if wanted == 2 else values[0]
+
+
+def describe_recipe(recipe: Recipe) -> str:
+    """The name of a recipe, or its numbers, so that `make_recipe` gives it back."""
+    for name, known in RECIPES.items():
+        if recipe == known:
+            return name
+    values = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
+    changed = {name: value for name, value in values.items() if value != getattr(Recipe(), name)}
+    return ",".join(
+        f"{name}={':'.join(map(repr, value)) if isinstance(value, tuple) else repr(value)}"
+        for name, value in changed.items()
+    )
 
 
 def resample(pixels: Tensor, box: Tensor, flip: Tensor, shape: tuple[int, int]) -> Tensor:
@@ -193,6 +250,14 @@ def _luma(pixels: Tensor) -> Tensor:
     """(N, 3, H, W) → (N, 1, H, W)."""
     red, green, blue = pixels.split(1, dim=1)
     return torch.mul(red, _RED).add_(green, alpha=_GREEN).add_(blue, alpha=_BLUE)
+
+
+def _squashed(boxes: Tensor, frames: Tensor, shape: Tensor) -> Tensor:
+    """Crops (N, 4) of images of height and width `frames` (N, 2) as whole pixels of what they were squashed to."""
+    scale = shape / frames
+    start, end = (boxes[:, :2] * scale).round(), (boxes.unflatten(1, (2, 2)).sum(1) * scale).round()
+    start = start.minimum(shape - 1)
+    return torch.cat((start, (end - start).clamp(min=1)), dim=1)
 
 
 def _between(low: float, high: float, uniform: Tensor) -> Tensor:

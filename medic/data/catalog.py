@@ -10,6 +10,7 @@ from medic.data import cmnist, digits
 from medic.data.cache import Arrays, cached
 from medic.data.dataset import Built, Drawn, Listed, Opened
 from medic.data.layouts import Found, Layout, Naming, find, missing_domains
+from medic.data.listing import Part
 from medic.data.readers import read_folder, read_lists, read_table
 from medic.errors import MedicError, check_choice
 
@@ -26,15 +27,17 @@ class Benchmark:
     open: Callable[["Benchmark", Path | None, int], Opened]
     domains: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
-    known: int | None = None
-    """How many classes, in order, are known; None for all."""
-    image_size: int = 224
-    """The side of an image in pixels."""
+    split: str | None = None
+    """The paper's split into known and unknown classes, by name; None where all are known."""
+    image_size: int | None = None
+    """The side of an image in pixels; None for what the backbone wants."""
     backbone: str = "resnet50"
     augment: str = "medic"
     lr: float = 1.8e-3
     """The rate of outer SGD on the mean task risk: the paper's ε·α·t."""
     counts: Counts = field(default_factory=dict)
+    images: int | None = None
+    """Images in all, where only this is published."""
     layouts: tuple[Layout, ...] = ()
     naming: Naming | None = None
     dropped: frozenset[str] = frozenset()
@@ -43,7 +46,8 @@ class Benchmark:
     """Whether images that occur twice in a domain are left out."""
 
 
-def _needs_root(bench: Benchmark, root: Path | None) -> Path:
+def needs_root(bench: Benchmark, root: Path | None) -> Path:
+    """The root that was given, or an error that asks for it."""
     if root is None:
         raise MedicError(f"dataset {bench.name!r} needs --root, the folder that its images are in")
     return root
@@ -63,23 +67,23 @@ def locate(bench: Benchmark, root: Path) -> Found:
 
 
 def _open_files(bench: Benchmark, root: Path | None, seed: int) -> Opened:
-    return Listed(locate(bench, _needs_root(bench, root)).listing, bench.unique)
+    return Listed(locate(bench, needs_root(bench, root)).listing, bench.unique)
 
 
 def _open_folder(bench: Benchmark, root: Path | None, seed: int) -> Opened:
-    return Listed(read_folder(_needs_root(bench, root)))
+    return Listed(read_folder(needs_root(bench, root)))
 
 
 def _open_lists(bench: Benchmark, root: Path | None, seed: int) -> Opened:
-    return Listed(read_lists(_needs_root(bench, root)))
+    return Listed(read_lists(needs_root(bench, root)))
 
 
 def _open_table(bench: Benchmark, root: Path | None, seed: int) -> Opened:
-    return Listed(read_table(_needs_root(bench, root)))
+    return Listed(read_table(needs_root(bench, root)))
 
 
 def _open_cmnist(bench: Benchmark, root: Path | None, seed: int) -> Opened:
-    place = _needs_root(bench, root)
+    place = needs_root(bench, root)
     return Built(bench.name, bench.domains, bench.classes, lambda: Drawn(*cmnist.build(place, seed)))
 
 
@@ -109,6 +113,14 @@ _PACS = Naming(
     ("art_painting", "cartoon", "photo", "sketch"),
     ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"),
 )
+_PACS_LISTS: Mapping[Part, tuple[str, ...]] = {
+    "val": (
+        "../splits/*_crossval_kfold.txt",
+        "splits/*_crossval_kfold.txt",
+        "../PACS_list/crossval/*_crossval_kfold.txt",
+        "PACS_list/crossval/*_crossval_kfold.txt",
+    )
+}
 _VLCS = Naming(
     ("Caltech101", "LabelMe", "SUN09", "VOC2007"),
     ("bird", "car", "chair", "dog", "person"),
@@ -141,7 +153,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             _open_digits,
             digits.DOMAINS,
             digits.CLASSES,
-            known=6,
+            split="digits-6-4",
             image_size=digits.SIZE,
             backbone="convnet",
             augment="digits",
@@ -154,7 +166,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             _open_files,
             _PACS.domains,
             _PACS.classes,
-            known=6,
+            split="pacs-6-1",
             counts={
                 "art_painting": (379, 255, 285, 184, 201, 295, 449),
                 "cartoon": (389, 457, 346, 135, 324, 288, 405),
@@ -162,8 +174,8 @@ BENCHMARKS: dict[str, Benchmark] = {
                 "sketch": (772, 740, 753, 608, 816, 80, 160),
             },
             layouts=(
-                Layout("folders", ("PACS", "pacs")),
-                Layout("images and lists", ("pacs/images", "images"), lists=("../splits/*_crossval_kfold.txt",)),
+                Layout("folders", ("PACS", "pacs"), lists=_PACS_LISTS),
+                Layout("images and lists", ("pacs/images", "images"), lists=_PACS_LISTS),
             ),
             naming=_PACS,
             dropped=frozenset({"sketch/dog/n02103406_4068-1.png"}),
@@ -174,10 +186,14 @@ BENCHMARKS: dict[str, Benchmark] = {
             _open_files,
             _OFFICE_HOME.domains,
             _OFFICE_HOME.classes,
-            known=40,
+            split="officehome-40-25",
             counts={"Art": (2427,), "Clipart": (4365,), "Product": (4439,), "Real World": (4357,)},
             layouts=(
-                Layout("folders", ("office_home", "OfficeHome", "OfficeHomeDataset_10072016")),
+                Layout(
+                    "folders",
+                    ("office_home", "OfficeHome", "OfficeHomeDataset_10072016"),
+                    lists={"val": ("../OfficeHome_list/crossval/*_val.txt", "OfficeHome_list/crossval/*_val.txt")},
+                ),
                 Layout("train and val folders", ("office_home_dg",), split=True),
             ),
             naming=_OFFICE_HOME,
@@ -208,7 +224,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             _TERRA.domains,
             _TERRA.classes,
             lr=9e-4,
-            counts={},
+            images=24788,
             layouts=(Layout("folders", ("terra_incognita", "terra-incognita")),),
             naming=_TERRA,
         ),
@@ -217,7 +233,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             "345 classes in six styles",
             _open_files,
             _DOMAINNET.domains,
-            known=100,
+            split="domainnet-100-245",
             lr=9e-4,
             counts={
                 "clipart": (48129,),
@@ -227,7 +243,13 @@ BENCHMARKS: dict[str, Benchmark] = {
                 "real": (172947,),
                 "sketch": (69128,),
             },
-            layouts=(Layout("folders", ("domain_net", "domainnet", "DomainNet")),),
+            layouts=(
+                Layout(
+                    "folders",
+                    ("domain_net", "domainnet", "DomainNet"),
+                    lists={"test": ("*_test.txt", "splits/*_test.txt")},
+                ),
+            ),
             naming=_DOMAINNET,
             unique=True,
         ),
@@ -237,7 +259,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             _open_files,
             _DIGITS_DG.domains,
             _DIGITS_DG.classes,
-            known=6,
+            split="digitsdg-6-4",
             image_size=32,
             backbone="convnet",
             augment="digits",
@@ -259,6 +281,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             backbone="mnist-cnn",
             augment="none",
             lr=4e-3,
+            images=70_000,
         ),
         Benchmark("folder", "your own images: ROOT/<domain>/<class>/<image>", _open_folder),
         Benchmark("lists", "your own images: ROOT/<domain>.txt with a line `path label` for each", _open_lists),

@@ -6,14 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from medic.data.catalog import Benchmark, locate
+from medic.data.catalog import Benchmark, locate, needs_root
+from medic.data.dataset import Listed, Storage
 from medic.data.decode import BadImage, decode
-from medic.data.listing import ImageList
-from medic.data.readers import read_folder, read_lists, read_table
-from medic.data.store import content_hash, read_file
-from medic.errors import MedicError
-
-_READERS = {"folder": read_folder, "lists": read_lists, "table": read_table}
+from medic.data.listing import ImageList, cell_counts
+from medic.data.store import content_hash, distinct, read_file
 
 
 @dataclass(frozen=True)
@@ -37,25 +34,31 @@ class Check:
         return not (self.differences or self.bad)
 
 
-def check(bench: Benchmark, root: Path) -> Check:
+def check(bench: Benchmark, root: Path | None) -> Check:
     """Read every image of a benchmark, or of one's own, and compare."""
     if bench.naming is not None:
-        found = locate(bench, root)
-        listing, extra, place = found.listing, found.extra, f"{found.layout.name} in {found.folder}"
-    elif bench.name in _READERS:
-        listing, extra, place = _READERS[bench.name](root), (), f"{bench.name} in {root}"
-    else:
-        raise MedicError(f"dataset {bench.name!r} is not made of image files: there is nothing to check")
+        found = locate(bench, needs_root(bench, root))
+        return _check_files(bench, found.listing, f"{found.layout.name} in {found.folder}", found.extra)
+    opened, place = bench.open(bench, root, 0), bench.name if root is None else f"{bench.name} in {root}"
+    if isinstance(opened, Listed):
+        return _check_files(bench, opened.listing, place, ())
+    dataset = opened.load(Storage(bench.image_size or 32))
+    counts = cell_counts(dataset.domains, dataset.classes, dataset.domain, dataset.label)
+    return Check(place, counts, tuple(_differences(bench, counts)), (), (), (), dataset.hash)
+
+
+def _check_files(bench: Benchmark, listing: ImageList, place: str, extra: tuple[str, ...]) -> Check:
     contents, bad = _read_all(listing)
     kept = [row for row, content in enumerate(contents) if content]
+    counts = listing.counts()
     return Check(
         place,
-        listing.counts(),
-        tuple(_differences(bench, listing)),
+        counts,
+        tuple(_differences(bench, counts)),
         extra,
         bad,
         _duplicates(listing, kept, contents),
-        content_hash(listing, kept, contents),
+        content_hash(listing, distinct(listing, kept, contents) if bench.unique else kept, contents),
     )
 
 
@@ -75,8 +78,7 @@ def _read_all(listing: ImageList) -> tuple[list[bytes], tuple[str, ...]]:
     return [digest for digest, _ in found], tuple(message for _, message in found if message)
 
 
-def _differences(bench: Benchmark, listing: ImageList) -> list[str]:
-    counts = listing.counts()
+def _differences(bench: Benchmark, counts: dict[str, dict[str, int]]) -> list[str]:
     lines = []
     for domain, expected in bench.counts.items():
         if len(expected) == 1:
@@ -86,6 +88,9 @@ def _differences(bench: Benchmark, listing: ImageList) -> list[str]:
         for label, number in zip(bench.classes, expected, strict=True):
             there = counts[domain][label]
             lines += [f"{domain}/{label}: {there} images instead of {number}"] if there != number else []
+    there = sum(sum(labels.values()) for labels in counts.values())
+    if bench.images is not None and there != bench.images:
+        lines.append(f"{there} images instead of {bench.images}")
     return lines
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from medic.data.images import Images, Resident
-from medic.data.listing import ImageList
+from medic.data.listing import ImageList, Part
 from medic.data.store import OnBad, Report, Where, open_store
 from medic.errors import MedicError
 
@@ -20,8 +20,8 @@ class Dataset:
     """N images of some classes in some domains.
 
     `domain` and `label` (N,) are positions in `domains` and `classes`, `paths` name each image for people, `hash` is a
-    fingerprint of names, labels and contents. `attributes` holds one integer label (N,) per further axis; `held_out`
-    (N,) marks the official validation part, where there is one.
+    fingerprint of names, labels and contents. `attributes` holds one integer label (N,) per further axis; `parts` says
+    what each image is for, where the benchmark does.
     """
 
     name: str
@@ -33,7 +33,9 @@ class Dataset:
     paths: tuple[str, ...]
     hash: str
     attributes: Mapping[str, Tensor] = field(default_factory=dict)
-    held_out: Tensor | None = None
+    parts: tuple[Part, ...] | None = None
+    frames: Tensor | None = None
+    """The height and width (N, 2) that each image had before it was squashed to a square, if it was."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,8 @@ class Listed:
             tuple(listing.names[row] for row in store.kept),
             store.hash,
             {name: values[kept] for name, values in listing.attributes.items()},
-            None if listing.held_out is None else listing.held_out[kept],
+            None if listing.parts is None else tuple(listing.parts[row] for row in store.kept),
+            store.frames,
         )
 
 

@@ -2,6 +2,7 @@
 
 import io
 import warnings
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,15 @@ class BadImage(MedicError):
     """A file that cannot be read as an image; the message names it."""
 
 
-def decode(data: bytes, size: int, name: str) -> NDArray[np.uint8]:
-    """The pixels (3, size, size) of an encoded image, upright, in RGB, squashed to a square as the benchmarks do.
+class Decoded(NamedTuple):
+    """An image squashed to a square: its pixels (3, size, size), and the height and width that it had."""
+
+    pixels: NDArray[np.uint8]
+    frame: tuple[int, int]
+
+
+def decode(data: bytes, size: int, name: str) -> Decoded:
+    """An encoded image, upright, in RGB, squashed to a square as the benchmarks do.
 
     Sixteen bits a channel keep their upper eight; CMYK, palettes and grey become RGB; transparent parts keep the colour
     that is stored below them, as every loader of the field has it.
@@ -39,9 +47,10 @@ def decode(data: bytes, size: int, name: str) -> NDArray[np.uint8]:
         raise BadImage(f"{name} is not an image") from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise BadImage(f"{name} is damaged: {error}") from None
+    frame = (rgb.height, rgb.width)
     if rgb.size != (size, size):
         rgb = rgb.resize((size, size), Image.Resampling.BILINEAR)
-    return np.ascontiguousarray(np.asarray(rgb).transpose(2, 0, 1))
+    return Decoded(np.ascontiguousarray(np.asarray(rgb).transpose(2, 0, 1)), frame)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

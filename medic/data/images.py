@@ -1,7 +1,8 @@
 """Where decoded images live: on a GPU, in memory, in a memory map, or nowhere until they are asked for."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from mmap import MADV_DONTNEED, mmap
 from typing import Any, Protocol
 from zlib import crc32
 
@@ -20,12 +21,21 @@ class Images(Protocol):
     def shape(self) -> tuple[int, int, int, int]:
         """(N, channels, height, width)."""
 
+    @property
+    def ahead(self) -> int:
+        """How many iterations ahead it pays to say what will be gathered."""
+
+    def expect(self, positions: Tensor) -> None:
+        """Start to read the images at some positions (n,), which will be gathered soon."""
+
     def gather(self, positions: Tensor, device: torch.device) -> Tensor:
         """The uint8 images at some positions (n,), on a device: (n, channels, height, width)."""
 
 
 class Resident:
     """Images in the memory of a device, or of the machine."""
+
+    ahead = 0
 
     def __init__(self, pixels: Tensor) -> None:
         self.pixels = pixels
@@ -35,6 +45,9 @@ class Resident:
         """(N, channels, height, width)."""
         return tuple(self.pixels.shape)  # type: ignore[return-value]
 
+    def expect(self, positions: Tensor) -> None:
+        """They are there."""
+
     def gather(self, positions: Tensor, device: torch.device) -> Tensor:
         """Index the tensor."""
         # index_select copies whole images, where indexing with a tensor would go pixel by pixel.
@@ -42,29 +55,46 @@ class Resident:
 
 
 class Mapped:
-    """Images in a file that is mapped into memory; a row is checked against its checksum when first read."""
+    """Images in a file that is mapped into memory; a row is checked against its checksum when first read.
 
-    def __init__(self, pixels: NDArray[np.uint8], checksums: NDArray[np.uint32]) -> None:
-        self.pixels, self.checksums = pixels, checksums
+    Pages that were touched stay with the process, so they are given back whenever they could exceed `limit` bytes; the
+    system still keeps what it has room for.
+    """
+
+    ahead = 0
+
+    def __init__(self, pixels: "np.memmap[Any, np.dtype[np.uint8]]", checksums: NDArray[np.uint32], limit: int) -> None:
+        self.pixels, self.checksums, self.limit = pixels, checksums, limit
         self._checked = np.zeros(len(pixels), dtype=bool)
+        self._touched = 0
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """(N, channels, height, width)."""
-        return self.pixels.shape
+        return tuple(self.pixels.shape)
+
+    def expect(self, positions: Tensor) -> None:
+        """The system reads ahead by itself."""
 
     def gather(self, positions: Tensor, device: torch.device) -> Tensor:
         """Copy rows out of the map."""
         rows = positions.cpu().numpy()
-        gathered = self.pixels[rows]
+        gathered = np.asarray(self.pixels[rows])
         for row in np.flatnonzero(~self._checked[rows]):
             check_row(gathered[row], self.checksums[rows[row]])
         self._checked[rows] = True
+        self._touched += gathered.nbytes
+        if self._touched > self.limit:
+            mapping: mmap = self.pixels._mmap  # type: ignore[attr-defined]
+            mapping.madvise(MADV_DONTNEED)
+            self._touched = 0
         return torch.from_numpy(gathered).to(device)
 
 
 class Streamed:
-    """Images that are decoded each time they are asked for, several at once."""
+    """Images that are decoded each time they are asked for, several at once, those that are expected beforehand."""
+
+    ahead = 2
 
     def __init__(
         self, decode: Callable[[int], NDArray[np.uint8]], shape: tuple[int, int, int, int], workers: int
@@ -72,10 +102,24 @@ class Streamed:
         self.shape = shape
         self._decode = decode
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="decode")
+        self._expected: dict[int, Future[NDArray[np.uint8]]] = {}
+
+    def expect(self, positions: Tensor) -> None:
+        """Begin to decode images."""
+        for position in positions.tolist():
+            if position not in self._expected:
+                self._expected[position] = self._pool.submit(self._decode, position)
 
     def gather(self, positions: Tensor, device: torch.device) -> Tensor:
-        """Decode the images."""
-        return torch.from_numpy(np.stack(list(self._pool.map(self._decode, positions.tolist())))).to(device)
+        """Take the images that are decoded, and decode the others."""
+        self.expect(positions)
+        chosen = [self._expected[position] for position in positions.tolist()]
+        try:
+            pixels = np.stack([future.result() for future in chosen])
+        finally:
+            for position in positions.tolist():
+                self._expected.pop(position, None)
+        return torch.from_numpy(pixels).to(device)
 
 
 def check_row(pixels: NDArray[Any], checksum: Any) -> None:

@@ -2,29 +2,30 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from medic.data.listing import Entry, ImageList
+from medic.data.listing import Entry, ImageList, Part
 from medic.data.readers import check_root, list_lines, walk
 from medic.errors import MedicError
 
-HELD_OUT = frozenset({"val", "crossval"})
-SPLITS = frozenset({"train", "test", "full"}) | HELD_OUT
+PARTS: Mapping[str, Part] = {"train": "train", "full": "train", "val": "val", "crossval": "val", "test": "test"}
+"""What folders between a domain and its classes are called, and what their images are for."""
 
 
 @dataclass(frozen=True)
 class Layout:
     """One way of keeping a benchmark: the folders it may be in, and whether domains have parts of their own.
 
-    `split` says that `<domain>/<train|val|…>/<class>/` is expected instead of `<domain>/<class>/`. `lists` are
-    patterns, relative to the folder, of official lists of validation images.
+    `split` says that `<domain>/<train|val|…>/<class>/` is expected instead of `<domain>/<class>/`. `lists` has
+    patterns, relative to the folder, of the official lists of validation and test images.
     """
 
     name: str
     folders: tuple[str, ...]
     split: bool = False
-    lists: tuple[str, ...] = ()
+    lists: Mapping[Part, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,19 @@ class Naming:
 
     def domain(self, folder: str) -> str | None:
         """The domain that a folder holds, if any."""
-        return _lookup(folder, self.domains, self.domain_aliases)
+        return self._domains.get(folded(folder))
 
     def label(self, folder: str) -> str | None:
         """The class that a folder holds, if any."""
-        return _lookup(folder, self.classes, self.class_aliases) if self.classes else folder
+        return self._classes.get(folded(folder)) if self.classes else folder
+
+    @cached_property
+    def _domains(self) -> dict[str, str]:
+        return _by_spelling(self.domains, self.domain_aliases)
+
+    @cached_property
+    def _classes(self) -> dict[str, str]:
+        return _by_spelling(self.classes, self.class_aliases)
 
 
 @dataclass(frozen=True)
@@ -85,11 +94,10 @@ def _candidates(root: Path, layouts: Sequence[Layout]) -> Iterator[tuple[Layout,
 def _has_splits(folder: Path, naming: Naming) -> bool:
     """Whether the domains in a folder are divided into training and validation parts."""
     domains = [path for path in folder.iterdir() if path.is_dir() and naming.domain(path.name)]
-    return any(child.is_dir() and child.name in SPLITS for domain in domains for child in domain.iterdir())
+    return any(child.is_dir() and child.name in PARTS for domain in domains for child in domain.iterdir())
 
 
 def _read(name: str, layout: Layout, folder: Path, naming: Naming, dropped: frozenset[str]) -> Found:
-    official = _official(layout, folder)
     entries, extra = [], set()
     for file, parts in walk(folder):
         domain = naming.domain(parts[0])
@@ -101,25 +109,42 @@ def _read(name: str, layout: Layout, folder: Path, naming: Naming, dropped: froz
         if layout.split and parts[1] == "full" and (folder / parts[0] / "train").is_dir():
             continue  # it holds the same images once more
         shown = str(PurePosixPath(*parts))
-        if shown in dropped:
-            continue
-        held_out = parts[1] in HELD_OUT if layout.split else (shown in official if official else None)
-        entries.append(Entry(file, shown, domain, label, held_out=held_out))
+        if shown not in dropped:
+            entries.append(Entry(file, shown, domain, label, part=PARTS.get(parts[1]) if layout.split else None))
     if not entries:
         raise MedicError(f"{folder} has the domains of {name} but no images of its classes")
     classes = naming.classes or tuple(sorted({entry.label for entry in entries}, key=str.casefold))
+    entries = _with_official_parts(entries, layout, folder, naming, dropped)
     return Found(layout, folder, ImageList.of(name, entries, naming.domains, classes), tuple(sorted(extra)))
 
 
-def _official(layout: Layout, folder: Path) -> set[str]:
-    """The images that official lists keep for validation. Their labels are not read: a folder says the class."""
-    files = [file for pattern in layout.lists for file in folder.glob(pattern)]
-    return {path for file in files for path, _ in list_lines(file)}
+def _with_official_parts(
+    entries: list[Entry], layout: Layout, folder: Path, naming: Naming, dropped: frozenset[str]
+) -> list[Entry]:
+    """Mark what official lists, where there are any, keep for validation and testing; the rest is for training.
+
+    The numbers in the lists are not read: a folder says the class. Its name may be written another way there.
+    """
+
+    def key(path: str) -> tuple[str | None, ...]:
+        domain, label, *rest = PurePosixPath(path).parts if path.count("/") > 1 else ("", "", path)
+        return naming.domain(domain), naming.label(label), *rest
+
+    files = [(part, file) for part, patterns in layout.lists.items() for p in patterns for file in folder.glob(p)]
+    if not files:
+        return entries
+    there = {key(entry.name) for entry in entries} | {key(name) for name in dropped}
+    official: dict[tuple[str | None, ...], Part] = {}
+    for part, file in files:
+        for path, _ in list_lines(file):
+            if key(path) not in there:
+                raise MedicError(f"{file} names {path}, which is not in {folder}: restore it, or remove the list")
+            official[key(path)] = part
+    return [replace(entry, part=official.get(key(entry.name), "train")) for entry in entries]
 
 
-def _lookup(folder: str, names: Sequence[str], aliases: Mapping[str, str]) -> str | None:
-    known = {folded(name): name for name in names} | {folded(alias): name for alias, name in aliases.items()}
-    return known.get(folded(folder))
+def _by_spelling(names: Sequence[str], aliases: Mapping[str, str]) -> dict[str, str]:
+    return {folded(name): name for name in names} | {folded(alias): name for alias, name in aliases.items()}
 
 
 def folded(name: str) -> str:

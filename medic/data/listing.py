@@ -5,11 +5,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from medic.errors import MedicError
+
+Part = Literal["train", "val", "test"]
 
 
 @dataclass(frozen=True)
@@ -21,16 +24,17 @@ class Entry:
     domain: str
     label: str
     attributes: Mapping[str, str] = field(default_factory=dict)
-    held_out: bool | None = None
-    """Whether an official list or folder keeps it for validation; None where there is none."""
+    part: Part | None = None
+    """What official lists or folders keep it for; None where there are none."""
 
 
 @dataclass(frozen=True)
 class ImageList:
-    """N image files of some classes in some domains, sorted by domain, class and name.
+    """N image files of some classes in some domains, in the order in which DomainBed and torchvision number them.
 
-    `domain` and `label` (N,) are positions in `domains` and `classes`; `attributes` holds one integer label (N,) per
-    further column; `held_out` (N,) marks the official validation part, where there is one.
+    That is by domain, then by the class's name as plain text, then by the file's. `domain` and `label` (N,) are
+    positions in `domains` and `classes`; `attributes` holds one integer label (N,) per further column; `parts` says
+    what each image is for, where the benchmark does.
     """
 
     name: str
@@ -41,7 +45,7 @@ class ImageList:
     domain: Tensor
     label: Tensor
     attributes: Mapping[str, Tensor]
-    held_out: Tensor | None
+    parts: tuple[Part, ...] | None
 
     def __len__(self) -> int:
         return len(self.files)
@@ -56,9 +60,9 @@ class ImageList:
         classes = tuple(classes) or tuple(sorted({entry.label for entry in found}))
         domain_of = {domain: position for position, domain in enumerate(domains)}
         class_of = {label: position for position, label in enumerate(classes)}
-        found.sort(key=lambda entry: (domain_of[entry.domain], class_of[entry.label], entry.name))
+        found.sort(key=lambda entry: (domain_of[entry.domain], entry.label, entry.name))
         _check_distinct(found)
-        official = [entry.held_out for entry in found]
+        parts = tuple(entry.part for entry in found if entry.part is not None)
         return cls(
             name,
             domains,
@@ -68,16 +72,12 @@ class ImageList:
             torch.tensor([domain_of[entry.domain] for entry in found]),
             torch.tensor([class_of[entry.label] for entry in found]),
             _encoded([entry.attributes for entry in found]),
-            None if None in official or not official else torch.tensor(official),
+            parts if parts and len(parts) == len(found) else None,
         )
 
     def counts(self) -> dict[str, dict[str, int]]:
         """How many images every domain has of every class."""
-        cells = Counter(zip(self.domain.tolist(), self.label.tolist(), strict=True))
-        return {
-            domain: {label: cells[d, c] for c, label in enumerate(self.classes)}
-            for d, domain in enumerate(self.domains)
-        }
+        return cell_counts(self.domains, self.classes, self.domain, self.label)
 
     def quick_hash(self) -> str:
         """A fingerprint of names, labels, sizes and times, for finding a cached store without reading any image."""
@@ -91,6 +91,14 @@ class ImageList:
                 f"{name}\0{d}\0{c}\0{status.st_size}\0{status.st_mtime_ns}\n".encode(errors="surrogateescape")
             )
         return digest.hexdigest()
+
+
+def cell_counts(
+    domains: Sequence[str], classes: Sequence[str], domain: Tensor, label: Tensor
+) -> dict[str, dict[str, int]]:
+    """How many images every domain has of every class, of the domains and labels (N,) of some images."""
+    cells = Counter(zip(domain.tolist(), label.tolist(), strict=True))
+    return {name: {label: cells[d, c] for c, label in enumerate(classes)} for d, name in enumerate(domains)}
 
 
 def _check_distinct(entries: Sequence[Entry]) -> None:

@@ -1,5 +1,6 @@
 """Every image decoded once, to uint8 at one size, and kept in a file that later runs find again."""
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -16,6 +17,7 @@ from zlib import crc32
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from medic.data.cache import cache_directory
 from medic.data.decode import BadImage, decode
@@ -24,7 +26,9 @@ from medic.data.listing import ImageList
 from medic.errors import MedicError
 from medic.files import write_text
 
-FORMAT = 1
+FORMAT = 2
+RESIDENT = 2**28
+"""Bytes of a memory map that a process keeps in its own memory."""
 Where = Literal["auto", "gpu", "ram", "map", "stream"]
 OnBad = Literal["error", "skip"]
 Report = Callable[[str], None]
@@ -38,6 +42,8 @@ class Store:
     kept: tuple[int, ...]
     """Positions in the list of the images that could be read."""
     hash: str
+    frames: Tensor
+    """The height and width (N, 2) that each image had before it was squashed to a square."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,9 @@ class _Header:
     kept: tuple[int, ...]
     bad: tuple[str, ...]
     hash: str
+    frames: tuple[tuple[int, int], ...]
     checksums: tuple[int, ...]
+    """Of the images in the file beside the header; none for a stream, which has no such file."""
 
     def write(self, path: Path) -> None:
         write_text(path, json.dumps({"format": FORMAT, **vars(self)}))
@@ -81,20 +89,27 @@ def open_store(
     """
     needed = len(listing) * 3 * size * size
     place = _place(needed, where, device)
-    if place == "stream":
-        return _stream(listing, size, needed, report)
-    path = cache_directory() / "stores" / f"{listing.quick_hash()[:32]}-{size}{'-unique' if unique else ''}"
-    header = _Header.read(path.with_suffix(".json"))
-    if header is None or _bytes(path.with_suffix(".bin")) != len(header.kept) * 3 * size * size:
+    kind = "stream" if place == "stream" else str(size)
+    path = cache_directory() / "stores" / f"{listing.quick_hash()[:32]}-{kind}{'-unique' if unique else ''}"
+    header = _find(path)
+    if header is None:
         header = _build(path, listing, size, unique, report)
     _judge(header.bad, on_bad, report)
-    pixels = np.memmap(path.with_suffix(".bin"), np.uint8, "r", shape=(len(header.kept), 3, size, size))
-    images = _keep(pixels, np.array(header.checksums, np.uint32), place, device)
-    report(f"{len(header.kept)} images of {size} px ({pixels.nbytes / 2**30:.2f} GiB) {_PLACES[place]}")
-    return Store(images, header.kept, header.hash)
+    report(f"{len(header.kept)} images of {size} px ({needed / 2**30:.2f} GiB) {_PLACES[place]}")
+    if place == "stream":
+        images = _stream(listing, header.kept, size)
+    else:
+        pixels = np.memmap(path.with_suffix(".bin"), np.uint8, "r", shape=(len(header.kept), 3, size, size))
+        images = _keep(pixels, np.array(header.checksums, np.uint32), place, device)
+    return Store(images, header.kept, header.hash, torch.tensor(header.frames).view(-1, 2))
 
 
-_PLACES = {"gpu": "on the GPU", "ram": "in memory", "map": "in a memory map"}
+_PLACES = {
+    "gpu": "on the GPU",
+    "ram": "in memory",
+    "map": "in a memory map",
+    "stream": "decoded as they are needed",
+}
 
 
 def _place(needed: int, where: Where, device: torch.device) -> str:
@@ -112,9 +127,11 @@ def _place(needed: int, where: Where, device: torch.device) -> str:
     return "map" if needed < 0.9 * shutil.disk_usage(root).free else "stream"
 
 
-def _keep(pixels: NDArray[np.uint8], checksums: NDArray[np.uint32], place: str, device: torch.device) -> Images:
+def _keep(
+    pixels: "np.memmap[Any, np.dtype[np.uint8]]", checksums: NDArray[np.uint32], place: str, device: torch.device
+) -> Images:
     if place == "map":
-        return Mapped(pixels, checksums)
+        return Mapped(pixels, checksums, RESIDENT)
     loaded = np.empty(pixels.shape, np.uint8)
 
     def load(rows: slice) -> None:
@@ -127,65 +144,94 @@ def _keep(pixels: NDArray[np.uint8], checksums: NDArray[np.uint32], place: str, 
     return Resident(torch.from_numpy(loaded).to(device if place == "gpu" else "cpu"))
 
 
-def _stream(listing: ImageList, size: int, needed: int, report: Report) -> Store:
-    """Nothing is kept, so nothing is read beforehand either: the fingerprint is that of names, sizes and times."""
-
+def _stream(listing: ImageList, kept: tuple[int, ...], size: int) -> Images:
     def decode_row(row: int) -> NDArray[np.uint8]:
-        return decode(read_file(listing.files[row]), size, str(listing.files[row]))
+        file = listing.files[kept[row]]
+        return decode(read_file(file), size, str(file)).pixels
 
-    report(f"{len(listing)} images of {size} px ({needed / 2**30:.2f} GiB) decoded as they are needed")
-    images = Streamed(decode_row, (len(listing), 3, size, size), workers=os.cpu_count() or 1)
-    return Store(images, tuple(range(len(listing))), listing.quick_hash())
+    return Streamed(decode_row, (len(kept), 3, size, size), workers=os.cpu_count() or 1)
+
+
+def _find(path: Path) -> "_Header | None":
+    """The header of a store that is whole, or None."""
+    header = _Header.read(path.with_suffix(".json"))
+    if header is None:
+        return None
+    there = path.with_suffix(".bin").stat().st_size if path.with_suffix(".bin").exists() else 0
+    return header if there == len(header.checksums) * 3 * header.size**2 else None
 
 
 def _build(path: Path, listing: ImageList, size: int, unique: bool, report: Report) -> _Header:
-    """Decode every image into a new file, unless another process has just done so."""
+    """Read every image, unless another process has just done so: into a new file, or to know them before a stream."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path.with_suffix(".lock")):
-        header = _Header.read(path.with_suffix(".json"))
-        if header is not None and _bytes(path.with_suffix(".bin")) == len(header.kept) * 3 * size * size:
+        header = _find(path)
+        if header is not None:
             return header
-        report(f"decoding {len(listing)} images to {size} px, once")
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            header = _decode_all(temporary, listing, size, unique)
-            temporary.replace(path.with_suffix(".bin"))
-        except OSError as error:
-            raise MedicError(f"the store {path.parent} cannot be written: {error.strerror}") from error
-        finally:
-            temporary.unlink(missing_ok=True)
+        if path.name.split("-")[1] == "stream":
+            report(f"reading {len(listing)} images, once")
+            header = _read_all(listing, size, unique, None)
+        else:
+            report(f"decoding {len(listing)} images to {size} px, once")
+            temporary = path.with_suffix(f".{os.getpid()}.tmp")
+            try:
+                with temporary.open("w+b") as file:
+                    header = _read_all(listing, size, unique, file.fileno())
+                temporary.replace(path.with_suffix(".bin"))
+            except OSError as error:
+                raise MedicError(f"the store {path.parent} cannot be written: {error.strerror}") from error
+            finally:
+                temporary.unlink(missing_ok=True)
         header.write(path.with_suffix(".json"))
     return header
 
 
-def _decode_all(path: Path, listing: ImageList, size: int, unique: bool) -> _Header:
-    pixels = np.memmap(path, np.uint8, "w+", shape=(len(listing), 3, size, size))
+def _read_all(listing: ImageList, size: int, unique: bool, file: int | None) -> _Header:
+    """Decode every image, into the rows of a file if one is given, and fingerprint those that can be read."""
+    row_bytes = 3 * size * size
     checksums, contents = np.zeros(len(listing), np.uint32), [b""] * len(listing)
+    frames = [(0, 0)] * len(listing)
 
     def decode_row(row: int) -> str | None:
         """Decode an image into its row; the message of one that cannot be."""
         try:
             data = read_file(listing.files[row])
-            pixels[row] = decode(data, size, str(listing.files[row]))
+            pixels, frames[row] = decode(data, size, str(listing.files[row]))
         except BadImage as error:
             return str(error)
-        checksums[row], contents[row] = crc32(pixels[row]), hashlib.sha256(data).digest()
+        contents[row] = hashlib.sha256(data).digest()
+        if file is not None:
+            checksums[row] = crc32(pixels.data)
+            _write(file, pixels.data, row * row_bytes)
         return None
 
     with ThreadPoolExecutor() as pool:
         messages = list(pool.map(decode_row, range(len(listing)), chunksize=64))
     kept = [row for row, message in enumerate(messages) if message is None]
     if unique:
-        first = {(domain, contents[row]): row for row, domain in reversed(list(enumerate(listing.domain.tolist())))}
-        kept = [row for row in kept if first[int(listing.domain[row]), contents[row]] == row]
-    for position, row in enumerate(kept):  # close the gaps that bad images left
-        if position != row:
-            pixels[position] = pixels[row]
-    pixels.flush()
-    os.truncate(path, len(kept) * 3 * size * size)
+        kept = distinct(listing, kept, contents)
+    if file is not None:
+        for position, row in enumerate(kept):  # close the gaps that bad images left
+            if position != row:
+                _write(file, os.pread(file, row_bytes, row * row_bytes), position * row_bytes)
+        os.truncate(file, len(kept) * row_bytes)
     bad = tuple(message for message in messages if message is not None)
-    hashed = content_hash(listing, kept, contents)
-    return _Header(size, tuple(kept), bad, hashed, tuple(checksums[kept].tolist()))
+    stored = tuple(checksums[kept].tolist()) if file is not None else ()
+    seen = tuple(frames[row] for row in kept)
+    return _Header(size, tuple(kept), bad, content_hash(listing, kept, contents), seen, stored)
+
+
+def _write(file: int, data: bytes | memoryview, offset: int) -> None:
+    """Write, not map: a full disk is then an error instead of the end of the process."""
+    if os.pwrite(file, data, offset) != len(memoryview(data).cast("B")):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def distinct(listing: ImageList, kept: list[int], contents: list[bytes]) -> list[int]:
+    """Those of the kept images whose contents no earlier image of their domain has."""
+    domain = listing.domain.tolist()
+    first = {(domain[row], contents[row]): row for row in reversed(kept)}
+    return [row for row in kept if first[domain[row], contents[row]] == row]
 
 
 def content_hash(listing: ImageList, kept: list[int], contents: list[bytes]) -> str:
@@ -214,10 +260,6 @@ def read_file(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise BadImage(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _bytes(path: Path) -> int:
-    return path.stat().st_size if path.exists() else -1
 
 
 @contextmanager

@@ -24,13 +24,23 @@ class RunConfig:
 
     dataset: str = _option("digits", "benchmark (see `medic datasets`)")
     root: str | None = _option(None, "folder or table with the images, for all but the built-in benchmark", local=True)
-    image_size: int | None = _option(None, "side of an image in pixels (the benchmark's)")
+    image_size: int | None = _option(None, "side of an image in pixels (the benchmark's or the backbone's)")
+    store_size: int | None = _option(None, "side at which images are decoded and kept, to crop from (the same)")
     store: str = _option("auto", "where decoded images are kept: gpu, ram, map, stream or auto", local=True)
     on_bad_image: str = _option("error", "what becomes of an image that cannot be read: error or skip")
-    target: str | None = _option(None, "the domain that is never trained on")
-    sources: list[str] | None = _option(None, "domains to train on (all others)")
+    target: str | list[str] | None = _option(
+        None, "domains that are never trained on; several are evaluated each (all but the sources)"
+    )
+    sources: list[str] | None = _option(None, "domains to train on (all but the target)")
+    split: str | None = _option(None, "known and unknown classes by name: pacs-6-1, and pacs-6-1-partial for --partial")
     known: list[str] | None = _option(None, "known classes (the benchmark's)")
-    holdout: float = _option(0.2, "share of each source domain kept for validation")
+    unknown: list[str] | None = _option(None, "unknown classes (all others)")
+    partial: str | dict[str, list[str]] | list[str] | None = _option(
+        None, "known classes of a source that lacks some: DOMAIN=CLASS,CLASS for each, or auto for what it has"
+    )
+    validation: str = _option("cell", "what sources keep for validation: a share per cell, domainbed or official")
+    holdout: float | None = _option(None, "share of the sources kept for validation (0.2)")
+    trial_seed: int | None = _option(None, "seed of that choice (the seed)")
     method: str = _option("medic++", "what to train (see `medic methods`)")
     backbone: str | None = _option(None, "convnet, mnist-cnn or a model of timm (the benchmark's)")
     weights: str | None = _option(None, "file with the backbone's weights: safetensors or torch", local=True)
@@ -65,14 +75,19 @@ class RunConfig:
     separate: str | None = _option(None, "tasks of one domain may share a step, or not: task or step (the method's)")
     class_groups: int | None = _option(None, "split contiguous groups of classes instead of single ones")
     bn_buffers: str | None = _option(None, "batch-norm statistics after inner steps: keep, interpolate or restore")
-    augment: str | None = _option(
-        None, "recipe for training images: medic, domainbed, digits or none (the benchmark's)"
+    augment: str | dict[str, Any] | None = _option(
+        None, "recipe for training images: medic, domainbed, digits or none, or numbers, scale=0.8:1,jitter=0.4"
     )
     evaluate_every: int | None = _option(None, "iterations between evaluations (300, or a fifth of a short run)")
     checkpoint_every: int = _option(100, "iterations between checkpoints", local=True)
     save_features: bool = _option(False, "keep the backbone's features in predictions.npz")
     device: str = _option("auto", "auto, cpu or cuda", local=True)
     output: str = _option("runs", "directory that the run's own directory is made in", local=True)
+
+    @property
+    def target_names(self) -> str:
+        """The target, or several of them, in one line."""
+        return ", ".join([self.target] if isinstance(self.target, str) else self.target or [])
 
     def identity(self) -> dict[str, Any]:
         """The settings that change the result."""

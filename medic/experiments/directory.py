@@ -19,11 +19,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save
-from torch import Tensor, nn
+from torch import nn
 
 from medic._version import __version__
 from medic.errors import MedicError
 from medic.experiments.config import RunConfig
+from medic.experiments.evaluation import Seen
 from medic.files import atomic_write, remove_leftovers, write_text
 from medic.models import Classifier, Preprocessing, create_backbone
 from medic.models.backbones import read_tensors
@@ -137,9 +138,14 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The metrics on the target, of the selected evaluation."""
+        """The metrics on the target, of the selected evaluation; with several targets, their means."""
+        return dict(self.record["target"])
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The selected evaluation."""
         try:
-            chosen: dict[str, Any] = self.records[self.description["provenance"]["record"]]["target"]
+            chosen: dict[str, Any] = self.records[self.description["provenance"]["record"]]
         except (KeyError, IndexError) as error:
             raise MedicError(f"run {self.path} is damaged: its selected record is not in results.jsonl") from error
         return chosen
@@ -153,17 +159,28 @@ class Run:
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise MedicError(f"run {self.path} has no readable predictions.npz: {error}") from error
 
-    def outputs(self, split: str) -> tuple[Output, Tensor]:
-        """What the model said of the images of a split, `validation` or `target`, and their labels."""
+    @property
+    def splits(self) -> list[str]:
+        """The splits that there are predictions of: validation, target and, where there are any, source-unknown."""
+        return list(dict.fromkeys(self.predictions["split"].tolist()))
+
+    @property
+    def domains(self) -> list[str]:
+        """The names of the domains that there are predictions of; `outputs` numbers them."""
+        return sorted(set(self.predictions["domain"].tolist()))
+
+    def outputs(self, split: str) -> Seen:
+        """What the model said of the images of a split, with their labels and domains."""
         rows = self.predictions["split"] == split
         arrays = {name: torch.from_numpy(self.predictions[name][rows]) for name in _TENSORS if name in self.predictions}
-        return Output(arrays["logits"], arrays.get("ova_logits"), arrays.get("features")), arrays["label"]
+        domain = torch.from_numpy(np.searchsorted(self.domains, self.predictions["domain"][rows]))
+        return Seen(Output(arrays["logits"], arrays.get("ova_logits"), arrays.get("features")), arrays["label"], domain)
 
     @property
     def preprocessing(self) -> Preprocessing:
         """How the model wants its inputs."""
         wanted = self.description["preprocessing"]
-        return Preprocessing(tuple(wanted["mean"]), tuple(wanted["std"]))
+        return Preprocessing(tuple(wanted["mean"]), tuple(wanted["std"]), wanted["size"])
 
     @cached_property
     def model(self) -> Classifier:

@@ -1,7 +1,9 @@
 """What a model does on validation and target images: the only place that reads target labels."""
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +18,37 @@ from medic.training import infer
 
 RULES = [name for name in openset.RULES if name != "hard"]
 """The rules that a run can choose its threshold by; no method here has an output for unknown."""
+
+
+class Seen(NamedTuple):
+    """What a model said of N images, with their labels and domains (N,)."""
+
+    output: Output
+    label: Tensor
+    domain: Tensor
+
+    @classmethod
+    def of(cls, output: Output, samples: Samples) -> "Seen":
+        """Add what is known of some samples to the outputs for them."""
+        return cls(output, samples.label, samples.domain)
+
+    @classmethod
+    def cat(cls, several: "Sequence[Seen]") -> "Seen":
+        """Join them."""
+        return cls(
+            Output.cat([seen.output for seen in several]),
+            torch.cat([seen.label for seen in several]),
+            torch.cat([seen.domain for seen in several]),
+        )
+
+    def where(self, mask: Tensor) -> "Seen":
+        """Those that a mask (N,) marks."""
+        parts = (None if value is None else value[mask] for value in self.output)
+        return Seen(Output(*parts), self.label[mask], self.domain[mask])  # type: ignore[arg-type]
+
+
+Outputs = dict[str, Seen]
+"""By split: `validation`, `target` and, where there are any, `source-unknown`."""
 
 
 @dataclass(frozen=True)
@@ -36,53 +69,100 @@ class Evaluator:
             raise TrainingError("an output of the model became infinite or not a number")
         return output
 
+    def infer_all(self, model: nn.Module) -> Outputs:
+        """What the model says of every image that it is measured on, by split."""
+        splits = measured(self.problem)
+        return {split: Seen.of(self.infer(model, samples), samples) for split, samples in splits.items()}
+
     def record(self, model: nn.Module) -> dict[str, Any]:
         """Everything that is measured at an evaluation, DomainBed's keys among it."""
-        problem = self.problem
-        train, validation, target = (self.infer(model, s) for s in (problem.train, problem.validation, problem.target))
-        known = problem.target.label >= 0
-        parts = [
-            *((domain, "in", train, problem.train, problem.train.domain == domain) for domain in problem.sources),
-            *((domain, "out", validation, problem.validation, problem.validation.domain == domain)
-              for domain in problem.sources),
-            (problem.target_domain, "in", target, problem.target, known & ~problem.held_out),
-            (problem.target_domain, "out", target, problem.target, known & problem.held_out),
-        ]  # fmt: skip
+        problem, outputs = self.problem, self.infer_all(model)
+        train = Seen.of(self.infer(model, problem.train), problem.train)
+        target, known = outputs["target"], outputs["target"].label >= 0
+        source_parts = {"in": train, "out": outputs["validation"]}
+        target_parts = {"in": target.where(known & ~problem.held_out), "out": target.where(known & problem.held_out)}
+        accuracies = {}
+        for domain in sorted(problem.sources + problem.targets):
+            for part, seen in (source_parts if domain in problem.sources else target_parts).items():
+                here = seen.where(seen.domain == domain)
+                if len(here.label):
+                    accuracies[f"env{domain}_{part}_acc"] = _accuracy(here)
         return {
-            "validation": measure_validation(validation, problem.validation.label),
-            "target": measure_target(validation, target, problem.target.label, self.score, self.rule),
-            **{
-                f"env{domain}_{split}_acc": _accuracy(output.logits[mask], samples.label[mask])
-                for domain, split, output, samples, mask in sorted(parts, key=lambda part: part[:2])
-            },
+            "validation": measure_validation(outputs["validation"]),
+            **measure(outputs, self.dataset.domains, self.score, self.rule),
+            **accuracies,
         }
 
 
-def measure_validation(output: Output, label: Tensor) -> dict[str, float]:
+def measured(problem: Problem) -> dict[str, Samples]:
+    """The samples that a run keeps its predictions of, by split."""
+    splits = {"validation": problem.validation, "source-unknown": problem.source_unknown, "target": problem.target}
+    return {split: samples for split, samples in splits.items() if len(samples)}
+
+
+def measure_validation(seen: Seen) -> dict[str, float]:
     """Accuracy and cross-entropy, pooled over the source domains."""
     return {
-        "acc": _accuracy(output.logits, label),
-        "loss": float(functional.cross_entropy(output.logits.double(), label)),
+        "acc": _accuracy(seen),
+        "loss": float(functional.cross_entropy(seen.output.logits.double(), seen.label)),
     }
 
 
-def measure_target(validation: Output, target: Output, label: Tensor, score: str, rule: str) -> dict[str, Any]:
-    """Every metric on the target. Without unknown samples there it is the accuracy alone."""
-    prediction = openset.predicted_class(target)
-    scores = {name: s(target) for name, s in openset.SCORES.items() if target.ova is not None or not s.needs_ova}
+def choose_threshold(outputs: Outputs, score: str, rule: str) -> openset.Threshold:
+    """One threshold for a model; an oracle is shown all targets together."""
+    target = outputs["target"]
+    return openset.threshold(
+        rule, score, validation=outputs["validation"].output, target=target.output, label=target.label
+    )
+
+
+def measure(outputs: Outputs, domains: Sequence[str], score: str, rule: str) -> dict[str, Any]:
+    """The metrics on each target, their mean over the targets, and those on the sources, which know the domain.
+
+    `targets` has them by domain and `target` their mean. `source` is plain open-set recognition: validation images
+    against those of unknown classes in the source domains. What it lacks is lost to the unknown classes alone; what
+    `target` lacks beyond it, to the unknown domain.
+    """
+    target, validation = outputs["target"], outputs["validation"]
+    open_set = bool((target.label < 0).any()) or "source-unknown" in outputs
+    threshold = choose_threshold(outputs, score, rule) if open_set else None
+    targets = {
+        domains[domain]: _measure(target.where(target.domain == domain), score, threshold)
+        for domain in target.domain.unique().tolist()
+    }
+    found = {"target": mean_metrics(list(targets.values())), "targets": targets}
+    if "source-unknown" in outputs:
+        found["source"] = _measure(Seen.cat([validation, outputs["source-unknown"]]), score, threshold)
+    return found
+
+
+def mean_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The mean of every number that all have; what is no number must be the same in all."""
+    first, *others = metrics
+    shared = {key: value for key, value in first.items() if all(key in other for other in others)}
+    return {
+        key: math.fsum(one[key] for one in metrics) / len(metrics) if isinstance(value, float) else value
+        for key, value in shared.items()
+    }
+
+
+def _measure(seen: Seen, score: str, threshold: openset.Threshold | None) -> dict[str, Any]:
+    """Every metric of some images. Without unknown ones among them it is the accuracy alone."""
+    output, label = seen.output, seen.label
+    prediction = openset.predicted_class(output)
+    scores = {name: s(output) for name, s in openset.SCORES.items() if output.ova is not None or not s.needs_ova}
     confidence = scores[score]
-    if not bool((label < 0).any()):
+    if threshold is None or not bool((label < 0).any()):
         return {"acc": openset.acc(confidence, prediction, label)}
-    known: dict[str, Any] = {"validation": validation, "target": target, "label": label}
-    threshold, oracle = (openset.threshold(name, score, **known) for name in (rule, "oracle-10"))
+    oracle = openset.threshold("oracle-10", score, target=output, label=label)
     h = openset.hscore(confidence, prediction, label, threshold.value)
     areas = {name: openset.oscr(values, prediction, label) for name, values in scores.items()}
     ranked = openset.evaluate(confidence, prediction, label)
-    balanced = {} if target.ova is None else _balance(target.ova, label)
+    balanced = {} if output.ova is None else _balance(output.ova, label)
     return {
         "acc": ranked.pop("acc"),
         "score": score,
-        "threshold_rule": rule,
+        "threshold_rule": threshold.rule,
         "threshold": threshold.value,
         **h._asdict(),
         "hscore/oracle-10": openset.hscore(confidence, prediction, label, oracle.value).hscore,
@@ -102,5 +182,5 @@ def _balance(ova: Tensor, label: Tensor) -> dict[str, float]:
     }
 
 
-def _accuracy(logits: Tensor, label: Tensor) -> float:
-    return float((logits.argmax(1) == label).double().mean()) if len(label) else float("nan")
+def _accuracy(seen: Seen) -> float:
+    return float((seen.output.logits.argmax(1) == seen.label).double().mean())

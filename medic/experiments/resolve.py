@@ -4,18 +4,34 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 
-from medic.data import RECIPES, Benchmark, Dataset, Opened, Recipe, Storage, benchmark
-from medic.data.splits import leave_one_out
+from medic.data import (
+    Benchmark,
+    ClassSplit,
+    Dataset,
+    Opened,
+    Problem,
+    Recipe,
+    Storage,
+    benchmark,
+    choose_domains,
+    describe_recipe,
+    listed_split,
+    make_parts,
+    make_problem,
+    make_recipe,
+    named_split,
+)
+from medic.data.holdout import Rule
 from medic.data.store import OnBad, Where
 from medic.errors import MedicError, check_choice
 from medic.experiments.config import RunConfig
 from medic.experiments.evaluation import RULES
 from medic.methods import DOMAINBED_ADAM, Method, ObjectiveName, Rate, find_method, make_objective
-from medic.models import Head
+from medic.models import Head, native_size
 from medic.objectives import Objective
 from medic.openset import SCORES
 from medic.strategies import BnBuffers, InnerLoop, Strategy
@@ -30,14 +46,26 @@ class DataPlan:
     benchmark: Benchmark
     opened: Opened
     storage: Storage
-    target: str
+    size: int
+    """The side in pixels of what the model sees; the storage may keep larger images."""
     sources: tuple[str, ...]
-    known: tuple[str, ...]
+    targets: tuple[str, ...]
+    classes: ClassSplit
+    validation: Rule
+    holdout: float
+    trial_seed: int
+    on_empty: Literal["error", "warn", "accept"]
     recipe: Recipe
 
     def load(self, report: Callable[[str], None]) -> Dataset:
         """Read the images, telling `report` where they are kept."""
         return self.opened.load(replace(self.storage, report=report))
+
+    def split(self, dataset: Dataset) -> Problem:
+        """Divide them between training, validation and evaluation, the same way every time."""
+        seed = self.trial_seed if self.validation == "domainbed" else derive(self.trial_seed, "split")
+        parts = make_parts(dataset, self.validation, self.holdout, seed)
+        return make_problem(dataset, self.sources, self.targets, self.classes, parts, self.on_empty)
 
 
 @dataclass(frozen=True)
@@ -85,10 +113,18 @@ def resolve(config: RunConfig) -> Resolved:
     inner = strategy if isinstance(strategy, InnerLoop) else None
     complete = replace(
         config,
+        target=list(data.targets),
         sources=list(data.sources),
-        known=list(data.known),
-        augment=config.augment or bench.augment,
-        image_size=data.storage.size,
+        split=None,  # the lists of classes say the same
+        known=list(data.classes.known),
+        unknown=list(data.classes.unknown),
+        partial="auto" if data.on_empty == "accept" else _plain(data.classes.partial) or None,
+        validation=data.validation,
+        holdout=None if data.validation == "official" else data.holdout,
+        trial_seed=None if data.validation == "official" else _trial_seed(config),
+        augment=describe_recipe(data.recipe),
+        image_size=data.size,
+        store_size=data.storage.size,
         axes=dict(training.grid.axes) or None,
         backbone=model.backbone,
         head=model.head,
@@ -122,6 +158,8 @@ COUNTS = (
     "class_groups",
     "evaluate_every",
     "checkpoint_every",
+    "image_size",
+    "store_size",
 )
 RATES = ("lr", "inner_lr", "clip_norm", "head_lr_scale", "ova_scale")
 
@@ -130,7 +168,7 @@ def _check_numbers(config: RunConfig) -> None:
     """Reject numbers that cannot be what they are for."""
     for names, kinds, least in (
         (COUNTS, (int,), "a whole number, 1 or more"),
-        (("seed", "warmup"), (int,), "a whole number, 0 or more"),
+        (("seed", "trial_seed", "warmup"), (int,), "a whole number, 0 or more"),
         (RATES, (int, float), "a number above 0"),
         (("momentum", "weight_decay"), (int, float), "a number, 0 or more"),
     ):
@@ -138,7 +176,7 @@ def _check_numbers(config: RunConfig) -> None:
             value = getattr(config, name)
             if value is not None and not _is_number(value, kinds, zero="0 or more" in least):
                 raise MedicError(f"{name} is {value!r}: give {least}")
-    if not _is_number(config.holdout, (float,)) or config.holdout >= 1:
+    if config.holdout is not None and (not _is_number(config.holdout, (float,)) or config.holdout >= 1):
         raise MedicError(f"holdout is {config.holdout}: give a share between 0 and 1")
 
 
@@ -150,36 +188,86 @@ def _is_number(value: Any, kinds: tuple[type, ...], zero: bool = False) -> bool:
 
 def _plan_data(config: RunConfig, bench: Benchmark) -> DataPlan:
     opened = bench.open(bench, None if config.root is None else Path(config.root), config.seed)
-    domains, classes = opened.domains, opened.classes
-    if config.target is None:
-        raise MedicError(f"no target given: choose the domain to test on, one of {', '.join(domains)}")
-    sources, _ = leave_one_out(domains, config.target, _listed(config.sources))
-    known = list(classes[: bench.known]) if config.known is None else _listed(config.known) or []
-    for name in known:
-        check_choice("class", name, classes)
+    domains = opened.domains
+    sources, targets = choose_domains(domains, _listed(config.target, domains), _listed(config.sources, domains))
+    rule = cast(Rule, check_choice("validation", config.validation, get_args(Rule)))
+    if rule == "official" and (config.holdout or config.trial_seed) is not None:
+        raise MedicError("holdout and trial_seed have no effect on validation 'official': its lists say all")
+    on_bad = cast(OnBad, check_choice("on_bad_image", config.on_bad_image, get_args(OnBad)))
+    size = config.image_size or bench.image_size or native_size(config.backbone or bench.backbone)
+    if config.store_size is not None and config.store_size < size:
+        raise MedicError(f"store_size {config.store_size} is smaller than the images, {size}: there is nothing to crop")
     storage = Storage(
-        config.image_size or bench.image_size,
+        config.store_size or size,
         cast(Where, check_choice("store", config.store, get_args(Where))),
         pick_device(config.device),
-        cast(OnBad, check_choice("on_bad_image", config.on_bad_image, get_args(OnBad))),
+        on_bad,
     )
     return DataPlan(
         bench,
         opened,
         storage,
-        config.target,
-        tuple(domains[source] for source in sources),
-        tuple(name for name in classes if name in known),
-        RECIPES[check_choice("augmentation", config.augment or bench.augment, RECIPES)],
+        size,
+        sources,
+        targets,
+        _plan_classes(config, bench, opened.classes, sources),
+        rule,
+        config.holdout or 0.2,
+        _trial_seed(config),
+        "accept" if config.partial in ("auto", ["auto"]) else "warn" if on_bad == "skip" else "error",
+        make_recipe(config.augment or bench.augment),
     )
 
 
-def _listed(values: Sequence[str] | str | None) -> list[str] | None:
-    """Accept `a b c` and `a,b,c`, or one name."""
+def _plan_classes(
+    config: RunConfig, bench: Benchmark, classes: tuple[str, ...], sources: tuple[str, ...]
+) -> ClassSplit:
+    """The known and unknown classes: by the name of a split, by lists, or as the benchmark has them."""
+    known, unknown = _listed(config.known, classes), _listed(config.unknown, classes)
+    partial = _parse_partial(config.partial, sources, classes)
+    listed = known is not None or unknown is not None
+    if config.split is not None and listed:
+        raise MedicError(f"split {config.split!r} says which classes are known: give it, or lists of classes")
+    if not listed and (name := config.split or bench.split) is not None:
+        split = named_split(name, bench.name, classes, sources)
+        if not partial:
+            return split
+        known, unknown = list(split.known), list(split.unknown)
+    if known is None:
+        known = [name for name in classes if name not in (unknown or ())]
+    return listed_split(classes, known, unknown, partial)
+
+
+def _parse_partial(
+    value: str | Mapping[str, Sequence[str]] | Sequence[str] | None, sources: Sequence[str], classes: Sequence[str]
+) -> dict[str, list[str]]:
+    """`domain=class,class` for each domain, or a mapping; `auto` says nothing of any."""
+    if value is None or value == "auto" or value == ["auto"]:
+        return {}
+    if not isinstance(value, Mapping):
+        pairs = [part.partition("=") for part in ([value] if isinstance(value, str) else value)]
+        if not all(equals for _, equals, _ in pairs):
+            raise MedicError(f"partial {value!r}: give the classes of each domain, as in photo=dog,horse, or auto")
+        value = {domain: [names] for domain, _, names in pairs}
+    for domain in value:
+        check_choice("source domain", domain, sources)
+    return {domain: _listed(names, classes) or [] for domain, names in value.items()}
+
+
+def _plain(partial: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
+    return {domain: list(classes) for domain, classes in partial.items()}
+
+
+def _trial_seed(config: RunConfig) -> int:
+    return config.seed if config.trial_seed is None else config.trial_seed
+
+
+def _listed(values: Sequence[str] | str | None, names: Sequence[str]) -> list[str] | None:
+    """Accept `a b c` and `a,b,c`, or one name; one of `names` may have a comma itself."""
     if values is None:
         return None
-    several = [values] if isinstance(values, str | int) else values
-    return [part for value in several for part in str(value).split(",") if part]
+    several = [str(value) for value in ([values] if isinstance(values, str | int) else values)]
+    return [part for value in several for part in ([value] if value in names else value.split(",")) if part]
 
 
 def _plan_model(config: RunConfig, bench: Benchmark, method: Method) -> ModelPlan:
@@ -228,8 +316,8 @@ def pick_device(name: str) -> torch.device:
 def _plan_training(config: RunConfig, method: Method, data: DataPlan) -> TrainingPlan:
     defaults = method.training
     own = config.optimizer in (None, defaults.optimizer)
-    lr = config.lr or _at(defaults.lr if own else DOMAINBED_ADAM, data.benchmark) or data.benchmark.lr
-    inner_lr = config.inner_lr or (lr if defaults.inner_lr == "lr" else _at(defaults.inner_lr, data.benchmark))
+    lr = config.lr or _at(defaults.lr if own else DOMAINBED_ADAM, data.size) or data.benchmark.lr
+    inner_lr = config.inner_lr or (lr if defaults.inner_lr == "lr" else _at(defaults.inner_lr, data.size))
     grid = _plan_grid(config, method, data)
     schedule = check_choice("schedule", config.schedule or defaults.schedule, get_args(Schedule))
     every = 300 if config.iterations >= 1500 else max(1, config.iterations // 5)
@@ -243,16 +331,16 @@ def _plan_training(config: RunConfig, method: Method, data: DataPlan) -> Trainin
     )
 
 
-def _at(rate: float | Rate | str | None, bench: Benchmark) -> float | None:
-    """A rate for the size of this benchmark's images."""
+def _at(rate: float | Rate | str | None, image_size: int) -> float | None:
+    """A rate for images of this size."""
     if isinstance(rate, Rate):
-        return rate.at(bench.image_size)
+        return rate.at(image_size)
     return float(rate) if isinstance(rate, int | float) else None
 
 
 def _plan_grid(config: RunConfig, method: Method, data: DataPlan) -> Grid:
     """The method's grid, no larger than the data, with what was asked for explicitly on top."""
-    domains, classes = len(data.sources), len(data.known)
+    domains, classes = len(data.sources), len(data.classes.known)
     axes = _parse_axes(config.axes)
     for axis in axes:
         if not data.opened.axes:

@@ -12,17 +12,16 @@ import torch
 from torch import Tensor
 
 from medic import openset
-from medic.data import Dataset, Problem, make_problem
+from medic.data import Dataset, Problem
 from medic.errors import MedicError, TrainingError, first_line
 from medic.experiments.config import RunConfig
 from medic.experiments.directory import Run, RunDirectory, run_name
-from medic.experiments.evaluation import Evaluator
+from medic.experiments.evaluation import Evaluator, Outputs, Seen, choose_threshold, measured
 from medic.experiments.interrupts import Interrupts, Stopped
 from medic.experiments.progress import Reporter, make_reporter, make_sayer
 from medic.experiments.resolve import Resolved, resolve
-from medic.experiments.selection import select, without_target
+from medic.experiments.selection import select, shown
 from medic.models import Classifier, create_backbone
-from medic.outputs import Output
 from medic.training import (
     Trainer,
     derive,
@@ -59,7 +58,7 @@ class Session:
     def __init__(self, resolved: Resolved, dataset: Dataset, directory: RunDirectory) -> None:
         self.config, self.dataset, self.directory = resolved.config, dataset, directory
         self.plan = resolved
-        self.problem = split_data(resolved, dataset)
+        self.problem = resolved.data.split(dataset)
         self.trainer = make_trainer(resolved, dataset, self.problem)
         self.evaluator = Evaluator(
             dataset,
@@ -97,7 +96,7 @@ class Session:
             self.directory.write_start(self.config, self.dataset.hash)
             self._save()
         config = self.config
-        title = f"{config.method} → {config.target}"
+        title = f"{config.method} → {', '.join(self.plan.data.targets)}"
         reporter = make_reporter(title, self.trainer.iteration, config.iterations, quiet)
         try:
             self._iterate(interrupts, reporter)
@@ -140,8 +139,7 @@ class Session:
         self.records.append(record)
         self.losses.clear()
         self.seconds.clear()
-        shown = [without_target(record, self.problem.target_domain) for record in self.records]
-        if select(shown) == len(shown) - 1:
+        if self._selected() == len(self.records) - 1:
             self.best = {name: tensor.detach().clone() for name, tensor in self.trainer.model.state_dict().items()}
         self.directory.write_records(self.records)
         found = "  ".join(
@@ -151,6 +149,10 @@ class Session:
         )
         validation = 100 * record["validation"]["acc"]
         reporter.say(f"iteration {record['iteration']}: validation acc {validation:.1f}; target {found}")
+
+    def _selected(self) -> int:
+        """The position of the record that source validation selects."""
+        return select([shown(record, self.problem.targets) for record in self.records])
 
     def _progress(self) -> dict[str, Any]:
         trainer, gigabyte = self.trainer, 2**30
@@ -176,9 +178,9 @@ class Session:
             "args": {
                 "dataset": config.dataset,
                 "algorithm": config.method,
-                "test_envs": [self.problem.target_domain],
+                "test_envs": list(self.problem.targets),
                 "seed": config.seed,
-                "trial_seed": config.seed,
+                "trial_seed": self.plan.data.trial_seed,
                 "hparams_seed": 0,
                 "holdout_fraction": config.holdout,
             },
@@ -211,33 +213,52 @@ class Session:
         """Write the selected model and its predictions."""
         model = self.trainer.model
         model.load_state_dict(self.best)
-        record = select([without_target(record, self.problem.target_domain) for record in self.records])
-        validation = self.evaluator.infer(model, self.problem.validation)
-        target = self.evaluator.infer(model, self.problem.target)
-        score, config = self.plan.model.score, self.config
-        label = self.problem.target.label
-        threshold = openset.threshold(config.threshold, score, validation=validation, target=target, label=label)
-        self.directory.write_predictions(
-            prediction_arrays(self.dataset, self.problem, {"validation": validation, "target": target},
-                              score, threshold.value, config.save_features)
-        )  # fmt: skip
-        self.directory.write_model(model, self._description(threshold, record))
+        outputs = self.evaluator.infer_all(model)
+        threshold = choose_threshold(outputs, self.plan.model.score, self.config.threshold)
+        self.directory.write_predictions(self._predictions(outputs, threshold.value))
+        self.directory.write_model(model, self._description(threshold, self._selected()))
         self.directory.write_done()
+
+    def _predictions(self, outputs: Outputs, threshold: float) -> dict[str, Any]:
+        """Plain arrays, a row per image: what it is, what the model said of it, and the decision at the threshold."""
+        dataset, samples = self.dataset, measured(self.problem)
+        indices = torch.cat([samples[split].indices for split in outputs])
+        seen = Seen.cat(list(outputs.values()))
+        confidence = openset.score(self.plan.model.score, seen.output)
+        arrays = {
+            "path": np.array([dataset.paths[index] for index in indices.tolist()]),
+            "split": np.array([split for split, part in outputs.items() for _ in part.label]),
+            "domain": np.array([dataset.domains[index] for index in seen.domain.tolist()]),
+            "label": seen.label.numpy(),
+            "prediction": openset.decide(confidence, openset.predicted_class(seen.output), threshold).numpy(),
+            "confidence": confidence.numpy(),
+            "logits": seen.output.logits.numpy(),
+        }
+        if seen.output.ova is not None:
+            arrays["ova_logits"] = seen.output.ova.numpy()
+        if self.config.save_features and seen.output.features is not None:
+            arrays["features"] = seen.output.features.numpy()
+        return arrays
 
     def _description(self, threshold: openset.Threshold, record: int) -> dict[str, Any]:
         config, preprocessing = self.config, self.trainer.preprocessing
-        size = self.plan.data.storage.size
+        data = self.plan.data
         return {
             "model": {"backbone": config.backbone, "head": config.head},
             "classes": list(self.problem.known),
-            "preprocessing": {"size": size, **dataclasses.asdict(preprocessing)},
+            "preprocessing": dataclasses.asdict(preprocessing),
             "score": {"name": config.score, "state": {}},
             "threshold": threshold._asdict(),
             "provenance": {
                 "dataset": config.dataset,
                 "images": self.dataset.hash,
-                "sources": config.sources,
-                "target": config.target,
+                "split": {
+                    "name": data.classes.name(config.dataset, data.opened.classes),
+                    "hash": data.classes.hash,
+                    "openness": data.classes.openness,
+                },
+                "sources": list(data.sources),
+                "target": list(data.targets),
                 "method": config.method,
                 "seed": config.seed,
                 "selection": "pooled source-validation accuracy, first on ties",
@@ -245,12 +266,6 @@ class Session:
                 "record": record,
             },
         }
-
-
-def split_data(plan: Resolved, dataset: Dataset) -> Problem:
-    """Split a dataset as a configuration says, the same way every time."""
-    draws = generator(plan.config.seed, "split")
-    return make_problem(dataset, plan.data.target, plan.data.known, draws, plan.data.sources, plan.config.holdout)
 
 
 def make_trainer(plan: Resolved, dataset: Dataset, problem: Problem) -> Trainer:
@@ -272,38 +287,10 @@ def make_trainer(plan: Resolved, dataset: Dataset, problem: Problem) -> Trainer:
         optimizer=plan.training.optimizer.make(body, model.heads()),
         schedule=plan.training.schedule,
         recipe=plan.data.recipe,
-        preprocessing=backbone.preprocessing,
+        preprocessing=dataclasses.replace(backbone.preprocessing, size=plan.data.size),
         batch_size=plan.training.batch_size,
         generator=generator(seed, "augment"),
         clip_norm=plan.config.clip_norm,
+        frames=dataset.frames,
         device=plan.model.device,
     )
-
-
-def prediction_arrays(
-    dataset: Dataset,
-    problem: Problem,
-    outputs: dict[str, Output],
-    score: str,
-    threshold: float,
-    features: bool,
-) -> dict[str, Any]:
-    """Plain arrays, a row per image: what it is, what the model said of it, and the decision at the threshold."""
-    samples = {"validation": problem.validation, "target": problem.target}
-    indices = torch.cat([samples[split].indices for split in outputs])
-    joined = Output.cat(list(outputs.values()))
-    confidence = openset.score(score, joined)
-    arrays = {
-        "path": np.array([dataset.paths[index] for index in indices.tolist()]),
-        "split": np.array([split for split, output in outputs.items() for _ in output.logits]),
-        "domain": np.array([dataset.domains[index] for index in dataset.domain[indices].tolist()]),
-        "label": torch.cat([samples[split].label for split in outputs]).numpy(),
-        "prediction": openset.decide(confidence, openset.predicted_class(joined), threshold).numpy(),
-        "confidence": confidence.numpy(),
-        "logits": joined.logits.numpy(),
-    }
-    if joined.ova is not None:
-        arrays["ova_logits"] = joined.ova.numpy()
-    if features and joined.features is not None:
-        arrays["features"] = joined.features.numpy()
-    return arrays

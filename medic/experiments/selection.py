@@ -6,9 +6,9 @@ from typing import Any
 Record = Mapping[str, Any]
 
 
-def without_target(record: Record, target: int) -> dict[str, Any]:
-    """A record with nothing in it that was measured on the target domain."""
-    hidden = ("target", f"env{target}_in_acc", f"env{target}_out_acc")
+def shown(record: Record, targets: Sequence[int]) -> dict[str, Any]:
+    """A record with nothing in it that was measured on a target domain, or on unknown classes."""
+    hidden = {"target", "targets", "source"} | {f"env{t}_{part}_acc" for t in targets for part in ("in", "out")}
     return {key: value for key, value in record.items() if key not in hidden}
 
 

@@ -1,6 +1,6 @@
 """Models: backbones by name, and the classifier on top."""
 
-from medic.models.backbones import HALVES, OURS, Backbone, Preprocessing, create_backbone
+from medic.models.backbones import HALVES, OURS, Backbone, Preprocessing, create_backbone, native_size
 from medic.models.classifier import Classifier, Head
 from medic.models.convnet import ConvNet, MnistCnn
 
@@ -14,4 +14,5 @@ __all__ = [
     "MnistCnn",
     "Preprocessing",
     "create_backbone",
+    "native_size",
 ]

@@ -10,6 +10,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn import functional
 
 from medic.errors import MedicError, closest, first_line
 from medic.models.convnet import ConvNet, MnistCnn
@@ -17,21 +18,24 @@ from medic.models.convnet import ConvNet, MnistCnn
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How pixels in [0, 1] become inputs: (x - mean) / std, per channel."""
+    """How pixels in [0, 1] become inputs: `size` pixels high and wide, and (x - mean) / std, per channel."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    size: int
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """Normalise float pixels (N, C, H, W)."""
+        """Resize, if need be, and normalise float pixels (N, C, H, W)."""
+        if pixels.shape[2:] != (self.size, self.size):
+            pixels = functional.interpolate(pixels, (self.size, self.size), mode="bilinear", antialias=True)
         mean, std = (
             torch.tensor(v, device=pixels.device, dtype=pixels.dtype)[:, None, None] for v in (self.mean, self.std)
         )
         return (pixels - mean) / std
 
 
-HALVES = Preprocessing((0.5,) * 3, (0.5,) * 3)
-UNCHANGED = Preprocessing((0.0,) * 2, (1.0,) * 2)
+HALVES = Preprocessing((0.5,) * 3, (0.5,) * 3, size=32)
+UNCHANGED = Preprocessing((0.0,) * 2, (1.0,) * 2, size=28)
 
 OURS: dict[str, tuple[Callable[[], nn.Module], Preprocessing]] = {
     "convnet": (ConvNet, HALVES),
@@ -61,26 +65,36 @@ def create_backbone(name: str, weights: Path | None = None) -> Backbone:
     return backbone
 
 
+def native_size(name: str) -> int:
+    """The side in pixels of the images that a backbone was made for."""
+    if name in OURS:
+        return OURS[name][1].size
+    config = _timm(name).get_pretrained_cfg(name)
+    return 224 if config is None else int(config.input_size[-1])
+
+
 def _from_timm(name: str) -> Backbone:
-    timm = _timm()
-    if not timm.is_model(name):
-        nearest = closest(name, [*OURS, *timm.list_models()])
-        hint = f"did you mean {nearest!r}?" if nearest else f"choose {', '.join(OURS)} or a model of timm"
-        raise MedicError(f"unknown backbone {name!r}, {hint}")
+    timm = _timm(name)
     module: nn.Module = timm.create_model(name, pretrained=False, num_classes=0)
     # Some networks have a layer between pooling and classifier, which stays: their width is head_hidden_size.
     features = int(getattr(module, "head_hidden_size", None) or module.num_features)  # type: ignore[arg-type]
     config: dict[str, Any] = module.pretrained_cfg  # type: ignore[assignment]
-    return Backbone(module, features, Preprocessing(tuple(config["mean"]), tuple(config["std"])))
+    return Backbone(
+        module, features, Preprocessing(tuple(config["mean"]), tuple(config["std"]), config["input_size"][-1])
+    )
 
 
-def _timm() -> Any:
-    """Import timm, which costs seconds, only when a backbone of its own is asked for."""
+def _timm(name: str) -> Any:
+    """Import timm, which costs seconds, only when a backbone of its own is asked for, and check that it has it."""
     from medic.models import _torchvision
 
     _torchvision.ensure()
     import timm
 
+    if not timm.is_model(name):
+        nearest = closest(name, [*OURS, *timm.list_models()])
+        hint = f"did you mean {nearest!r}?" if nearest else f"choose {', '.join(OURS)} or a model of timm"
+        raise MedicError(f"unknown backbone {name!r}, {hint}")
     return timm
 
 

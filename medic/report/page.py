@@ -26,13 +26,13 @@ def write_page(path: Path, runs: Sequence[Run], title: str) -> Path:
     """Write a page that stands alone: no script, nothing loaded from elsewhere."""
     data = resolve(runs[0].config).data
     dataset = data.load(lambda line: None)
-    targets = dict.fromkeys(run.config.target for run in runs)
-    sections = [_section(dataset, [run for run in runs if run.config.target == target]) for target in targets]
+    targets = dict.fromkeys(run.config.target_names for run in runs)
+    sections = [_section(dataset, [run for run in runs if run.config.target_names == target]) for target in targets]
     environment = Environment(loader=PackageLoader("medic.report", "."), autoescape=True, undefined=StrictUndefined)
     html = environment.get_template("page.html").render(
         title=title,
-        known=data.known,
-        unknown=len(dataset.classes) - len(data.known),
+        known=data.classes.known,
+        unknown=len(data.classes.unknown),
         rows=run_rows(runs),
         numeric=list(METRICS),
         domains=_domain_strips(dataset),
@@ -47,7 +47,7 @@ def write_page(path: Path, runs: Sequence[Run], title: str) -> Path:
 def _section(dataset: Dataset, runs: Sequence[Run]) -> dict[str, Any]:
     """Curves and examples for one target."""
     return {
-        "target": runs[0].config.target,
+        "target": runs[0].config.target_names,
         "curves": _curves(runs),
         "examples": [{"method": run.config.method, "groups": _examples(dataset, run)} for run in runs],
     }
@@ -60,7 +60,7 @@ def _curves(runs: Sequence[Run]) -> str:
     figure = Figure(figsize=(5.2, 3.6), layout="constrained")
     axes = figure.subplots()
     for run, colour in zip(runs, COLOURS, strict=False):
-        output, label = run.outputs("target")
+        output, label, _ = run.outputs("target")
         prediction = openset.predicted_class(output)
         for name, style in (("cls", ":"), ("bcls", "-")):
             if openset.SCORES[name].needs_ova and output.ova is None:
@@ -132,7 +132,7 @@ def _provenance(run: Run) -> dict[str, str]:
     config, provenance = run.config, run.description["provenance"]
     return {
         "method": config.method,
-        "target": str(config.target),
+        "target": config.target_names,
         "sources": ", ".join(config.sources or []),
         "iterations": f"{provenance['iteration']} of {config.iterations}",
         "learning rate": f"{config.lr:g}",

@@ -20,13 +20,19 @@ METRICS = {
 
 
 def run_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
-    """A row per run, metrics in percent; with several targets, the average of every method below."""
-    rows = [_row(run.config.target or "", run.config.method, [run.metrics]) for run in runs]
-    targets = {run.config.target for run in runs}
-    if len(targets) > 1:
-        methods = dict.fromkeys(run.config.method for run in runs)
-        rows += [_row("average", name, [r.metrics for r in runs if r.config.method == name]) for name in methods]
+    """A row per run and target, metrics in percent; with several targets, the average of every method below."""
+    found = [(target, run.config.method, metrics) for run in runs for target, metrics in run.record["targets"].items()]
+    rows = [_row(target, method, [metrics]) for target, method, metrics in found]
+    if len({target for target, _, _ in found}) > 1:
+        methods = dict.fromkeys(method for _, method, _ in found)
+        rows += [_row("average", name, [m for _, method, m in found if method == name]) for name in methods]
     return rows
+
+
+def source_row(run: Run) -> list[dict[str, str]]:
+    """The row of a run's source domains, where the classes are unknown but the domain is not; none without such."""
+    source = run.record.get("source")
+    return [] if source is None else [_row("(sources)", run.config.method, [source])]
 
 
 def _row(target: str, method: str, metrics: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -37,8 +43,13 @@ def _row(target: str, method: str, metrics: Sequence[Mapping[str, Any]]) -> dict
     return {"target": target, "method": method, **{title: mean(key) for title, key in METRICS.items()}}
 
 
+def print_run(run: Run) -> None:
+    """Print a row per target of a run, and one of its source domains."""
+    print_rows([*run_rows([run]), *source_row(run)], numeric=tuple(METRICS))
+
+
 def print_runs(runs: Sequence[Run]) -> None:
-    """Print a row per run."""
+    """Print a row per run and target."""
     print_rows(run_rows(runs), numeric=tuple(METRICS))
 
 

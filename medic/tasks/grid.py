@@ -71,6 +71,7 @@ class Grid:
         self.sampler: Sampler = SAMPLERS[self.sampling]()
         self.generator = torch.Generator().manual_seed(self.seed)
         self._groups: list[tuple[int, ...]] = []
+        self._ahead = 0
         self._said: set[str] = set()
 
     @property
@@ -99,11 +100,15 @@ class Grid:
             self._check_branches(cells)
         return cells
 
-    def draw(self, cells: Cells, batch_size: int) -> list[list[Task]]:
-        """Draw the tasks of one iteration, step by step: `batch_size` samples each, equally from its cells."""
-        return [
-            [Task(task, self._sample(cells, task, batch_size)) for task in step] for step in self._steps(cells.keys)
-        ]
+    def draw(self, cells: Cells, batch_size: int, ahead: int = 0) -> list[list[Task]]:
+        """Draw the tasks of one iteration, step by step: `batch_size` samples each, equally from its cells.
+
+        An iteration can be drawn before its turn, with the same result: `ahead` says how many others were drawn but not
+        observed yet.
+        """
+        self._ahead = ahead
+        steps = self._steps(cells.keys)
+        return [[Task(task, self._sample(cells, task, batch_size)) for task in step] for step in steps]
 
     def observe(self, logits: Tensor, y: Tensor, domain: Tensor | None = None) -> None:
         """Tell the sampler what the model said in an iteration: close-set logits (N, C), classes and domains (N,)."""
@@ -197,7 +202,7 @@ class Grid:
             dealt = [list(part) for part in chunks(range(len(values)), count)]
         else:
             sampler = self.sampler if name == CLASS else Random()
-            dealt = sampler.split(domains, groups, count, self.generator)
+            dealt = sampler.split(domains, groups, count, self.generator, self._ahead)
         return [{values[position] for position in part} for part in dealt if part]
 
     def _deal(self, split: list[list[list[Cell]]]) -> list[list[list[Cell]]]:

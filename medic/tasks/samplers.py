@@ -20,8 +20,12 @@ class Sampler(Protocol):
         groups: Sequence[tuple[int, ...]],
         parts: int,
         generator: torch.Generator,
+        ahead: int = 0,
     ) -> list[list[int]]:
-        """Deal the `groups` of classes of a domain split over `parts` tasks: lists of positions in `groups`."""
+        """Deal the `groups` of classes of a domain split over `parts` tasks: lists of positions in `groups`.
+
+        `ahead` iterations were split and not observed yet.
+        """
 
     def observe(self, logits: Tensor, y: Tensor, domain: Tensor | None) -> None:
         """Take in the close-set logits (N, C) of one iteration, with classes and domains (N,)."""
@@ -42,6 +46,7 @@ class Random:
         groups: Sequence[tuple[int, ...]],
         parts: int,
         generator: torch.Generator,
+        ahead: int = 0,
     ) -> list[list[int]]:
         """Shuffle and cut into chunks."""
         order: list[int] = torch.randperm(len(groups), generator=generator).tolist()
@@ -78,11 +83,15 @@ class Adaptive:
         self._pending: deque[Tensor] = deque()
         self._seen: set[int] = set()
 
-    def confusion(self, domains: Sequence[int]) -> Tensor | None:
-        """The lagged confusion (C, C) averaged over `domains` (all seen, if empty), or None while there is none."""
-        if len(self._pending) < self.lag:
+    def confusion(self, domains: Sequence[int], ahead: int = 0) -> Tensor | None:
+        """The lagged confusion (C, C) averaged over `domains` (all seen, if empty), or None while there is none.
+
+        It is the same whenever an iteration is split, up to `lag - 1` iterations before its turn.
+        """
+        position = len(self._pending) - self.lag + ahead
+        if position < 0:
             return None
-        past = self._pending[0]
+        past = self._pending[position]
         seen = [domain for domain in domains or sorted(self._seen) if domain < len(past)]
         return past[seen].mean(0) if seen else None
 
@@ -92,9 +101,10 @@ class Adaptive:
         groups: Sequence[tuple[int, ...]],
         parts: int,
         generator: torch.Generator,
+        ahead: int = 0,
     ) -> list[list[int]]:
         """Draw a chain over the groups and deal it round-robin."""
-        order = chain(group_confusion(self.confusion(domains), groups), generator)
+        order = chain(group_confusion(self.confusion(domains, ahead), groups), generator)
         return [order[part::parts] for part in range(parts)]
 
     def observe(self, logits: Tensor, y: Tensor, domain: Tensor | None) -> None:

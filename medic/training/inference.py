@@ -16,7 +16,10 @@ def infer(
     training = model.training
     model.eval()
     batches = []
-    for part in indices.split(256):
+    parts = indices.split(256)
+    for part, following in zip(parts, (*parts[1:], indices[:0]), strict=True):
+        images.expect(part)
+        images.expect(following)
         inputs = preprocessing(images.gather(part, device).float() / 255).contiguous(memory_format=torch.channels_last)
         output = Output.of(model(inputs))
         batches.append(Output(*(None if value is None else value.cpu() for value in output)))  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """The one training loop's body: an iteration, for any method."""
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,16 +36,19 @@ class Trainer:
     batch_size: int
     generator: torch.Generator
     clip_norm: float | None = None
+    frames: Tensor | None = None
+    """The heights and widths (N, 2) of the images before they were squashed, if they were."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self) -> None:
         self.iteration = 0
+        self._drawn: deque[list[list[Task]]] = deque()
         self.cells: Cells = self.grid.index(self.samples.label, self.samples.domain, **self.samples.attributes)
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
 
     def step(self) -> float:
         """Do one iteration; returns the mean risk of its tasks."""
-        steps = [self._load(tasks) for tasks in self.grid.draw(self.cells, self.batch_size)]
+        steps = [self._load(tasks) for tasks in self._next()]
         factor = self.schedule.factor(self.iteration)
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
@@ -60,12 +64,21 @@ class Trainer:
         self.iteration += 1
         return loss
 
+    def _next(self) -> list[list[Task]]:
+        """The tasks of the next iteration, drawn as early as it helps the images to be there."""
+        while len(self._drawn) <= self.images.ahead:
+            steps = self.grid.draw(self.cells, self.batch_size, ahead=len(self._drawn))
+            self.images.expect(self.samples.indices[torch.cat([task.indices for step in steps for task in step])])
+            self._drawn.append(steps)
+        return self._drawn.popleft()
+
     def _load(self, tasks: list[Task]) -> Step:
         """Gather, augment and normalise the images of a step."""
         labels = {"domain": self.samples.domain, **self.samples.attributes}
         rows = gather(tasks, self.samples.indices, self.samples.label, labels)
         pixels = self.images.gather(rows.x, self.device).float() / 255
-        varied = self.recipe(pixels, self.generator)
+        frames = None if self.frames is None else self.frames[rows.x]
+        varied = self.recipe(pixels, self.generator, self.preprocessing.size, frames)
         inputs = self.preprocessing(varied).contiguous(memory_format=torch.channels_last)
         attributes = {name: labels.to(self.device) for name, labels in rows.attributes.items()}
         return Step(inputs, rows.y.to(self.device), rows.sizes, attributes)
@@ -85,6 +98,7 @@ class Trainer:
             "strategy": self.strategy.state_dict(),
             "grid": self.grid.state_dict(),
             "cells": self.cells.state_dict(),
+            "drawn": [[[tuple(task) for task in step] for step in steps] for steps in self._drawn],
             "generator": self.generator.get_state(),
             "global_generators": self._global_generators(),
         }
@@ -97,6 +111,7 @@ class Trainer:
         self.strategy.load_state_dict(state["strategy"])
         self.grid.load_state_dict(state["grid"])
         self.cells.load_state_dict(state["cells"])
+        self._drawn = deque([[[Task(*task) for task in step] for step in steps] for steps in state["drawn"]])
         self.generator.set_state(state["generator"])
         torch.set_rng_state(state["global_generators"][0])
         if self.device.type == "cuda" and len(state["global_generators"]) > 1:

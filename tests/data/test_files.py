@@ -55,30 +55,31 @@ class TestDecode:
         return np.asarray(picture().resize((size, size), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
 
     def test_rgb_is_squashed_as_pil_does(self):
-        assert np.array_equal(decode(encoded(picture(), "PNG"), 16, "x"), self.plain())
+        assert np.array_equal(decode(encoded(picture(), "PNG"), 16, "x").pixels, self.plain())
 
     @pytest.mark.parametrize("mode", ["RGBA", "P", "CMYK"])
     def test_other_modes_become_rgb(self, mode):
         image = picture().convert(mode)
         kind = "TIFF" if mode == "CMYK" else "PNG"
         expected = image.convert("RGB").resize((16, 16), Image.Resampling.BILINEAR)
-        assert np.array_equal(decode(encoded(image, kind), 16, "x"), np.asarray(expected).transpose(2, 0, 1))
+        assert np.array_equal(decode(encoded(image, kind), 16, "x").pixels, np.asarray(expected).transpose(2, 0, 1))
 
     def test_sixteen_bits_keep_their_upper_eight(self):
         values = np.linspace(0, 65535, 256).astype(np.uint16).reshape(16, 16)
-        decoded = decode(encoded(Image.fromarray(values), "PNG"), 16, "x")
+        decoded = decode(encoded(Image.fromarray(values), "PNG"), 16, "x").pixels
         assert np.array_equal(decoded[0], (values >> 8).astype(np.uint8))
         assert np.array_equal(decoded[0], decoded[2])
 
     def test_exif_turns_the_picture_upright(self):
         exif = Image.Exif()
         exif[0x0112] = 6  # the camera was turned by a quarter
-        turned = decode(encoded(picture(), "PNG", exif=exif), 16, "x")
+        turned, frame = decode(encoded(picture(), "PNG", exif=exif), 16, "x")
+        assert frame == (40, 30)
         upright = picture().transpose(Image.Transpose.ROTATE_270).resize((16, 16), Image.Resampling.BILINEAR)
         assert np.array_equal(turned, np.asarray(upright).transpose(2, 0, 1))
 
     def test_a_very_wide_picture(self):
-        assert decode(encoded(picture(size=(30_000, 4)), "PNG"), 8, "x").shape == (3, 8, 8)
+        assert decode(encoded(picture(size=(30_000, 4)), "PNG"), 8, "x").pixels.shape == (3, 8, 8)
 
     @pytest.mark.parametrize(("data", "message"), [
         (b"", "pic is empty"),
@@ -166,7 +167,7 @@ class TestLayouts:
         found = locate(bench, self.make(tmp_path / "b", *parts))
         assert found.layout.split
         assert len(found.listing) == 40  # `full` holds the same images again
-        assert found.listing.held_out.sum() == 20
+        assert found.listing.parts.count("val") == found.listing.parts.count("train") == 20
         assert found.listing.counts()["VOC2007"]["person"] == 2
 
     @pytest.mark.parametrize("real", ["Real World", "Real_World", "RealWorld", "real_world"])
@@ -186,7 +187,7 @@ class TestLayouts:
         (root / "splits" / "photo_crossval_kfold.txt").write_text("photo/dog/p.png 7\n")
         listing = locate(bench, tmp_path).listing
         assert len(listing) == 4
-        assert listing.held_out.tolist() == [False, False, True, False]
+        assert listing.parts == ("train", "train", "val", "train")
         assert set(listing.label.tolist()) == {0}  # the folder's class, not the list's number
 
     def test_another_benchmark_is_recognised(self, tmp_path):
@@ -212,7 +213,7 @@ class TestStore:
         store, said = self.open(root, where)
         positions = torch.tensor([5, 0, 5, 11])
         gathered = store.images.gather(positions, torch.device("cpu"))
-        expected = np.stack([decode(listing.files[i].read_bytes(), 16, "x") for i in positions])
+        expected = np.stack([decode(listing.files[i].read_bytes(), 16, "x").pixels for i in positions])
         assert np.array_equal(gathered.numpy(), expected)
         assert "12 images of 16 px" in said[-1]
 
@@ -235,7 +236,7 @@ class TestStore:
         assert any("2 images left out" in line for line in said)
         listing = read_folder(root)
         last = store.images.gather(torch.tensor([11]), torch.device("cpu"))[0]
-        assert np.array_equal(last.numpy(), decode(listing.files[store.kept[11]].read_bytes(), 16, "x"))
+        assert np.array_equal(last.numpy(), decode(listing.files[store.kept[11]].read_bytes(), 16, "x").pixels)
 
     def test_duplicates_of_a_domain_count_once(self, root):
         data = (root / "二番" / "b" / "1.png").read_bytes()

@@ -62,7 +62,7 @@ def test_settings_reach_what_they_are_for():
     assert plan.training.optimizer.momentum is None
     assert plan.training.grid.sizes == (5, 4)
     assert plan.training.schedule.warmup == 3
-    assert plan.data.known == ("0", "1", "2", "3")
+    assert plan.data.classes.known == ("0", "1", "2", "3")
     assert plan.model.head == "shared"
 
 

@@ -12,7 +12,7 @@ import medic
 from medic.errors import MedicError, TrainingError
 from medic.experiments.interrupts import Stopped
 from medic.experiments.review import infer_again, review
-from medic.experiments.selection import select, without_target
+from medic.experiments.selection import select, shown
 from medic.methods import METHODS
 from medic.training import Trainer
 
@@ -55,21 +55,28 @@ def test_predictions_repeat_every_metric(run):
     arrays = run.predictions
     rows = arrays["split"] == "target"
     assert rows.sum() == 100
-    assert (~rows).sum() == 3 * 6 * 2
+    assert (arrays["split"] == "validation").sum() == 3 * 6 * 2
+    assert (arrays["split"] == "source-unknown").sum() == 3 * 4 * 10
+    assert (arrays["label"][arrays["split"] == "source-unknown"] == -1).all()
     assert arrays["path"].dtype.kind == "U"
     assert set(arrays["domain"][rows]) == {"street"}
     assert (arrays["label"][rows] == -1).sum() == 40
     assert set(arrays["prediction"]) <= set(range(-1, 6))
     again = review(run, None, "source")
-    for key, value in again["bcls"].items():
-        assert run.metrics[key] == pytest.approx(value, nan_ok=True)
+    for part in ("target", "source"):
+        assert again["bcls"][part].keys() == run.record[part].keys()
+        for key, value in again["bcls"][part].items():
+            assert run.record[part][key] == pytest.approx(value, nan_ok=True)
+    assert run.record["targets"] == {"street": run.metrics}
     assert set(again) == {"cls", "bcls", "max-logit", "energy"}
     assert set(review(run, None, "fixed")) == {"cls", "bcls"}
 
 
 def test_the_model_gives_its_predictions_again(run):
-    for split, (output, label) in infer_again(run, "cpu").items():
-        kept, kept_label = run.outputs(split)
+    again = infer_again(run, "cpu")
+    assert list(again) == run.splits == ["validation", "source-unknown", "target"]
+    for split, (output, label, _) in again.items():
+        kept, kept_label, _ = run.outputs(split)
         torch.testing.assert_close(output.logits, kept.logits)
         torch.testing.assert_close(output.ova, kept.ova)
         assert torch.equal(label, kept_label)
@@ -216,11 +223,11 @@ class TestWiring:
     def trainer(self, mini, tmp_path, **settings):
         from medic.experiments.config import RunConfig
         from medic.experiments.resolve import resolve
-        from medic.experiments.run import make_trainer, split_data
+        from medic.experiments.run import make_trainer
 
         plan = resolve(RunConfig(dataset=mini, target="street", device="cpu", **settings))
         dataset = plan.data.load(lambda line: None)
-        return make_trainer(plan, dataset, split_data(plan, dataset))
+        return make_trainer(plan, dataset, plan.data.split(dataset))
 
     def test_the_schedule_sets_the_rate(self, mini, tmp_path):
         trainer = self.trainer(mini, tmp_path, method="erm", iterations=5, batch_size=4, lr=0.1)
@@ -266,8 +273,8 @@ class TestWiring:
     def test_evaluation_uses_running_statistics(self, mini, tmp_path):
         run = medic.train(dataset=mini, method="erm", backbone="resnet10t", output=str(tmp_path), **SHORT)
         dataset = infer_again(run, "cpu")
-        for split, (output, _) in dataset.items():
-            torch.testing.assert_close(output.logits, run.outputs(split)[0].logits)
+        for split, seen in dataset.items():
+            torch.testing.assert_close(seen.output.logits, run.outputs(split).output.logits)
 
 
 def test_the_best_weights_are_the_ones_that_are_kept(mini, tmp_path, monkeypatch):
@@ -351,7 +358,15 @@ def test_unknown_settings_are_named():
 
 class TestSelection:
     RECORDS = [  # noqa: RUF012
-        {"validation": {"acc": acc}, "target": {"acc": 1 - acc}, "env0_out_acc": acc, "env3_in_acc": 0.1}
+        {
+            "validation": {"acc": acc},
+            "target": {"acc": 1 - acc},
+            "targets": {},
+            "source": {"oscr": 0.5},
+            "env0_out_acc": acc,
+            "env3_in_acc": 0.1,
+            "env2_out_acc": 0.2,
+        }
         for acc in (0.5, 0.8, 0.8, 0.7)
     ]
 
@@ -359,12 +374,12 @@ class TestSelection:
         assert select(self.RECORDS) == 1
 
     def test_the_target_is_hidden(self):
-        assert without_target(self.RECORDS[0], 3) == {"validation": {"acc": 0.5}, "env0_out_acc": 0.5}
+        assert shown(self.RECORDS[0], [2, 3]) == {"validation": {"acc": 0.5}, "env0_out_acc": 0.5}
 
     def test_selected_weights_are_kept(self, run):
         best = run.description["provenance"]["record"]
-        assert best == select([without_target(record, 3) for record in run.records])
-        output, label = run.outputs("validation")
+        assert best == select([shown(record, [3]) for record in run.records])
+        output, label, _ = run.outputs("validation")
         accuracy = (output.logits.argmax(1) == label).double().mean().item()
         assert accuracy == pytest.approx(run.records[best]["validation"]["acc"])
 
@@ -393,7 +408,7 @@ class TestReading:
 
     def test_features_on_request(self, mini, tmp_path):
         run = medic.train(dataset=mini, method="erm", output=str(tmp_path), save_features=True, **SHORT)
-        assert run.predictions["features"].shape == (136, 256)
+        assert run.predictions["features"].shape == (256, 256)
         assert run.predictions["features"].dtype == np.float32
         assert "ova_logits" not in run.predictions
         assert set(review(run, None, "source")) == {"cls", "max-logit", "energy"}

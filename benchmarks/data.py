@@ -1,0 +1,215 @@
+"""What the data costs: decoding once, opening again, drawing a batch, growing sets, and crops from squashed images.
+
+    python benchmarks/data.py --root DIR_OF_PACS
+
+prints one table. Every set is opened in a process of its own, so that its memory can be told. Without `--root` the rows
+of PACS are left out.
+"""
+
+import argparse
+import io
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from medic.data import RECIPES, Storage, benchmark
+from medic.data.augment import resample
+from medic.data.decode import decode
+from medic.experiments.config import RunConfig
+from medic.experiments.resolve import resolve
+from medic.experiments.run import make_trainer
+from medic.report.table import print_rows
+
+SIDE = 48
+COUNTS = (1_000, 10_000, 100_000)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, help="folder with PACS")
+    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--skip-growth", action="store_true", help="leave out the sets of 1,000 to 100,000 images")
+    arguments = parser.parse_args()
+    if arguments.child:
+        print(json.dumps(open_once(*arguments.child)))
+        return
+    rows = [*pacs(arguments.root), *batch()]
+    if not arguments.skip_growth:
+        rows += growth()
+    print_rows(rows + crops(), numeric=["value"])
+
+
+def row(what: str, value: str, limit: str = "") -> dict[str, str]:
+    """One line of the table."""
+    return {"what": what, "value": value, "at most": limit}
+
+
+def timed(function: Callable[[], Any]) -> float:
+    """Seconds of one call."""
+    began = time.perf_counter()
+    function()
+    return time.perf_counter() - began
+
+
+def open_once(dataset: str, root: str, where: str, size: str) -> dict[str, float]:
+    """Open a dataset and gather 50 batches of 144, in this process: seconds, and MiB beyond those before."""
+    bench, before = benchmark(dataset), resident()
+    began = time.perf_counter()
+    opened = bench.open(bench, Path(root), 0)
+    listed = time.perf_counter()
+    data = opened.load(Storage(int(size), where=where))  # type: ignore[arg-type]
+    done = time.perf_counter()
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        data.images.gather(torch.randint(data.images.shape[0], (144,), generator=generator), torch.device("cpu"))
+    return {
+        "listing": listed - began,
+        "start": done - began,
+        "gather": (time.perf_counter() - done) / 50,
+        "memory": resident() - before,
+    }
+
+
+def resident() -> float:
+    """MiB of this process that are in memory now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096 / 2**20
+
+
+def in_child(cache: Path, *arguments: str) -> dict[str, float]:
+    """Open a dataset in a new process, with its own cache."""
+    command = [sys.executable, __file__, "--child", *arguments]
+    environment = {**__import__("os").environ, "MEDIC_CACHE": str(cache)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def pacs(root: Path | None) -> list[dict[str, str]]:
+    """Decoding the real images once, and opening them again."""
+    if root is None:
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        first, again, mapped = (
+            in_child(Path(folder), "pacs", str(root), where, "224") for where in ("ram", "ram", "map")
+        )
+    return [
+        row("PACS, 9,991 images, into the store at 224 px", f"{first['start']:.1f} s", "20 s"),
+        row("PACS, a second start, in memory", f"{again['start']:.1f} s", "3 s"),
+        row("PACS, a second start, memory map", f"{mapped['start']:.1f} s", "3 s"),
+        row("PACS, gathering 144 from memory", f"{1e3 * again['gather']:.1f} ms"),
+    ]
+
+
+def batch() -> list[dict[str, str]]:
+    """Drawing the tasks of an iteration and gathering their images, against the whole iteration."""
+    plan = resolve(RunConfig(dataset="digits", target="street", method="medic++", device="cpu"))
+    dataset = plan.data.load(lambda line: None)
+    trainer = make_trainer(plan, dataset, plan.data.split(dataset))
+    trainer.model.train()
+
+    def draw_and_gather() -> None:
+        for step in trainer.grid.draw(trainer.cells, trainer.batch_size):
+            for task in step:
+                trainer.images.gather(trainer.samples.indices[task.indices], trainer.device)
+
+    trainer.step()
+    whole, part = [], []
+    for _ in range(15):
+        whole.append(timed(trainer.step))
+        part.append(timed(draw_and_gather))
+    share = 100 * np.median(part) / np.median(whole)
+    return [row("drawing and gathering 144 images, of a ConvNet iteration on CPU", f"{share:.2f} %", "5 %")]
+
+
+def growth() -> list[dict[str, str]]:
+    """Start and memory against the number of images."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for count in COUNTS:
+            root, cache = Path(folder) / f"images-{count}", Path(folder) / f"cache-{count}"
+            generate(root, count)
+            first = in_child(cache, "folder", str(root), "map", str(SIDE))
+            memory, mapped = (in_child(cache, "folder", str(root), where, str(SIDE)) for where in ("ram", "map"))
+            stored = count * 3 * SIDE * SIDE / 2**20
+            rows += [
+                row(f"{count:,} images, first start", f"{first['start']:.2f} s"),
+                row(f"{count:,} images, second start in memory", f"{memory['start']:.2f} s"),
+                row(f"{count:,} images, memory beyond the {stored:.0f} MiB of pixels", f"{memory['memory'] - stored:.0f} MiB"),
+                row(f"{count:,} images, second start with a memory map", f"{mapped['start']:.2f} s"),
+                row(f"{count:,} images, memory with a memory map", f"{mapped['memory']:.0f} MiB"),
+            ]  # fmt: skip
+    return rows
+
+
+def generate(root: Path, count: int) -> None:
+    """Make `count` small pictures in 3 domains of 5 classes."""
+    for domain in "abc":
+        for label in "vwxyz":
+            (root / domain / label).mkdir(parents=True)
+    with ProcessPoolExecutor() as pool:
+        list(pool.map(_generate, [(root, start, min(start + 1000, count)) for start in range(0, count, 1000)]))
+
+
+def _generate(job: tuple[Path, int, int]) -> None:
+    root, start, stop = job
+    rng = np.random.default_rng(start)
+    for number in range(start, stop):
+        small = Image.fromarray(rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)).resize((SIDE, SIDE))
+        small.save(root / "abc"[number % 3] / "vwxyz"[number % 5] / f"{number:06d}.jpg")
+
+
+def crops() -> list[dict[str, str]]:
+    """The same crops taken from the photographs themselves and from squashed ones: 8-bit levels of difference."""
+    from sklearn.datasets import load_sample_images
+
+    recipe, rows = RECIPES["medic"], []
+    for width, height in ((400, 400), (400, 300), (640, 360)):
+        for store in (224, 256, 320, 448):
+            differences = [
+                compare(Image.fromarray(photo).resize((width, height), Image.Resampling.LANCZOS), store, seed, recipe)
+                for photo in load_sample_images().images
+                for seed in range(8)
+            ]
+            rows.append(row(
+                f"the same crop of a {width} × {height} photograph from a store of {store} px", f"{np.mean(differences):.2f} levels"
+            ))  # fmt: skip
+        low, high = (width / height * end for end in recipe.ratio)
+        rows.append(row(
+            f"a {width} × {height} photograph: crops are stretched by", f"{low:.2f} to {high:.2f}", "0.75 to 1.33 in torchvision"
+        ))  # fmt: skip
+    return rows
+
+
+def compare(photo: Image.Image, store: int, seed: int, recipe: Any) -> float:
+    """The mean difference between a crop of a photograph and the crop of the same part of its squashed copy."""
+    whole = torch.from_numpy(np.asarray(photo)).permute(2, 0, 1)[None].float() / 255
+    height, width = whole.shape[2:]
+    # Corners on whole pixels of both, so that both crops show exactly the same part.
+    step = store // math.gcd(store, math.gcd(height, width))
+    draws = recipe.draw(1, height, width, torch.Generator().manual_seed(seed))
+    box = (draws[:, :4] / torch.tensor([height, width, height, width]) * store / step).round() * step
+    buffer = io.BytesIO()
+    photo.save(buffer, "PNG")
+    squashed = torch.from_numpy(decode(buffer.getvalue(), store, "photo"))[None].float() / 255
+    original_box = box / store * torch.tensor([height, width, height, width])
+    flip = torch.zeros(1, 1)
+    ours = resample(squashed, box, flip, (224, 224))
+    theirs = resample(whole, original_box.round(), flip, (224, 224))
+    return 255 * float((ours - theirs).abs().mean())
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,7 @@ of PACS are left out.
 import argparse
 import io
 import json
-import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -91,7 +91,7 @@ def resident() -> float:
 def in_child(cache: Path, *arguments: str) -> dict[str, float]:
     """Open a dataset in a new process, with its own cache."""
     command = [sys.executable, __file__, "--child", *arguments]
-    environment = {**__import__("os").environ, "MEDIC_CACHE": str(cache)}
+    environment = {**os.environ, "MEDIC_CACHE": str(cache)}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     found: dict[str, float] = json.loads(done.stdout)
     return found
@@ -172,43 +172,38 @@ def _generate(job: tuple[Path, int, int]) -> None:
 
 
 def crops() -> list[dict[str, str]]:
-    """The same crops taken from the photographs themselves and from squashed ones: 8-bit levels of difference."""
+    """Crops of squashed photographs against torchvision's crops of the photographs themselves, the same draws."""
     from sklearn.datasets import load_sample_images
 
-    recipe, rows = RECIPES["medic"], []
+    rows = []
     for width, height in ((400, 400), (400, 300), (640, 360)):
+        photos = [
+            Image.fromarray(photo).resize((width, height), Image.Resampling.LANCZOS)
+            for photo in load_sample_images().images
+        ]
         for store in (224, 256, 320, 448):
-            differences = [
-                compare(Image.fromarray(photo).resize((width, height), Image.Resampling.LANCZOS), store, seed, recipe)
-                for photo in load_sample_images().images
-                for seed in range(8)
-            ]
-            rows.append(row(
-                f"the same crop of a {width} × {height} photograph from a store of {store} px", f"{np.mean(differences):.2f} levels"
-            ))  # fmt: skip
-        low, high = (width / height * end for end in recipe.ratio)
-        rows.append(row(
-            f"a {width} × {height} photograph: crops are stretched by", f"{low:.2f} to {high:.2f}", "0.75 to 1.33 in torchvision"
-        ))  # fmt: skip
+            differences = [compare(photo, store, seed) for photo in photos for seed in range(8)]
+            what = f"a crop of a {width} × {height} photograph, from the store at {store} px"
+            rows.append(row(what, f"{np.mean(differences):.2f} of 255"))
     return rows
 
 
-def compare(photo: Image.Image, store: int, seed: int, recipe: Any) -> float:
-    """The mean difference between a crop of a photograph and the crop of the same part of its squashed copy."""
-    whole = torch.from_numpy(np.asarray(photo)).permute(2, 0, 1)[None].float() / 255
-    height, width = whole.shape[2:]
-    # Corners on whole pixels of both, so that both crops show exactly the same part.
-    step = store // math.gcd(store, math.gcd(height, width))
-    draws = recipe.draw(1, height, width, torch.Generator().manual_seed(seed))
-    box = (draws[:, :4] / torch.tensor([height, width, height, width]) * store / step).round() * step
+def compare(photo: Image.Image, store: int, seed: int) -> float:
+    """The mean difference, in levels of 255, between a crop of a photograph and of its squashed copy."""
+    recipe = RECIPES["medic"]
+    whole = torch.from_numpy(np.array(photo)).permute(2, 0, 1)[None].float() / 255
     buffer = io.BytesIO()
     photo.save(buffer, "PNG")
-    squashed = torch.from_numpy(decode(buffer.getvalue(), store, "photo"))[None].float() / 255
-    original_box = box / store * torch.tensor([height, width, height, width])
-    flip = torch.zeros(1, 1)
-    ours = resample(squashed, box, flip, (224, 224))
-    theirs = resample(whole, original_box.round(), flip, (224, 224))
-    return 255 * float((ours - theirs).abs().mean())
+    decoded = decode(buffer.getvalue(), store, "photo")
+    squashed = torch.from_numpy(decoded.pixels)[None].float() / 255
+    height, width = decoded.frame
+    frames, flip = torch.tensor([decoded.frame]), torch.zeros(1, 1)
+    theirs, ours = (
+        recipe.draw(1, *shape, torch.Generator().manual_seed(seed), given)[:, :4]
+        for shape, given in (((height, width), None), ((store, store), frames))
+    )
+    one, other = resample(whole, theirs, flip, (224, 224)), resample(squashed, ours, flip, (224, 224))
+    return 255 * float((one - other).abs().mean())
 
 
 if __name__ == "__main__":

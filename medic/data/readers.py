@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from medic.data.decode import SUFFIXES
 from medic.data.listing import Entry, ImageList
-from medic.errors import MedicError
+from medic.errors import MedicError, first_line
 
 
 def walk(root: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
@@ -65,7 +65,11 @@ def read_lists(root: Path, name: str = "lists") -> ImageList:
 
 def list_lines(file: Path) -> Iterator[tuple[str, int]]:
     """The lines of an image list: a path, which may have spaces, and a number."""
-    for number, line in enumerate(file.read_text().splitlines(), start=1):
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise MedicError(f"list {file} cannot be read: {first_line(error)}") from error
+    for number, line in enumerate(lines, start=1):
         path, _, label = line.strip().rpartition(" ")
         if not line.strip():
             continue
@@ -97,8 +101,11 @@ def read_table(path: Path, name: str = "table") -> ImageList:
 
 
 def _csv_rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        rows = [dict(row) for row in csv.DictReader(file)]
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = [dict(row) for row in csv.DictReader(file)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise MedicError(f"table {path} cannot be read: {first_line(error)}") from error
     for number, row in enumerate(rows, start=2):
         if None in row or None in row.values():
             raise MedicError(f"{path}, row {number}: it has more or fewer values than the header has columns")
@@ -110,7 +117,10 @@ def _parquet_rows(path: Path) -> list[dict[str, str]]:
         from pyarrow import parquet
     except ImportError:
         raise MedicError(f"{path} needs pyarrow: pip install 'medic[parquet]', or save it as CSV") from None
-    rows: list[Mapping[str, object]] = parquet.read_table(path).to_pylist()
+    try:
+        rows: list[Mapping[str, object]] = parquet.read_table(path).to_pylist()
+    except (OSError, ValueError) as error:
+        raise MedicError(f"table {path} cannot be read: {first_line(error)}") from error
     return [{column: "" if value is None else str(value) for column, value in row.items()} for row in rows]
 
 

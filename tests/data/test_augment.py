@@ -2,13 +2,14 @@
 
 import colorsys
 import math
+import re
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medic.data.augment import RECIPES, Recipe, resample, turn_hue
+from medic.data.augment import RECIPES, Recipe, describe_recipe, make_recipe, resample, turn_hue
 from medic.errors import MedicError
 from medic.models import _torchvision
 
@@ -276,7 +277,8 @@ def test_the_first_attempt_that_fits_is_taken(height, width):
     recipe = Recipe(scale=(0.5, 1.0))
     uniform = torch.rand(2000, 22, dtype=torch.float64, generator=seeded())
     plain = [plain_box(row, recipe.scale, recipe.ratio, height, width) for row in uniform.tolist()]
-    assert recipe._boxes(uniform, height, width).tolist() == [box for _, box in plain]
+    frames = torch.tensor([height, width]).expand(2000, 2)
+    assert recipe._boxes(uniform, frames).tolist() == [box for _, box in plain]
     failures = {failed for failed, _ in plain}
     assert failures == {10} if max(height, width) >= 10 * min(height, width) else failures >= set(range(6))
 
@@ -287,6 +289,29 @@ def test_the_middle_is_taken_where_nothing_fits():
     assert recipe.draw(3, 400, 40, seeded())[:, :4].tolist() == [[173, 0, 53, 40]] * 3
     narrow = Recipe(scale=(1.0, 1.0), ratio=(0.5, 0.5))
     assert narrow.draw(1, 100, 40, seeded())[:, :4].tolist() == [[10, 0, 80, 40]]
+
+
+def test_crops_of_squashed_images_have_the_shapes_of_crops_of_the_originals():
+    recipe = Recipe(scale=(0.2, 0.8))
+    frames = torch.tensor([[100, 300], [448, 224], [224, 224]]).repeat(50, 1)
+    boxes = recipe.draw(150, 224, 224, seeded(), frames)[:, :4]
+    for frame in frames[:3]:
+        mine = (frames == frame).all(1)
+        height, width = frame.tolist()
+        originals = recipe.draw(150, height, width, seeded())[mine, :4]
+        ends = torch.stack((boxes[mine, :2], boxes[mine, :2] + boxes[mine, 2:]))
+        expected = torch.stack((originals[:, :2], originals[:, :2] + originals[:, 2:])) * 224 / frame
+        assert (ends - expected).abs().max() <= 0.5
+    assert torch.equal(boxes[2::3], recipe.draw(150, 224, 224, seeded())[2::3, :4])
+    assert (boxes[:, :2] >= 0).all()
+    assert (boxes[:, :2] + boxes[:, 2:] <= 224).all()
+
+
+def test_a_crop_of_a_sliver_is_a_pixel_or_more():
+    thin = torch.tensor([[30_000, 3]]).repeat(200, 1)
+    boxes = Recipe(scale=(0.001, 0.01)).draw(200, 8, 8, seeded(), thin)[:, :4]
+    assert (boxes[:, 2:] >= 1).all()
+    assert (boxes[:, :2] + boxes[:, 2:] <= 8).all()
 
 
 def test_draws_depend_on_the_generator_alone():
@@ -309,3 +334,29 @@ def test_draws_depend_on_the_generator_alone():
 def test_numbers_that_make_no_recipe(numbers, message):
     with pytest.raises(MedicError, match=message):
         Recipe(**numbers)
+
+
+@pytest.mark.parametrize(("value", "recipe", "name"), [
+    ("medic", RECIPES["medic"], "medic"),
+    ("scale=0.8:1,flip=0.5,jitter=0.4,grey=0.1", RECIPES["medic"], "medic"),
+    ("digits,jitter=0.2", Recipe(jitter=0.2, grey=0.1), "jitter=0.2,grey=0.1"),
+    ({"scale": [0.5, 1], "ratio": [1, 1]}, Recipe((0.5, 1.0), (1.0, 1.0)), "scale=0.5:1.0,ratio=1.0:1.0"),
+    ("jitter=0", Recipe(), "none"),
+])  # fmt: skip
+def test_recipes_by_name_and_by_numbers(value, recipe, name):
+    assert make_recipe(value) == recipe
+    assert describe_recipe(recipe) == name
+    assert make_recipe(name) == recipe
+
+
+@pytest.mark.parametrize(("value", "message"), [
+    ("medik", "unknown augmentation 'medik', did you mean 'medic'?"),
+    ("jiter=0.4", "unknown number of an augmentation 'jiter', did you mean 'jitter'?"),
+    ("medic,strong", "'strong' is not a number by name"),
+    ("scale=0.8", "augmentation scale=0.8: give a range, as in 0.8:1"),
+    ("jitter=much", "augmentation jitter=much: give a number, as in 0.4"),
+    ("jitter=2", "jitter is 2.0, but must be from 0 to 0.5"),
+])  # fmt: skip
+def test_mistakes_in_recipes(value, message):
+    with pytest.raises(MedicError, match=re.escape(message)):
+        make_recipe(value)

@@ -1,6 +1,7 @@
 """Options of a run: one per field of its configuration, and the spellings that other codebases use."""
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -30,7 +31,7 @@ WRITTEN = ("steps", "axes", "augment")
 
 
 def canonical(arguments: Sequence[str]) -> list[str]:
-    """The same arguments with every option in our spelling."""
+    """The same arguments with every option in our spelling, and values like -90% tied to theirs."""
 
     def spelled(argument: str) -> str:
         if not argument.startswith("--"):
@@ -39,7 +40,13 @@ def canonical(arguments: Sequence[str]) -> list[str]:
         name = name.replace("_", "-")
         return ALIASES.get(name, name) + equals + value
 
-    return [spelled(argument) for argument in arguments]
+    result: list[str] = []
+    for argument in map(spelled, arguments):
+        if re.match(r"-\d", argument) and result and re.fullmatch(r"--[a-z-]+", result[-1]):
+            result[-1] += f"={argument}"  # a parser would take it for an option
+        else:
+            result.append(argument)
+    return result
 
 
 def add_run_options(parser: ArgumentParser) -> None:

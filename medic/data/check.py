@@ -68,7 +68,7 @@ def _read_all(listing: ImageList) -> tuple[list[bytes], tuple[str, ...]]:
     def read(row: int) -> tuple[bytes, str | None]:
         try:
             data = read_file(listing.files[row])
-            decode(data, 32, str(listing.files[row]))
+            decode(data, 32, listing.files[row])
         except BadImage as error:
             return b"", str(error)
         return hashlib.sha256(data).digest(), None

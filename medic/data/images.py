@@ -13,6 +13,9 @@ from torch import Tensor
 
 from medic.errors import MedicError
 
+AROUND = 2**16
+"""Bytes that the system maps around a page that is read."""
+
 
 class Images(Protocol):
     """N images of one size, gathered by position."""
@@ -83,7 +86,7 @@ class Mapped:
         for row in np.flatnonzero(~self._checked[rows]):
             check_row(gathered[row], self.checksums[rows[row]])
         self._checked[rows] = True
-        self._touched += gathered.nbytes
+        self._touched += gathered.nbytes + len(rows) * AROUND
         if self._touched > self.limit:
             mapping: mmap = self.pixels._mmap  # type: ignore[attr-defined]
             mapping.madvise(MADV_DONTNEED)

@@ -108,7 +108,7 @@ def _read(name: str, layout: Layout, folder: Path, naming: Naming, dropped: froz
             continue
         if layout.split and parts[1] == "full" and (folder / parts[0] / "train").is_dir():
             continue  # it holds the same images once more
-        shown = str(PurePosixPath(*parts))
+        shown = "/".join(parts)
         if shown not in dropped:
             entries.append(Entry(file, shown, domain, label, part=PARTS.get(parts[1]) if layout.split else None))
     if not entries:

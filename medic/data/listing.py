@@ -1,10 +1,10 @@
 """Which images there are: a list of files with what is known of each, before any is opened."""
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -19,7 +19,7 @@ Part = Literal["train", "val", "test"]
 class Entry:
     """One image file: its name relative to the root, its domain and class, and further labels."""
 
-    file: Path
+    file: str
     name: str
     domain: str
     label: str
@@ -40,7 +40,7 @@ class ImageList:
     name: str
     domains: tuple[str, ...]
     classes: tuple[str, ...]
-    files: tuple[Path, ...]
+    files: tuple[str, ...]
     names: tuple[str, ...]
     domain: Tensor
     label: Tensor
@@ -84,7 +84,7 @@ class ImageList:
         digest = hashlib.sha256("\0".join((*self.domains, *self.classes)).encode())
         for file, name, d, c in zip(self.files, self.names, self.domain.tolist(), self.label.tolist(), strict=True):
             try:
-                status = file.stat()
+                status = os.stat(file)
             except OSError as error:
                 raise MedicError(f"image {file} cannot be read: {error.strerror}") from error
             digest.update(

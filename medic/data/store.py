@@ -147,7 +147,7 @@ def _keep(
 def _stream(listing: ImageList, kept: tuple[int, ...], size: int) -> Images:
     def decode_row(row: int) -> NDArray[np.uint8]:
         file = listing.files[kept[row]]
-        return decode(read_file(file), size, str(file)).pixels
+        return decode(read_file(file), size, file).pixels
 
     return Streamed(decode_row, (len(kept), 3, size, size), workers=os.cpu_count() or 1)
 
@@ -196,7 +196,7 @@ def _read_all(listing: ImageList, size: int, unique: bool, file: int | None) -> 
         """Decode an image into its row; the message of one that cannot be."""
         try:
             data = read_file(listing.files[row])
-            pixels, frames[row] = decode(data, size, str(listing.files[row]))
+            pixels, frames[row] = decode(data, size, listing.files[row])
         except BadImage as error:
             return str(error)
         contents[row] = hashlib.sha256(data).digest()
@@ -254,10 +254,11 @@ def _judge(bad: tuple[str, ...], on_bad: OnBad, report: Report) -> None:
     report(f"{len(bad)} images left out: {bad[0]}{more}")
 
 
-def read_file(path: Path) -> bytes:
+def read_file(path: str) -> bytes:
     """The bytes of an image file."""
     try:
-        return path.read_bytes()
+        with open(path, "rb") as file:
+            return file.read()
     except OSError as error:
         raise BadImage(f"{path} cannot be read: {error.strerror}") from error
 

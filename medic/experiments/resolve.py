@@ -1,71 +1,25 @@
 """From what was asked for to what will run: defaults filled in, everything checked, nothing started."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 import torch
 
-from medic.data import (
-    Benchmark,
-    ClassSplit,
-    Dataset,
-    Opened,
-    Problem,
-    Recipe,
-    Storage,
-    benchmark,
-    choose_domains,
-    describe_recipe,
-    listed_split,
-    make_parts,
-    make_problem,
-    make_recipe,
-    named_split,
-)
-from medic.data.holdout import Rule
-from medic.data.store import OnBad, Where
+from medic.data import Benchmark, benchmark, describe_recipe
 from medic.errors import MedicError, check_choice
 from medic.experiments.config import RunConfig
+from medic.experiments.data_plan import DataPlan, plan_data
 from medic.experiments.evaluation import RULES
 from medic.methods import DOMAINBED_ADAM, Method, ObjectiveName, Rate, find_method, make_objective
-from medic.models import Head, native_size
+from medic.models import Head
 from medic.objectives import Objective
 from medic.openset import SCORES
 from medic.strategies import BnBuffers, InnerLoop, Strategy
 from medic.tasks import Grid, Separation
 from medic.training import OptimizerName, OptimizerSettings, RateSchedule, Schedule, derive
-
-
-@dataclass(frozen=True)
-class DataPlan:
-    """What is learnt from, and how its images are varied."""
-
-    benchmark: Benchmark
-    opened: Opened
-    storage: Storage
-    size: int
-    """The side in pixels of what the model sees; the storage may keep larger images."""
-    sources: tuple[str, ...]
-    targets: tuple[str, ...]
-    classes: ClassSplit
-    validation: Rule
-    holdout: float
-    trial_seed: int
-    on_empty: Literal["error", "warn", "accept"]
-    recipe: Recipe
-
-    def load(self, report: Callable[[str], None]) -> Dataset:
-        """Read the images, telling `report` where they are kept."""
-        return self.opened.load(replace(self.storage, report=report))
-
-    def split(self, dataset: Dataset) -> Problem:
-        """Divide them between training, validation and evaluation, the same way every time."""
-        seed = self.trial_seed if self.validation == "domainbed" else derive(self.trial_seed, "split")
-        parts = make_parts(dataset, self.validation, self.holdout, seed)
-        return make_problem(dataset, self.sources, self.targets, self.classes, parts, self.on_empty)
 
 
 @dataclass(frozen=True)
@@ -106,7 +60,7 @@ def resolve(config: RunConfig) -> Resolved:
     """Fill in what was left open and check all of it, or raise with the one thing that is wrong."""
     _check_numbers(config)
     bench, method = benchmark(config.dataset), find_method(config.method)
-    data = _plan_data(config, bench)
+    data = plan_data(config, bench, pick_device(config.device))
     model = _plan_model(config, bench, method)
     training = _plan_training(config, method, data)
     optimizer, strategy = training.optimizer, training.strategy
@@ -118,10 +72,10 @@ def resolve(config: RunConfig) -> Resolved:
         split=None,  # the lists of classes say the same
         known=list(data.classes.known),
         unknown=list(data.classes.unknown),
-        partial="auto" if data.on_empty == "accept" else _plain(data.classes.partial) or None,
+        partial="auto" if data.on_empty == "accept" else data.partial,
         validation=data.validation,
         holdout=None if data.validation == "official" else data.holdout,
-        trial_seed=None if data.validation == "official" else _trial_seed(config),
+        trial_seed=None if data.validation == "official" else data.trial_seed,
         augment=describe_recipe(data.recipe),
         image_size=data.size,
         store_size=data.storage.size,
@@ -184,90 +138,6 @@ def _is_number(value: Any, kinds: tuple[type, ...], zero: bool = False) -> bool:
     """Whether it is a finite number of these types above 0, or 0 where that is allowed."""
     number = isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(cast(float, value))
     return number and (value > 0 or (zero and value == 0))
-
-
-def _plan_data(config: RunConfig, bench: Benchmark) -> DataPlan:
-    opened = bench.open(bench, None if config.root is None else Path(config.root), config.seed)
-    domains = opened.domains
-    sources, targets = choose_domains(domains, _listed(config.target, domains), _listed(config.sources, domains))
-    rule = cast(Rule, check_choice("validation", config.validation, get_args(Rule)))
-    if rule == "official" and (config.holdout or config.trial_seed) is not None:
-        raise MedicError("holdout and trial_seed have no effect on validation 'official': its lists say all")
-    on_bad = cast(OnBad, check_choice("on_bad_image", config.on_bad_image, get_args(OnBad)))
-    size = config.image_size or bench.image_size or native_size(config.backbone or bench.backbone)
-    if config.store_size is not None and config.store_size < size:
-        raise MedicError(f"store_size {config.store_size} is smaller than the images, {size}: there is nothing to crop")
-    storage = Storage(
-        config.store_size or size,
-        cast(Where, check_choice("store", config.store, get_args(Where))),
-        pick_device(config.device),
-        on_bad,
-    )
-    return DataPlan(
-        bench,
-        opened,
-        storage,
-        size,
-        sources,
-        targets,
-        _plan_classes(config, bench, opened.classes, sources),
-        rule,
-        config.holdout or 0.2,
-        _trial_seed(config),
-        "accept" if config.partial in ("auto", ["auto"]) else "warn" if on_bad == "skip" else "error",
-        make_recipe(config.augment or bench.augment),
-    )
-
-
-def _plan_classes(
-    config: RunConfig, bench: Benchmark, classes: tuple[str, ...], sources: tuple[str, ...]
-) -> ClassSplit:
-    """The known and unknown classes: by the name of a split, by lists, or as the benchmark has them."""
-    known, unknown = _listed(config.known, classes), _listed(config.unknown, classes)
-    partial = _parse_partial(config.partial, sources, classes)
-    listed = known is not None or unknown is not None
-    if config.split is not None and listed:
-        raise MedicError(f"split {config.split!r} says which classes are known: give it, or lists of classes")
-    if not listed and (name := config.split or bench.split) is not None:
-        split = named_split(name, bench.name, classes, sources)
-        if not partial:
-            return split
-        known, unknown = list(split.known), list(split.unknown)
-    if known is None:
-        known = [name for name in classes if name not in (unknown or ())]
-    return listed_split(classes, known, unknown, partial)
-
-
-def _parse_partial(
-    value: str | Mapping[str, Sequence[str]] | Sequence[str] | None, sources: Sequence[str], classes: Sequence[str]
-) -> dict[str, list[str]]:
-    """`domain=class,class` for each domain, or a mapping; `auto` says nothing of any."""
-    if value is None or value == "auto" or value == ["auto"]:
-        return {}
-    if not isinstance(value, Mapping):
-        pairs = [part.partition("=") for part in ([value] if isinstance(value, str) else value)]
-        if not all(equals for _, equals, _ in pairs):
-            raise MedicError(f"partial {value!r}: give the classes of each domain, as in photo=dog,horse, or auto")
-        value = {domain: [names] for domain, _, names in pairs}
-    for domain in value:
-        check_choice("source domain", domain, sources)
-    return {domain: _listed(names, classes) or [] for domain, names in value.items()}
-
-
-def _plain(partial: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
-    return {domain: list(classes) for domain, classes in partial.items()}
-
-
-def _trial_seed(config: RunConfig) -> int:
-    return config.seed if config.trial_seed is None else config.trial_seed
-
-
-def _listed(values: Sequence[str] | str | None, names: Sequence[str]) -> list[str] | None:
-    """Accept `a b c` and `a,b,c`, or one name; one of `names` may have a comma itself."""
-    if values is None:
-        return None
-    several = [str(value) for value in ([values] if isinstance(values, str | int) else values)]
-    return [part for value in several for part in ([value] if value in names else value.split(",")) if part]
 
 
 def _plan_model(config: RunConfig, bench: Benchmark, method: Method) -> ModelPlan:

@@ -12,7 +12,7 @@ import torch
 from medic.data.decode import decode
 from medic.data.images import Mapped, Streamed
 from medic.data.readers import read_folder
-from medic.data.store import open_store
+from medic.data.store import open_store, read_file
 from medic.errors import MedicError
 from tests.data.pictures import picture
 
@@ -29,7 +29,7 @@ class TestStore:
         store, said = self.open(root, where)
         positions = torch.tensor([5, 0, 5, 11])
         gathered = store.images.gather(positions, torch.device("cpu"))
-        expected = np.stack([decode(listing.files[i].read_bytes(), 16, "x").pixels for i in positions])
+        expected = np.stack([decode(read_file(listing.files[i]), 16, "x").pixels for i in positions])
         assert np.array_equal(gathered.numpy(), expected)
         assert "12 images of 16 px" in said[-1]
         assert store.hash == self.open(root)[0].hash
@@ -54,7 +54,7 @@ class TestStore:
         assert any("2 images left out" in line for line in said)
         listing = read_folder(root)
         last = store.images.gather(torch.tensor([11]), torch.device("cpu"))[0]
-        assert np.array_equal(last.numpy(), decode(listing.files[store.kept[11]].read_bytes(), 16, "x").pixels)
+        assert np.array_equal(last.numpy(), decode(read_file(listing.files[store.kept[11]]), 16, "x").pixels)
 
     def test_duplicates_of_a_domain_count_once(self, root):
         data = (root / "二番" / "b" / "1.png").read_bytes()
@@ -85,7 +85,7 @@ class TestStore:
         """Both get whole images, and only one decodes them."""
         code = (
             "import sys, torch; from pathlib import Path; from medic.data.readers import read_folder\n"
-            "from medic.data.store import open_store\n"
+            "from medic.data.store import open_store, read_file\n"
             "store = open_store(read_folder(Path(sys.argv[1])), 16, 'ram', torch.device('cpu'), 'error', print)\n"
             "print(int(store.images.pixels.long().sum()))"
         )

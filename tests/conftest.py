@@ -53,7 +53,8 @@ class Ready:
         self.dataset, self.domains, self.classes = dataset, dataset.domains, dataset.classes
 
     def load(self, storage: Storage) -> Dataset:
-        return self.dataset
+        place = storage.device if storage.where in ("auto", "gpu") else torch.device("cpu")
+        return dataclasses.replace(self.dataset, images=Resident(self.dataset.images.pixels.to(place)))
 
 
 @pytest.fixture

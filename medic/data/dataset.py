@@ -136,7 +136,7 @@ class Built:
         drawn = self.build()
         if drawn.pixels.shape[-1] != storage.size:
             raise MedicError(f"dataset {self.name!r} is made at {drawn.pixels.shape[-1]} px, not {storage.size}")
-        place = storage.device if storage.where == "gpu" else torch.device("cpu")
+        place = storage.device if storage.where in ("auto", "gpu") else torch.device("cpu")
         digest = hashlib.sha256("\n".join((*self.domains, *self.classes, *drawn.paths)).encode())
         for values in (drawn.domain, drawn.label, drawn.pixels):
             array: NDArray[Any] = values.contiguous().numpy()

@@ -10,6 +10,10 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from medic.errors import MedicError
 
+# Of damaged EXIF, large sizes and palettes: what matters is checked here. For good, not around each image, because
+# images are decoded in threads, which share the filters.
+warnings.filterwarnings("ignore", module=r"PIL\.")
+
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jfif"})
 MAX_PIXELS = 200_000_000
 """An image of more pixels is refused: decoding it would take a gigabyte."""
@@ -35,14 +39,10 @@ def decode(data: bytes, size: int, name: str) -> Decoded:
     if not data:
         raise BadImage(f"{name} is empty")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of damaged EXIF, large sizes and palettes: what matters is checked below
-            with Image.open(io.BytesIO(data)) as image:
-                if image.width * image.height > MAX_PIXELS:
-                    raise BadImage(
-                        f"{name} has {image.width} × {image.height} pixels, more than can be read: shrink it"
-                    )
-                rgb = _to_rgb(ImageOps.exif_transpose(image))
+        with Image.open(io.BytesIO(data)) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise BadImage(f"{name} has {image.width} × {image.height} pixels, more than can be read: shrink it")
+            rgb = _to_rgb(ImageOps.exif_transpose(image))
     except UnidentifiedImageError:
         raise BadImage(f"{name} is not an image") from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:

@@ -25,6 +25,10 @@ class Images(Protocol):
         """(N, channels, height, width)."""
 
     @property
+    def device(self) -> torch.device:
+        """Where they are."""
+
+    @property
     def ahead(self) -> int:
         """How many iterations ahead it pays to say what will be gathered."""
 
@@ -48,6 +52,11 @@ class Resident:
         """(N, channels, height, width)."""
         return tuple(self.pixels.shape)  # type: ignore[return-value]
 
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.pixels.device
+
     def expect(self, positions: Tensor) -> None:
         """They are there."""
 
@@ -65,6 +74,7 @@ class Mapped:
     """
 
     ahead = 0
+    device = torch.device("cpu")
 
     def __init__(self, pixels: "np.memmap[Any, np.dtype[np.uint8]]", checksums: NDArray[np.uint32], limit: int) -> None:
         self.pixels, self.checksums, self.limit = pixels, checksums, limit
@@ -98,6 +108,7 @@ class Streamed:
     """Images that are decoded each time they are asked for, several at once, those that are expected beforehand."""
 
     ahead = 2
+    device = torch.device("cpu")
 
     def __init__(
         self, decode: Callable[[int], NDArray[np.uint8]], shape: tuple[int, int, int, int], workers: int

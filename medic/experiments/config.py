@@ -82,6 +82,11 @@ class RunConfig:
     checkpoint_every: int = _option(100, "iterations between checkpoints", local=True)
     save_features: bool = _option(False, "keep the backbone's features in predictions.npz")
     device: str = _option("auto", "auto, cpu or cuda", local=True)
+    precision: str = _option("auto", "of the network's products: bf16, tf32 or fp32 (bf16 on a GPU, else fp32)")
+    capture: str = _option("auto", "an iteration as one CUDA graph: auto, on or off", local=True)
+    compile: str = _option(
+        "auto", "the network by torch.compile: auto (on a GPU, if the run is long), on or off", local=True
+    )
     output: str = _option("runs", "directory that the run's own directory is made in", local=True)
 
     @property

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from medic import openset
-from medic.data import Dataset, Problem, Samples
+from medic.data import Problem, Samples
 from medic.errors import TrainingError
-from medic.models import Preprocessing
 from medic.outputs import Output
-from medic.training import infer
+from medic.training import Inference
 
 RULES = [name for name in openset.RULES if name != "hard"]
 """The rules that a run can choose its threshold by; no method here has an output for unknown."""
@@ -55,29 +54,28 @@ Outputs = dict[str, Seen]
 class Evaluator:
     """Measures a model on a problem, with one score and one rule for the threshold."""
 
-    dataset: Dataset
+    domains: tuple[str, ...]
     problem: Problem
-    preprocessing: Preprocessing
-    device: torch.device
+    inference: Inference
     score: str
     rule: str
 
-    def infer(self, model: nn.Module, samples: Samples) -> Output:
+    def infer(self, samples: Samples) -> Output:
         """The outputs of the model for some samples."""
-        output = infer(model, self.dataset.images, samples.indices, self.preprocessing, self.device)
+        output = self.inference(samples.indices)
         if not bool(output.logits.isfinite().all()) or not (output.ova is None or bool(output.ova.isfinite().all())):
             raise TrainingError("an output of the model became infinite or not a number")
         return output
 
-    def infer_all(self, model: nn.Module) -> Outputs:
+    def infer_all(self) -> Outputs:
         """What the model says of every image that it is measured on, by split."""
         splits = measured(self.problem)
-        return {split: Seen.of(self.infer(model, samples), samples) for split, samples in splits.items()}
+        return {split: Seen.of(self.infer(samples), samples) for split, samples in splits.items()}
 
-    def record(self, model: nn.Module) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """Everything that is measured at an evaluation, DomainBed's keys among it."""
-        problem, outputs = self.problem, self.infer_all(model)
-        train = Seen.of(self.infer(model, problem.train), problem.train)
+        problem, outputs = self.problem, self.infer_all()
+        train = Seen.of(self.infer(problem.train), problem.train)
         target, known = outputs["target"], outputs["target"].label >= 0
         source_parts = {"in": train, "out": outputs["validation"]}
         target_parts = {"in": target.where(known & ~problem.held_out), "out": target.where(known & problem.held_out)}
@@ -89,7 +87,7 @@ class Evaluator:
                     accuracies[f"env{domain}_{part}_acc"] = _accuracy(here)
         return {
             "validation": measure_validation(outputs["validation"]),
-            **measure(outputs, self.dataset.domains, self.score, self.rule),
+            **measure(outputs, self.domains, self.score, self.rule),
             **accuracies,
         }
 

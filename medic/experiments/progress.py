@@ -12,7 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progres
 class Reporter(Protocol):
     """Is told of every iteration and of what happens besides."""
 
-    def advance(self, iteration: int, loss: float) -> None:
+    def advance(self, iteration: int, loss: float | None) -> None:
         """An iteration is done."""
 
     def say(self, line: str) -> None:
@@ -25,7 +25,7 @@ class Reporter(Protocol):
 class Silent:
     """For a caller that wants no output."""
 
-    def advance(self, iteration: int, loss: float) -> None:
+    def advance(self, iteration: int, loss: float | None) -> None:
         """Nothing."""
 
     def say(self, line: str) -> None:
@@ -41,17 +41,17 @@ class Bar:
     def __init__(self, title: str, start: int, iterations: int) -> None:
         self._progress = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]:.3f}  {task.fields[rate]:.1f} it/s  left"), TimeRemainingColumn(),
+            TextColumn("loss {task.fields[loss]}  {task.fields[rate]:.1f} it/s  left"), TimeRemainingColumn(),
             console=Console(file=sys.stderr),
         )  # fmt: skip
-        self._task = self._progress.add_task(title, total=iterations, completed=start, loss=0.0, rate=0.0)
+        self._task = self._progress.add_task(title, total=iterations, completed=start, loss="–", rate=0.0)
         self._start, self._began = start, time.monotonic()
         self._progress.start()
 
-    def advance(self, iteration: int, loss: float) -> None:
+    def advance(self, iteration: int, loss: float | None) -> None:
         """Move the bar."""
         rate = (iteration - self._start) / (time.monotonic() - self._began)
-        self._progress.update(self._task, completed=iteration, loss=loss, rate=rate)
+        self._progress.update(self._task, completed=iteration, loss=_shown(loss), rate=rate)
 
     def say(self, line: str) -> None:
         """Print above the bar."""
@@ -69,7 +69,7 @@ class Lines:
         self._title, self._start, self._iterations, self._every = title, start, iterations, every
         self._began = self._last = time.monotonic()
 
-    def advance(self, iteration: int, loss: float) -> None:
+    def advance(self, iteration: int, loss: float | None) -> None:
         """Say how far it is, if it is time to."""
         now = time.monotonic()
         if now - self._last < self._every:
@@ -77,7 +77,9 @@ class Lines:
         self._last = now
         rate = (iteration - self._start) / (now - self._began)
         left = (self._iterations - iteration) / rate
-        self.say(f"{self._title}  {iteration}/{self._iterations}  loss {loss:.3f}  {rate:.1f} it/s  left {left:.0f} s")
+        self.say(
+            f"{self._title}  {iteration}/{self._iterations}  loss {_shown(loss)}  {rate:.1f} it/s  left {left:.0f} s"
+        )
 
     def say(self, line: str) -> None:
         """Print a line."""
@@ -124,3 +126,7 @@ class Downloads:
         if self._progress.disable and now - self._last > 10:
             self._last = now
             self.say(f"{done / 1e6:.0f} MB" + ("" if total is None else f" of {total / 1e6:.0f}"))
+
+
+def _shown(loss: float | None) -> str:
+    return "–" if loss is None else f"{loss:.3f}"

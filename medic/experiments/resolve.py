@@ -19,7 +19,16 @@ from medic.objectives import Objective
 from medic.openset import SCORES
 from medic.strategies import BnBuffers, InnerLoop, Strategy
 from medic.tasks import Grid, Separation
-from medic.training import OptimizerName, OptimizerSettings, RateSchedule, Schedule, derive
+from medic.training import (
+    Capture,
+    OptimizerName,
+    OptimizerSettings,
+    Precision,
+    RateSchedule,
+    Schedule,
+    derive,
+    pick_precision,
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,9 @@ class ModelPlan:
     objective: Objective
     score: str
     device: torch.device
+    precision: Precision
+    capture: Capture
+    compiled: bool
 
 
 @dataclass(frozen=True)
@@ -140,7 +152,22 @@ def _is_number(value: Any, kinds: tuple[type, ...], zero: bool = False) -> bool:
     return number and (value > 0 or (zero and value == 0))
 
 
+COMPILED = 1_000_000
+"""Images from which on a run gains more from a compiled network than compiling takes."""
+
+
+def _compiles(config: RunConfig, method: Method, device: torch.device) -> bool:
+    """Whether the network is compiled: not through second derivatives, which torch.compile does not take."""
+    check_choice("compile", config.compile, ["auto", "on", "off"])
+    twice = getattr(method.strategy, "second_order", False)
+    if config.compile == "on" and twice:
+        raise MedicError(f"compile 'on': method {method.name!r} differentiates twice, which torch.compile cannot do")
+    long = config.iterations * (config.batch_size or 16) * method.grid.tasks >= COMPILED
+    return config.compile == "on" or (config.compile == "auto" and device.type == "cuda" and long and not twice)
+
+
 def _plan_model(config: RunConfig, bench: Benchmark, method: Method) -> ModelPlan:
+    device = pick_device(config.device)
     objective = check_choice("objective", config.objective or method.objective, get_args(ObjectiveName))
     heads = {"ce": ("close",), "ce+ova": ("separate", "shared"), "ova": ("shared",)}[objective]
     head = check_choice("head", config.head or heads[0], get_args(Head))
@@ -160,7 +187,10 @@ def _plan_model(config: RunConfig, bench: Benchmark, method: Method) -> ModelPla
         cast(Head, head),
         make_objective(cast(ObjectiveName, objective), _ova_scale(config, method) or 1.0, method.forward),
         score,
-        pick_device(config.device),
+        device,
+        pick_precision(check_choice("precision", config.precision, ["auto", *get_args(Precision)]), device),
+        cast(Capture, check_choice("capture", config.capture, get_args(Capture))),
+        _compiles(config, method, device),
     )
 
 
@@ -178,9 +208,9 @@ def pick_device(name: str) -> torch.device:
     check_choice("device", name, ["auto", "cpu", "cuda"])
     if name == "cuda" and not torch.cuda.is_available():
         raise MedicError("device 'cuda': this torch finds no GPU; use --device cpu")
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def _plan_training(config: RunConfig, method: Method, data: DataPlan) -> TrainingPlan:

@@ -4,6 +4,7 @@ import dataclasses
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def train(config: RunConfig, quiet: bool = False) -> Run:
         say(f"{directory.path} is finished")
         return Run(directory.path)
     with torch.random.fork_rng():  # the caller's global generator is left alone
-        session = Session(resolved, dataset, directory)
+        session = Session(resolved, dataset, directory, say)
         with directory.locked(), Interrupts() as interrupts:
             try:
                 session.run(interrupts, quiet)
@@ -55,24 +56,21 @@ def train(config: RunConfig, quiet: bool = False) -> Run:
 class Session:
     """A run in progress."""
 
-    def __init__(self, resolved: Resolved, dataset: Dataset, directory: RunDirectory) -> None:
+    def __init__(
+        self, resolved: Resolved, dataset: Dataset, directory: RunDirectory, say: Callable[[str], None]
+    ) -> None:
         self.config, self.dataset, self.directory = resolved.config, dataset, directory
         self.plan = resolved
         self.problem = resolved.data.split(dataset)
-        self.trainer = make_trainer(resolved, dataset, self.problem)
+        self.trainer = make_trainer(resolved, dataset, self.problem, say)
         self.evaluator = Evaluator(
-            dataset,
-            self.problem,
-            self.trainer.preprocessing,
-            resolved.model.device,
-            resolved.model.score,
-            self.config.threshold,
+            dataset.domains, self.problem, self.trainer.inference(), resolved.model.score, self.config.threshold
         )
         self._check()
         self.records: list[dict[str, Any]] = []
         self.best: dict[str, Tensor] = {}
         self.losses: list[float] = []  # of the iterations since the last evaluation
-        self.seconds: list[float] = []  # likewise; since the last start only, they are no part of the result
+        self.seconds = 0.0  # of an iteration, since the last evaluation or start; no part of the result
         self._saved = 0
 
     def _check(self) -> None:
@@ -113,16 +111,19 @@ class Session:
         config, trainer = self.config, self.trainer
         every = self.plan.training.evaluate_every
         trainer.model.train()
+        began, started = time.perf_counter(), trainer.iteration
         while trainer.iteration < config.iterations:
-            began = time.perf_counter()
-            self.losses.append(trainer.step())
-            self.seconds.append(time.perf_counter() - began)
-            reporter.advance(trainer.iteration, self.losses[-1])
+            self.losses += trainer.step()
+            reporter.advance(trainer.iteration, self.losses[-1] if self.losses else None)
             last = trainer.iteration == config.iterations
             evaluating = last or trainer.iteration % every == 0
             if evaluating:
+                self.losses += trainer.wait()
+                self.seconds = (time.perf_counter() - began) / max(1, trainer.iteration - started)
                 self._evaluate(reporter)
+                began, started = time.perf_counter(), trainer.iteration
             if evaluating or interrupts.received or trainer.iteration % config.checkpoint_every == 0:
+                self.losses += trainer.wait()
                 self._save()
             if interrupts.received:
                 stopped = f"stopped at iteration {trainer.iteration}; the same command resumes it"
@@ -132,13 +133,12 @@ class Session:
         """Measure the model, and keep its weights if they are the best so far by source validation."""
         self.trainer.check_finite()
         try:
-            measured = self.evaluator.record(self.trainer.model)
+            measured = self.evaluator.record()
         except TrainingError as error:
             raise TrainingError(f"{error} at iteration {self.trainer.iteration}") from error
         record = {**self._progress(), **measured, **self._domainbed()}
         self.records.append(record)
         self.losses.clear()
-        self.seconds.clear()
         if self._selected() == len(self.records) - 1:
             self.best = {name: tensor.detach().clone() for name, tensor in self.trainer.model.state_dict().items()}
         self.directory.write_records(self.records)
@@ -166,8 +166,8 @@ class Session:
             "step": trainer.iteration,
             "epoch": images / len(self.problem.train),
             "loss": float(np.mean(self.losses)),
-            "lr": trainer.optimizer.param_groups[0]["lr"],
-            "step_time": float(np.mean(self.seconds)),
+            "lr": trainer.rates[0] * trainer.schedule.factor(trainer.iteration - 1),
+            "step_time": self.seconds,
             "mem_gb": peak / gigabyte,
         }
 
@@ -213,7 +213,7 @@ class Session:
         """Write the selected model and its predictions."""
         model = self.trainer.model
         model.load_state_dict(self.best)
-        outputs = self.evaluator.infer_all(model)
+        outputs = self.evaluator.infer_all()
         threshold = choose_threshold(outputs, self.plan.model.score, self.config.threshold)
         self.directory.write_predictions(self._predictions(outputs, threshold.value))
         self.directory.write_model(model, self._description(threshold, self._selected()))
@@ -268,7 +268,9 @@ class Session:
         }
 
 
-def make_trainer(plan: Resolved, dataset: Dataset, problem: Problem) -> Trainer:
+def make_trainer(
+    plan: Resolved, dataset: Dataset, problem: Problem, say: Callable[[str], None] = lambda line: None
+) -> Trainer:
     """Build what is trained and how, from a resolved configuration."""
     seed = plan.config.seed
     torch.manual_seed(derive(seed, "model"))
@@ -293,4 +295,9 @@ def make_trainer(plan: Resolved, dataset: Dataset, problem: Problem) -> Trainer:
         clip_norm=plan.config.clip_norm,
         frames=dataset.frames,
         device=plan.model.device,
+        precision=plan.model.precision,
+        capture=plan.model.capture,
+        compiled=plan.model.compiled,
+        domains=len(dataset.domains),
+        say=say,
     )

@@ -2,6 +2,7 @@
 
 from typing import Literal, get_args
 
+import torch
 from torch import Tensor, nn
 
 from medic.errors import check_choice
@@ -29,6 +30,13 @@ class Classifier(nn.Module):
     def forward(self, x: Tensor) -> Output:
         """Map inputs (N, …) to logits (N, C), one-vs-all logits (N, 2, C) where there are any, and features (N, F)."""
         features = self.backbone(x)
+        with torch.autocast(x.device.type, enabled=False):  # heads are small, and confidences need all digits
+            return self._classify(features)
+
+    def _classify(self, features: Tensor) -> Output:
+        head = self.close_head or self.ova_head
+        assert head is not None
+        features = features.to(head.weight.dtype)
         ova = None if self.ova_head is None else self.ova_head(features).view(-1, 2, self.classes)
         if self.close_head is not None:
             return Output(self.close_head(features), ova, features)

@@ -13,7 +13,7 @@ from torch import Tensor
 from medic.errors import MedicError, check_choice
 from medic.tasks.cells import Cell, Cells
 from medic.tasks.partition import chunks, step_sizes
-from medic.tasks.samplers import SAMPLERS, Random, Sampler
+from medic.tasks.samplers import SAMPLERS, Random, Sampler, softmax_sums
 from medic.tasks.step import Step
 
 CLASS = "class"
@@ -112,7 +112,11 @@ class Grid:
 
     def observe(self, logits: Tensor, y: Tensor, domain: Tensor | None = None) -> None:
         """Tell the sampler what the model said in an iteration: close-set logits (N, C), classes and domains (N,)."""
-        self.sampler.observe(logits, y, domain)
+        domains = 1 if domain is None else 1 + int(domain.max())
+        summary = softmax_sums(logits, y, domain, domains) if self.sampler.probes else None
+        summary = self.sampler.summarise(logits, y, domain, domains) if summary is None else summary
+        if summary is not None:
+            self.sampler.observe(summary.cpu())
 
     def fitted(self, domains: int, classes: int) -> "Grid":
         """A new grid like this with no more splits than there are domains and classes; steps follow if it shrinks."""

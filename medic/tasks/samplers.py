@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,7 +13,16 @@ from medic.tasks.partition import chunks
 
 
 class Sampler(Protocol):
-    """Splits class labels over tasks; may learn from what training computes anyway."""
+    """Splits class labels over tasks; may learn from what training computes anyway.
+
+    What it learns from is a small tensor made of the outputs on the device (`summarise`), which may reach the host
+    (`observe`) some iterations later.
+    """
+
+    ahead: int
+    """How many iterations may be split before the first of them is observed, without changing any split."""
+    probes: bool
+    """Whether it is to be shown fresh images before every split, instead of what training computes."""
 
     def split(
         self,
@@ -27,8 +37,11 @@ class Sampler(Protocol):
         `ahead` iterations were split and not observed yet.
         """
 
-    def observe(self, logits: Tensor, y: Tensor, domain: Tensor | None) -> None:
-        """Take in the close-set logits (N, C) of one iteration, with classes and domains (N,)."""
+    def summarise(self, logits: Tensor, y: Tensor, domain: Tensor | None, domains: int) -> Tensor | None:
+        """What there is to learn from the close-set logits (N, C) of samples of classes and domains (N,)."""
+
+    def observe(self, summary: Tensor) -> None:
+        """Take in the summary of one iteration."""
 
     def state_dict(self) -> dict[str, Any]:
         """All that later splits depend on."""
@@ -39,6 +52,9 @@ class Sampler(Protocol):
 
 class Random:
     """Option (i) of the paper: a uniform split."""
+
+    ahead = 8
+    probes = False
 
     def split(
         self,
@@ -52,7 +68,10 @@ class Random:
         order: list[int] = torch.randperm(len(groups), generator=generator).tolist()
         return [list(chunk) for chunk in chunks(order, parts)]
 
-    def observe(self, logits: Tensor, y: Tensor, domain: Tensor | None) -> None:
+    def summarise(self, logits: Tensor, y: Tensor, domain: Tensor | None, domains: int) -> Tensor | None:
+        """Nothing."""
+
+    def observe(self, summary: Tensor) -> None:
         """Learn nothing."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -74,11 +93,14 @@ class Adaptive:
     p as it was `lag` iterations earlier, the same on every device.
     """
 
+    probes = False
+
     def __init__(self, decay: float = 0.9, lag: int = 4) -> None:
         if lag < 1:
             raise MedicError(f"lag is {lag}: a split can use what earlier iterations observed, so 1 or more")
         self.decay = decay
         self.lag = lag
+        self.ahead = lag - 1
         self._confusion = torch.empty(0, 0, 0)  # (domains, classes, classes), grown to what is observed
         self._pending: deque[Tensor] = deque()
         self._seen: set[int] = set()
@@ -107,20 +129,19 @@ class Adaptive:
         order = chain(group_confusion(self.confusion(domains, ahead), groups), generator)
         return [order[part::parts] for part in range(parts)]
 
-    def observe(self, logits: Tensor, y: Tensor, domain: Tensor | None) -> None:
-        """Average the softmax of each (domain, class) of the iteration into its row."""
-        classes = logits.shape[1]
-        domain = torch.zeros_like(y) if domain is None else domain
-        self._seen |= set(domain.unique().tolist())
-        self._grow(int(domain.max()) + 1, classes)
-        row = (domain * classes + y).cpu()
-        # A product with one-hot rows, not index_add, whose order of summation is undefined on a GPU.
-        member = torch.nn.functional.one_hot(row, self._confusion.shape[0] * classes).double()
-        sums = member.T @ logits.detach().cpu().double().softmax(dim=1)
-        counts = member.sum(0)
-        means = (sums / counts.clamp(min=1)[:, None]).view_as(self._confusion)
-        averaged = self.decay * self._confusion + (1 - self.decay) * means
-        self._confusion = torch.where((counts > 0).view(-1, classes, 1), averaged, self._confusion)
+    def summarise(self, logits: Tensor, y: Tensor, domain: Tensor | None, domains: int) -> Tensor | None:
+        """The softmax summed over the samples of every (domain, class)."""
+        return softmax_sums(logits, y, domain, domains)
+
+    def observe(self, summary: Tensor) -> None:
+        """Average the mean softmax of each (domain, class) of the iteration into its row."""
+        sums, counts = summary[..., :-1], summary[..., -1:]
+        self._seen |= set(counts.sum((1, 2)).nonzero().squeeze(1).tolist())
+        self._grow(*sums.shape[:2])
+        old = self._confusion[: len(sums)]
+        averaged = self.decay * old + (1 - self.decay) * sums / counts.clamp(min=1)
+        updated = torch.where(counts > 0, averaged, old)
+        self._confusion = torch.cat([updated, self._confusion[len(sums) :]])
         self._pending.append(self._confusion)
         if len(self._pending) > self.lag:
             self._pending.popleft()
@@ -144,6 +165,40 @@ class Adaptive:
         self._seen = set(state["seen"])
 
 
+class Probe(Adaptive):
+    """Option (vi) as the authors ran it: the confusion is that of fresh images, met right before every split.
+
+    It remembers nothing, costs a forward pass per iteration, and nothing can be split ahead.
+    """
+
+    probes = True
+
+    def __init__(self) -> None:
+        super().__init__(decay=0.0, lag=1)
+
+    def summarise(self, logits: Tensor, y: Tensor, domain: Tensor | None, domains: int) -> Tensor | None:
+        """Nothing of what training computes."""
+
+    def observe(self, summary: Tensor) -> None:
+        """Take the mean softmax of the fresh images; classes without any are uniform."""
+        self._confusion = torch.empty(0, 0, 0)
+        super().observe(summary)
+
+
+def softmax_sums(logits: Tensor, y: Tensor, domain: Tensor | None, domains: int) -> Tensor:
+    """Sums over the samples of every (domain, class) of their softmax, and their number: (domains, C, C + 1).
+
+    The close-set logits are (N, C), classes and domains (N,). It stays on their device and asks it for nothing.
+    """
+    classes = logits.shape[1]
+    row = y if domain is None else domain * classes + y
+    # A product with one-hot rows, not index_add, whose order of summation is undefined on a GPU.
+    member = (row[:, None] == torch.arange(domains * classes, device=row.device)).double()
+    probability = logits.detach().double().softmax(dim=1)
+    sums = member.T @ torch.cat([probability, probability.new_ones(len(row), 1)], dim=1)
+    return sums.view(domains, classes, classes + 1)
+
+
 def group_confusion(confusion: Tensor | None, groups: Sequence[tuple[int, ...]]) -> Tensor:
     """The confusion (G, G) between groups of classes: sums over the blocks of (C, C), rows normalised.
 
@@ -161,12 +216,21 @@ def group_confusion(confusion: Tensor | None, groups: Sequence[tuple[int, ...]])
 
 def chain(confusion: Tensor, generator: torch.Generator) -> list[int]:
     """Visit every group once: the first uniformly, each next one by the confusion row of the current one."""
-    unused = list(range(len(confusion)))
-    order = [unused.pop(int(torch.randint(len(unused), (), generator=generator)))]
-    while unused:
-        weights = confusion[order[-1], unused] + 1e-8
-        order.append(unused.pop(int(torch.multinomial(weights, 1, generator=generator))))
+    count = len(confusion)
+    weights = (confusion + 1e-8).log().numpy()
+    uniform = torch.rand(count, count, dtype=torch.double, generator=generator)
+    # The largest of log-weights with Gumbel noise is a draw with these weights; all noise is drawn at once.
+    noise = -(-uniform.clamp(min=1e-300).log()).log().numpy()
+    order = [int(torch.randint(count, (), generator=generator))]
+    used = np.zeros(count)
+    for step in range(1, count):
+        used[order[-1]] = -np.inf
+        order.append(int((weights[order[-1]] + noise[step] + used).argmax()))
     return order
 
 
-SAMPLERS: dict[str, type[Random] | type[Adaptive]] = {"random": Random, "adaptive": Adaptive}
+SAMPLERS: dict[str, type[Random] | type[Adaptive] | type[Probe]] = {
+    "random": Random,
+    "adaptive": Adaptive,
+    "probe": Probe,
+}

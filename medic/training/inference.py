@@ -1,27 +1,104 @@
 """One pass of a model over images, in evaluation mode."""
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
 import torch
 from torch import Tensor, nn
 
 from medic.data import Images
 from medic.models import Preprocessing
 from medic.outputs import Output
+from medic.training.precision import Precision, arithmetic
+
+BATCH = 256
+GPU_BATCH = 512
 
 
-@torch.inference_mode()
+@dataclass
+class Inference:
+    """Runs a model over images: features, logits and one-vs-all logits of each, in one pass.
+
+    On a GPU with the images on it, every batch is one launch of a CUDA graph, which stays valid as training moves the
+    weights. With `compiled` the network is compiled first, which pays where many images are seen.
+    """
+
+    model: nn.Module
+    images: Images
+    preprocessing: Preprocessing
+    device: torch.device
+    precision: Precision = "fp32"
+    captured: bool = False
+    compiled: bool = False
+    _graph: Callable[[Tensor], Output] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._network = torch.compile(self.model, dynamic=False) if self.compiled else self.model
+
+    @torch.no_grad()  # not inference_mode: a graph's outputs are written again and again
+    def __call__(self, indices: Tensor) -> Output:
+        """The outputs of the model for the images at `indices`, in this order, on the CPU."""
+        training = self.model.training
+        self.model.eval()
+        try:
+            parts = indices.split(GPU_BATCH if self.device.type == "cuda" else BATCH)
+            batches = []
+            for part, following in zip(parts, (*parts[1:], indices[:0]), strict=True):
+                self.images.expect(part)
+                self.images.expect(following)
+                batches.append(self._batch(part))
+            # Batches stay on the device until all are done, so that it never waits for the host.
+            joined = Output.cat(batches)
+            return Output(*(None if value is None else value.cpu() for value in joined))  # type: ignore[arg-type]
+        finally:
+            self.model.train(training)
+
+    def _batch(self, positions: Tensor) -> Output:
+        if not self.captured:
+            return self._forward(positions)
+        count = len(positions)
+        padded = torch.cat([positions, positions[:1].expand(GPU_BATCH - count)])
+        if self._graph is None:
+            self._graph = self._capture(padded)
+        return Output(*(None if v is None else v[:count].clone() for v in self._graph(padded)))  # type: ignore[arg-type]
+
+    def _forward(self, positions: Tensor) -> Output:
+        pixels = self.images.gather(positions, self.device).float() / 255
+        inputs = self.preprocessing(pixels).contiguous(memory_format=torch.channels_last)
+        with arithmetic(self.precision, self.device):
+            output = Output.of(self._network(inputs))
+        # Logits are in full precision already, features may not be.
+        return (
+            output
+            if output.features is None or not _half(output.features)
+            else output._replace(features=output.features.float())
+        )
+
+    def _capture(self, positions: Tensor) -> Callable[[Tensor], Output]:
+        """Record a batch of this size; what is returned launches it."""
+        inputs, stream, graph = positions.to(self.device), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                self._forward(inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(graph):
+            output = self._forward(inputs)
+
+        def launch(positions: Tensor) -> Output:
+            inputs.copy_(positions.pin_memory(), non_blocking=True)
+            graph.replay()
+            return output
+
+        return launch
+
+
 def infer(
     model: nn.Module, images: Images, indices: Tensor, preprocessing: Preprocessing, device: torch.device
 ) -> Output:
-    """The outputs of a model for the images at `indices`, in this order, on the CPU."""
-    training = model.training
-    model.eval()
-    batches = []
-    parts = indices.split(256)
-    for part, following in zip(parts, (*parts[1:], indices[:0]), strict=True):
-        images.expect(part)
-        images.expect(following)
-        inputs = preprocessing(images.gather(part, device).float() / 255).contiguous(memory_format=torch.channels_last)
-        output = Output.of(model(inputs))
-        batches.append(Output(*(None if value is None else value.cpu() for value in output)))  # type: ignore[arg-type]
-    model.train(training)
-    return Output.cat(batches)
+    """The outputs of a model for the images at `indices`, in this order, on the CPU, in full precision."""
+    return Inference(model, images, preprocessing, device)(indices)
+
+
+def _half(values: Tensor) -> bool:
+    return values.dtype in (torch.bfloat16, torch.float16)

@@ -1,11 +1,13 @@
 """Optimizers and schedules by name."""
 
+import copy
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 OptimizerName = Literal["sgd", "adam", "adamw"]
 Schedule = Literal["constant", "step", "cosine"]
@@ -22,12 +24,41 @@ class OptimizerSettings:
     head_lr_scale: float
 
     def make(self, body: list[nn.Parameter], heads: list[nn.Parameter]) -> torch.optim.Optimizer:
-        """An optimizer of two groups: the backbone, and the heads, whose rate is `head_lr_scale` times the other."""
-        groups = [{"params": body, "lr": self.lr}, {"params": heads, "lr": self.lr * self.head_lr_scale}]
+        """An optimizer of two groups: the backbone, and the heads, whose rate is `head_lr_scale` times the other.
+
+        On a GPU the rates are tensors there and a step is one kernel, so that a CUDA graph can hold it at any rate.
+        """
+        device = heads[0].device
+        on_gpu = device.type == "cuda"
+        rates = [self.lr, self.lr * self.head_lr_scale]
+        groups: list[dict[str, Any]] = [
+            {"params": parameters, "lr": torch.tensor(rate, device=device) if on_gpu else rate}
+            for parameters, rate in zip((body, heads), rates, strict=True)
+        ]
+        fused = True if on_gpu else None
         if self.name == "sgd":
-            return torch.optim.SGD(groups, momentum=self.momentum or 0.0, weight_decay=self.weight_decay)
+            return torch.optim.SGD(groups, momentum=self.momentum or 0.0, weight_decay=self.weight_decay, fused=fused)
         adam = torch.optim.Adam if self.name == "adam" else torch.optim.AdamW
-        return adam(groups, weight_decay=self.weight_decay)
+        return adam(groups, weight_decay=self.weight_decay, capturable=on_gpu, fused=fused)
+
+
+def set_rates(optimizer: torch.optim.Optimizer, rates: Sequence[float], factor: float) -> None:
+    """Set the learning rate of every group to `factor` times its own, without waiting for a device."""
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate * factor)
+        else:
+            group["lr"] = rate * factor
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """A copy of the moments and counters of an optimizer: not of its settings, which depend on the device."""
+    return {"state": copy.deepcopy(optimizer.state_dict()["state"])}
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Take over what `optimizer_state` gave, from whatever device it was."""
+    optimizer.load_state_dict({"state": state["state"], "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """The one training loop's body: an iteration, for any method."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,15 +13,30 @@ from medic.errors import TrainingError
 from medic.models import Preprocessing
 from medic.strategies import Strategy
 from medic.strategies.base import Objective
-from medic.tasks import Cells, Grid, Step, Task, gather
-from medic.training.optim import RateSchedule
+from medic.tasks import Cells, Grid, Task
+from medic.tasks.samplers import softmax_sums
+from medic.training.capture import Capture, Captured
+from medic.training.inference import Inference
+from medic.training.iteration import Batch, Iteration, Outcome
+from medic.training.optim import RateSchedule, load_optimizer, optimizer_state, set_rates
+from medic.training.precision import Precision
+
+
+class _Pending(NamedTuple):
+    """An iteration that was launched, and what the host will find when the device has done it."""
+
+    iteration: int
+    risks: Tensor
+    summary: Tensor | None
+    done: torch.cuda.Event | None
 
 
 @dataclass
 class Trainer:
     """A model in training, with all that its next iteration depends on.
 
-    It is given the training samples and nothing else of the data's labels.
+    It is given the training samples and nothing else of the data's labels. On a GPU the host runs ahead of the device
+    by as many iterations as the sampler allows; what it learns from them is the same as if it waited.
     """
 
     model: nn.Module
@@ -39,49 +55,128 @@ class Trainer:
     frames: Tensor | None = None
     """The heights and widths (N, 2) of the images before they were squashed, if they were."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    precision: Precision = "fp32"
+    capture: Capture = "auto"
+    compiled: bool = False
+    domains: int | None = None
+    """How many domains the data has; those of the samples unless given."""
+    say: Callable[[str], None] = lambda line: None
 
     def __post_init__(self) -> None:
         self.iteration = 0
-        self._drawn: deque[list[list[Task]]] = deque()
         self.cells: Cells = self.grid.index(self.samples.label, self.samples.domain, **self.samples.attributes)
-        self._rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self._drawn: deque[list[list[Task]]] = deque()
+        self._pending: deque[_Pending] = deque()
+        self._losses: list[float] = []
+        body = Iteration(
+            self.model,
+            self.images,
+            self.strategy,
+            self.objective,
+            self.optimizer,
+            self.grid,
+            self.recipe,
+            self.preprocessing,
+            self.device,
+            self.precision,
+            self.clip_norm,
+            self.domains or int(self.samples.domain.max()) + 1,
+            self.compiled,
+        )
+        self._run: Callable[[Batch], Outcome] = body
+        if self.device.type == "cuda":
+            self._run = Captured(body, self.capture, self._model_state, self._load_model_state, self.say)
+        self._body = body
 
-    def step(self) -> float:
-        """Do one iteration; returns the mean risk of its tasks."""
-        steps = [self._load(tasks) for tasks in self._next()]
-        factor = self.schedule.factor(self.iteration)
-        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate * factor
-        self.optimizer.zero_grad()
-        update = self.strategy(self.model, steps, self.objective)
-        loss = float(update.loss)
-        if not torch.isfinite(update.risks).all():
-            raise TrainingError(f"the loss became {loss} at iteration {self.iteration + 1}")
-        if self.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
-        self.optimizer.step()
-        self.grid.observe(update.logits, update.y, update.domain)
+    def inference(self) -> Inference:
+        """The model as it is at any time, for evaluation: with the same precision, and as fast."""
+        on_gpu = self.device.type == "cuda" and self.images.device == self.device
+        captured = on_gpu and self.capture != "off"
+        return Inference(
+            self.model, self.images, self.preprocessing, self.device, self.precision, captured, self.compiled
+        )
+
+    def step(self) -> list[float]:
+        """Start one iteration; returns the mean task risks of those that have ended since the last call."""
+        batch = self._batch(self._next())
+        set_rates(self.optimizer, self.rates, self.schedule.factor(self.iteration))
+        outcome = self._run(batch)
         self.iteration += 1
-        return loss
+        self._pending.append(self._launched(outcome))
+        self._collect(self.grid.sampler.ahead if self.device.type == "cuda" else 0)
+        return self._take_losses()
+
+    def wait(self) -> list[float]:
+        """Wait for all iterations that were started; returns the mean task risks of those that have ended."""
+        self._collect(0)
+        return self._take_losses()
+
+    def _take_losses(self) -> list[float]:
+        losses, self._losses = self._losses, []
+        return losses
 
     def _next(self) -> list[list[Task]]:
         """The tasks of the next iteration, drawn as early as it helps the images to be there."""
-        while len(self._drawn) <= self.images.ahead:
-            steps = self.grid.draw(self.cells, self.batch_size, ahead=len(self._drawn))
+        sampler = self.grid.sampler
+        if sampler.probes:
+            self._collect(0)
+            self._probe()
+        while len(self._drawn) <= min(self.images.ahead, sampler.ahead):
+            self._collect(sampler.ahead - len(self._drawn))
+            steps = self.grid.draw(self.cells, self.batch_size, ahead=len(self._drawn) + len(self._pending))
             self.images.expect(self.samples.indices[torch.cat([task.indices for step in steps for task in step])])
             self._drawn.append(steps)
         return self._drawn.popleft()
 
-    def _load(self, tasks: list[Task]) -> Step:
-        """Gather, augment and normalise the images of a step."""
-        labels = {"domain": self.samples.domain, **self.samples.attributes}
-        rows = gather(tasks, self.samples.indices, self.samples.label, labels)
-        pixels = self.images.gather(rows.x, self.device).float() / 255
-        frames = None if self.frames is None else self.frames[rows.x]
-        varied = self.recipe(pixels, self.generator, self.preprocessing.size, frames)
-        inputs = self.preprocessing(varied).contiguous(memory_format=torch.channels_last)
-        attributes = {name: labels.to(self.device) for name, labels in rows.attributes.items()}
-        return Step(inputs, rows.y.to(self.device), rows.sizes, attributes)
+    def _batch(self, steps: list[list[Task]]) -> Batch:
+        """Look up the labels of the tasks' samples, and draw how their images are varied."""
+        chosen = torch.cat([task.indices for step in steps for task in step])
+        positions = self.samples.indices[chosen]
+        height, width = self.images.shape[2:]
+        frames = None if self.frames is None else self.frames[positions]
+        return Batch(
+            positions,
+            self.recipe.draw(len(chosen), height, width, self.generator, frames),
+            self.samples.label[chosen],
+            {"domain": self.samples.domain[chosen]}
+            | {name: values[chosen] for name, values in self.samples.attributes.items()},
+            tuple(tuple(len(task.indices) for task in step) for step in steps),
+            None if self.images.device == self.device else self.images.gather(positions, torch.device("cpu")),
+        )
+
+    def _probe(self) -> None:
+        """Show the sampler what the model says of fresh images: as many of every cell as a task takes of one."""
+        count = max(1, self.batch_size * self.grid.tasks // len(self.cells.keys))
+        chosen = torch.cat([self.cells.draw(cell, count, self.grid.generator) for cell in self.cells.keys])
+        infer = Inference(self.model, self.images, self.preprocessing, self.device, self.precision)
+        logits = infer(self.samples.indices[chosen]).logits
+        label, domain = self.samples.label[chosen], self.samples.domain[chosen]
+        self.grid.sampler.observe(softmax_sums(logits, label, domain, self._body.domains))
+
+    def _launched(self, outcome: Outcome) -> _Pending:
+        """Ask for what the host needs of an iteration, without waiting for it."""
+        if self.device.type != "cuda":
+            return _Pending(self.iteration, outcome.risks, outcome.summary, None)
+        risks, summary = (None if v is None else v.to("cpu", non_blocking=True) for v in outcome)
+        assert risks is not None
+        done = torch.cuda.Event()
+        done.record()
+        return _Pending(self.iteration, risks, summary, done)
+
+    def _collect(self, leave: int) -> None:
+        """Take in the oldest iterations until at most `leave` are under way."""
+        while len(self._pending) > leave:
+            pending = self._pending.popleft()
+            if pending.done is not None:
+                pending.done.synchronize()
+            loss = float(pending.risks.mean())
+            if not bool(pending.risks.isfinite().all()):
+                self._pending.clear()
+                raise TrainingError(f"the loss became {loss} at iteration {pending.iteration}")
+            self._losses.append(loss)
+            if pending.summary is not None:
+                self.grid.sampler.observe(pending.summary)
 
     def check_finite(self) -> None:
         """Refuse weights that are not numbers, so that no checkpoint holds them."""
@@ -90,12 +185,10 @@ class Trainer:
             raise TrainingError(f"a weight became infinite or not a number at iteration {self.iteration}")
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the rest of the run depends on."""
+        """Everything the rest of the run depends on. Call `wait` before."""
         return {
             "iteration": self.iteration,
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "strategy": self.strategy.state_dict(),
+            **self._model_state(),
             "grid": self.grid.state_dict(),
             "cells": self.cells.state_dict(),
             "drawn": [[[tuple(task) for task in step] for step in steps] for steps in self._drawn],
@@ -106,9 +199,7 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` left off."""
         self.iteration = state["iteration"]
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.strategy.load_state_dict(state["strategy"])
+        self._load_model_state(state)
         self.grid.load_state_dict(state["grid"])
         self.cells.load_state_dict(state["cells"])
         self._drawn = deque([[[Task(*task) for task in step] for step in steps] for steps in state["drawn"]])
@@ -116,6 +207,19 @@ class Trainer:
         torch.set_rng_state(state["global_generators"][0])
         if self.device.type == "cuda" and len(state["global_generators"]) > 1:
             torch.cuda.set_rng_state(state["global_generators"][1], self.device)
+
+    def _model_state(self) -> dict[str, Any]:
+        """What an iteration changes on the device."""
+        return {
+            "model": {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()},
+            "optimizer": optimizer_state(self.optimizer),
+            "strategy": self.strategy.state_dict(),
+        }
+
+    def _load_model_state(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        load_optimizer(self.optimizer, state["optimizer"])
+        self.strategy.load_state_dict(state["strategy"])
 
     def _global_generators(self) -> list[Tensor]:
         """Torch's own generators, which dropout and the like draw from: the CPU's, and a GPU's where there is one."""

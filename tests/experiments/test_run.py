@@ -241,7 +241,7 @@ class TestWiring:
         trainers = [
             self.trainer(mini, tmp_path, method="erm", batch_size=8, augment=name) for name in ("none", "digits")
         ]
-        plain, varied = (trainer._load(trainer.grid.draw(trainer.cells, 8)[0]) for trainer in trainers)
+        plain, varied = (next(trainer._body.load(trainer._batch(trainer._next()))) for trainer in trainers)
         assert torch.equal(plain.y, varied.y)
         assert not torch.equal(plain.x, varied.x)
 
@@ -307,7 +307,7 @@ def test_weights_count_by_content(mini, tmp_path):
 
 
 def test_a_damaged_checkpoint_is_named(mini, tmp_path, monkeypatch):
-    monkeypatch.setattr(Trainer, "step", lambda self: signal.raise_signal(signal.SIGINT) or 0.0)
+    monkeypatch.setattr(Trainer, "step", lambda self: signal.raise_signal(signal.SIGINT) or [0.0])
     settings = {"dataset": mini, "method": "erm", "output": str(tmp_path), **SHORT, "iterations": 10**6}
     with pytest.raises(Stopped):
         medic.train(**settings)

@@ -1,0 +1,250 @@
+"""Images per second of training and evaluation, each beside its yardsticks in the same run.
+
+    python benchmarks/throughput.py --root DIR_OF_PACS --output throughput.json      # on a GPU
+    python benchmarks/throughput.py                                                  # on a CPU: the ConvNet on digits
+
+The yardsticks are bare loops on tensors that are on the device already: plain training with a batch of 144, eagerly,
+and the same compiled and captured as a CUDA graph. They share backbone, precision and memory format with the product.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from medic.data import Dataset
+from medic.experiments.config import RunConfig
+from medic.experiments.resolve import resolve
+from medic.experiments.run import make_trainer
+from medic.models import Classifier, create_backbone
+from medic.report.table import print_rows
+
+BATCH = 144
+
+
+def main() -> None:
+    """Measure, print one table and write it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=str, help="folder with PACS")
+    parser.add_argument("--backbone", default="resnet50")
+    parser.add_argument("--only", nargs="*", help="labels of the product's rows to measure")
+    parser.add_argument("--seconds", type=float, default=4.0, help="how long each row is timed")
+    parser.add_argument("--compile", default="on", help="of the product's rows: on or off")
+    parser.add_argument("--profile", action="store_true", help="also print where the time of each row goes, by kernel")
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    rows = gpu_rows(arguments) if torch.cuda.is_available() else cpu_rows(arguments.seconds)
+    print_rows([{key: shown(value) for key, value in row.items()} for row in rows], numeric=list(rows[0])[1:])
+    if arguments.output:
+        arguments.output.write_text(json.dumps({"device": device_name(), "rows": rows}, indent=2) + "\n")
+
+
+def device_name() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+
+
+def shown(value: Any) -> str:
+    if value is None:
+        return "–"
+    return (
+        f"{value:,.2f}"
+        if isinstance(value, float) and value < 100
+        else f"{value:,.0f}"
+        if isinstance(value, float)
+        else str(value)
+    )
+
+
+def rate(step: Callable[[], object], wait: Callable[[], object], images: int, seconds: float) -> float:
+    """Images per second of a step that was warmed up."""
+    wait()
+    began, count = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        for _ in range(4):
+            step()
+        count += 4
+    wait()
+    return images * count / (time.perf_counter() - began)
+
+
+PRODUCT: dict[str, dict[str, Any]] = {
+    "medic++, 3 steps of 3": {"method": "medic++"},
+    "medic++, 9 steps of 1": {"method": "medic++", "steps": [1] * 9},
+    "medic++, random": {"method": "medic++", "sampling": "random"},
+    "medic++, probe": {"method": "medic++", "sampling": "probe"},
+    "erm": {"method": "erm"},
+    "fish": {"method": "fish"},
+    "mldg": {"method": "mldg"},
+    "medic": {"method": "medic"},
+}
+
+
+def gpu_rows(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    device = torch.device("cuda")
+    eager = bare_loop(arguments.backbone, device, arguments.seconds, fast=False)
+    fast = bare_loop(arguments.backbone, device, arguments.seconds, fast=True)
+    rows = [
+        {"what": "yardstick: bare loop, eager", **eager,
+         "× eager": 1.0, "× captured": eager["images/s"] / fast["images/s"]},
+        {"what": "yardstick: bare loop, captured and compiled", **fast,
+         "× eager": fast["images/s"] / eager["images/s"], "× captured": 1.0},
+    ]  # fmt: skip
+    dataset: Dataset | None = None
+    for label, settings in PRODUCT.items():
+        if arguments.only is not None and label not in arguments.only:
+            continue
+        compiled = "off" if label == "medic" else arguments.compile
+        config = RunConfig(
+            dataset="pacs",
+            root=arguments.root,
+            target="sketch",
+            backbone=arguments.backbone,
+            compile=compiled,
+            **settings,
+        )
+        plan = resolve(config)
+        dataset = dataset or plan.data.load(print)
+        row, trainer = product(label, plan, dataset, arguments.seconds)
+        if arguments.profile:
+            profile(label, trainer)
+        rows.append(
+            {**row, "× eager": row["images/s"] / eager["images/s"], "× captured": row["images/s"] / fast["images/s"]}
+        )
+        if label == "medic++, 3 steps of 3":
+            rows.append({**evaluation(trainer, arguments.seconds), "× eager": None, "× captured": None})
+        del trainer
+        torch.compiler.reset()
+    return rows
+
+
+def product(label: str, plan: Any, dataset: Dataset, seconds: float) -> tuple[dict[str, Any], Any]:
+    """The product's own trainer."""
+    images = plan.training.batch_size * plan.training.grid.tasks
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    began = time.perf_counter()
+    trainer = make_trainer(plan, dataset, plan.data.split(dataset), print)
+    trainer.model.train()
+    for _ in range(8):
+        trainer.step()
+    trainer.wait()
+    start = time.perf_counter() - began
+    speed = rate(trainer.step, trainer.wait, images, seconds)
+    peak = (torch.cuda.max_memory_allocated() - before) / 2**30
+    return {"what": label, "images/s": speed, "peak GiB": peak, "start s": start}, trainer
+
+
+def profile(label: str, trainer: Any) -> None:
+    """Print the kernels that five iterations spend their time in."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+        for _ in range(5):
+            trainer.step()
+        trainer.wait()
+    print(label)
+    print(found.key_averages().table(sort_by="cuda_time_total", row_limit=25, max_name_column_width=70))
+
+
+def evaluation(trainer: Any, seconds: float) -> dict[str, Any]:
+    infer = trainer.inference()
+    indices = torch.arange(trainer.images.shape[0])
+    began = time.perf_counter()
+    infer(indices[:512])
+    start = time.perf_counter() - began
+    speed = rate(lambda: infer(indices), torch.cuda.synchronize, len(indices), seconds)
+    return {"what": "evaluation", "images/s": speed, "peak GiB": None, "start s": start}
+
+
+def bare_loop(backbone: str, device: torch.device, seconds: float, fast: bool) -> dict[str, Any]:
+    """Plain training of the same network on one batch that is on the device."""
+    torch.manual_seed(0)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    began = time.perf_counter()
+    model = Classifier(create_backbone(backbone), 6, "close").to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4, fused=True)
+    x = torch.randn(BATCH, 3, 224, 224, device=device).contiguous(memory_format=torch.channels_last)
+    y = torch.randint(6, (BATCH,), device=device)
+    network = torch.compile(model, dynamic=False) if fast else model
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast(device.type, torch.bfloat16, cache_enabled=not fast):
+            loss = functional.cross_entropy(network(x).logits, y)
+        loss.backward()
+        optimizer.step()
+
+    run = captured(step) if fast else step
+    for _ in range(5):
+        run()
+    torch.cuda.synchronize()
+    start = time.perf_counter() - began
+    speed = rate(run, torch.cuda.synchronize, BATCH, seconds)
+    peak = (torch.cuda.max_memory_allocated() - before) / 2**30
+    torch.compiler.reset()
+    return {"images/s": speed, "peak GiB": peak, "start s": start}
+
+
+def captured(step: Callable[[], None]) -> Callable[[], None]:
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def cpu_rows(seconds: float) -> list[dict[str, Any]]:
+    """MEDIC++ on the built-in benchmark against a bare loop over the same step sizes, taking turns."""
+    plan = resolve(RunConfig(dataset="digits", target="street", method="medic++", device="cpu"))
+    dataset = plan.data.load(lambda line: None)
+    trainer = make_trainer(plan, dataset, plan.data.split(dataset))
+    trainer.model.train()
+    bare = bare_cpu_step([sum(sizes) for sizes in [(16, 16, 16)] * 3])
+    trainer.step()
+    bare()
+    ours, theirs = [], []
+    began = time.perf_counter()
+    while time.perf_counter() - began < 10 * seconds:
+        for times, step in ((ours, trainer.step), (theirs, bare)):
+            start = time.perf_counter()
+            step()
+            times.append(time.perf_counter() - start)
+    best, yardstick = sorted(ours)[len(ours) // 2], sorted(theirs)[len(theirs) // 2]
+    return [
+        {"what": "yardstick: bare loop, three steps of 48", "images/s": BATCH / yardstick, "× bare": 1.0},
+        {"what": "medic++, ConvNet, digits", "images/s": BATCH / best, "× bare": yardstick / best},
+    ]
+
+
+def bare_cpu_step(sizes: list[int]) -> Callable[[], None]:
+    model: nn.Module = Classifier(create_backbone("convnet"), 6).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4)
+    batches = [
+        (torch.randn(size, 3, 32, 32).contiguous(memory_format=torch.channels_last), torch.randint(6, (size,)))
+        for size in sizes
+    ]
+
+    def step() -> None:
+        optimizer.zero_grad()
+        for x, y in batches:
+            output = model(x)
+            margin = output.ova[:, 1] - output.ova[:, 0]
+            ova = functional.binary_cross_entropy_with_logits(margin, functional.one_hot(y, 6).float())
+            (functional.cross_entropy(output.logits, y) + ova).backward()
+        optimizer.step()
+
+    return step
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""The fast path on a GPU: the same numbers as the eager one."""
+
+import pytest
+import torch
+
+from medic.experiments.config import RunConfig
+from medic.experiments.resolve import resolve
+from medic.experiments.run import make_trainer
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def deterministic(monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def trained(mini, iterations=20, **settings):
+    """The trainer after some iterations, and what it said."""
+    said = []
+    config = RunConfig(dataset=mini, target="street", batch_size=4, iterations=iterations, device="cuda", **settings)
+    plan = resolve(config)
+    dataset = plan.data.load(lambda line: None)
+    trainer = make_trainer(plan, dataset, plan.data.split(dataset), said.append)
+    trainer.model.train()
+    losses = []
+    for _ in range(iterations):
+        losses += trainer.step()
+    return trainer, losses + trainer.wait(), said
+
+
+METHODS = [
+    "erm",
+    "maml",
+    "reptile",
+    "mldg",
+    "mldg-domainbed",
+    "fish",
+    "fish-domainbed",
+    "medic",
+    "medic-fo",
+    "medic++",
+    "arith",
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_captured_is_eager_to_the_bit(mini, deterministic, method):
+    settings = {"method": method, "precision": "fp32", "backbone": "resnet10t", "schedule": "cosine", "clip_norm": 5.0}
+    (a, losses, said), (b, eager_losses, _) = (trained(mini, capture=mode, **settings) for mode in ("on", "off"))
+    assert losses == eager_losses
+    assert not said
+    assert a._run._graphs
+    assert not b._run._graphs
+    for (name, one), other in zip(a.model.state_dict().items(), b.model.state_dict().values(), strict=True):
+        assert torch.equal(one, other), name
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_other_optimizers(mini, deterministic, optimizer):
+    runs = [trained(mini, optimizer=optimizer, precision="fp32", capture=mode) for mode in ("on", "off")]
+    assert runs[0][1] == runs[1][1]
+
+
+def test_images_in_memory(mini, deterministic):
+    """Pixels that are not on the GPU are copied there, with the same result."""
+    on_gpu, in_memory = (trained(mini, precision="fp32", store=where) for where in ("gpu", "ram"))
+    assert on_gpu[1] == in_memory[1]
+
+
+def test_bf16_stays_close(mini):
+    (_, low, _), (_, full, _) = (trained(mini, precision=precision, lr=1e-3) for precision in ("bf16", "fp32"))
+    assert low == pytest.approx(full, rel=0.05)
+
+
+def test_resumed_is_the_same(mini, deterministic):
+    whole, _, _ = trained(mini, precision="fp32", iterations=12)
+    half, _, _ = trained(mini, precision="fp32", iterations=12)
+    fresh, _, _ = trained(mini, precision="fp32", iterations=1)
+    state = half.state_dict()
+    fresh.load_state_dict(state)
+    for trainer in (whole, fresh):
+        for _ in range(6):
+            trainer.step()
+        trainer.wait()
+    for one, other in zip(whole.model.state_dict().values(), fresh.model.state_dict().values(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_part_that_cannot_be_captured_is_named(mini, monkeypatch):
+    from medic.strategies import MultiStep
+
+    original = MultiStep.__call__
+
+    def waits(self, *arguments):
+        update = original(self, *arguments)
+        float(update.risks.sum())  # asks the device for a value
+        return update
+
+    monkeypatch.setattr(MultiStep, "__call__", waits)
+    trainer, losses, said = trained(mini, method="medic++", capture="auto", iterations=6)
+    assert len(losses) == 6
+    assert "the strategy MultiStep cannot be captured as a CUDA graph" in said[0]
+    assert trainer._run.mode == "off"
+
+
+def test_evaluation_is_the_same_captured_and_not(mini):
+    trainer, _, _ = trained(mini, precision="fp32", iterations=5)
+    infer = trainer.inference()
+    assert infer.captured
+    indices = torch.arange(trainer.images.shape[0])
+    first = infer(indices)
+    trainer.step()
+    trainer.wait()
+    second = infer(indices)
+    infer.captured = False
+    torch.testing.assert_close(infer(indices), second, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(first.logits, second.logits)  # the graph sees the weights of now

@@ -52,10 +52,12 @@ def _check(bench: "Benchmark", root: Path | None) -> int:
         rows = [{"domain": row["domain"], "images": row["images"]} for row in rows]
     print_rows(rows, numeric=list(rows[0])[1:])
     _list("not as published", found.differences)
-    _list("folders left alone", found.extra)
+    _list("left out", found.extra)
     _list("cannot be read", found.bad)
     _list("the same image more than once", [" = ".join(names) for names in found.duplicates])
-    print(f"images {found.hash}")
+    if bench.counts and not found.differences:
+        print("counts: as published")
+    print(f"hash of the images: {found.hash}")
     return 0 if found.fine else 1
 
 

@@ -42,8 +42,8 @@ def canonical(arguments: Sequence[str]) -> list[str]:
 
     result: list[str] = []
     for argument in map(spelled, arguments):
-        if re.match(r"-\d", argument) and result and re.fullmatch(r"--[a-z-]+", result[-1]):
-            result[-1] += f"={argument}"  # a parser would take it for an option
+        if re.match(r"-\d", argument) and result:  # a parser would take it for an option
+            result[-1] += f"={argument}" if re.fullmatch(r"--[a-z-]+", result[-1]) else f",{argument}"
         else:
             result.append(argument)
     return result

@@ -31,6 +31,7 @@ class Benchmark:
     """The paper's split into known and unknown classes, by name; None where all are known."""
     image_size: int | None = None
     """The side of an image in pixels; None for what the backbone wants."""
+    channels: int = 3
     backbone: str = "resnet50"
     augment: str = "medic"
     lr: float = 1.8e-3
@@ -49,7 +50,8 @@ class Benchmark:
 def needs_root(bench: Benchmark, root: Path | None) -> Path:
     """The root that was given, or an error that asks for it."""
     if root is None:
-        raise MedicError(f"dataset {bench.name!r} needs --root, the folder that its images are in")
+        what = "the CSV or Parquet file" if bench.name == "table" else "the folder that its images are in"
+        raise MedicError(f"dataset {bench.name!r} needs --root, {what}")
     return root
 
 
@@ -63,6 +65,8 @@ def locate(bench: Benchmark, root: Path) -> Found:
         if other.naming and other is not bench and find(other.name, root, other.layouts, other.naming, other.dropped):
             raise MedicError(f"root {root} holds {other.name}, not {bench.name}: use --dataset {other.name}")
     missing = ", ".join(name for name in bench.domains if name in missing_domains(root, bench.layouts, bench.naming))
+    if not missing:
+        raise MedicError(f"root {root} has the domains of {bench.name}, but not in a layout of it; see docs/data.md")
     raise MedicError(f"root {root} has no folder with all domains of {bench.name}: {missing} not found")
 
 
@@ -278,6 +282,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             cmnist.DOMAINS,
             cmnist.CLASSES,
             image_size=28,
+            channels=2,
             backbone="mnist-cnn",
             augment="none",
             lr=4e-3,

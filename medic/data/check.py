@@ -9,6 +9,7 @@ from pathlib import Path
 from medic.data.catalog import Benchmark, locate, needs_root
 from medic.data.dataset import Listed, Storage
 from medic.data.decode import BadImage, decode
+from medic.data.layouts import Found
 from medic.data.listing import ImageList, cell_counts
 from medic.data.store import content_hash, distinct, read_file
 
@@ -38,24 +39,28 @@ def check(bench: Benchmark, root: Path | None) -> Check:
     """Read every image of a benchmark, or of one's own, and compare."""
     if bench.naming is not None:
         found = locate(bench, needs_root(bench, root))
-        return _check_files(bench, found.listing, f"{found.layout.name} in {found.folder}", found.extra)
+        return _check_files(bench, found.listing, f"{found.layout.name} in {found.folder}", found)
     opened, place = bench.open(bench, root, 0), bench.name if root is None else f"{bench.name} in {root}"
     if isinstance(opened, Listed):
-        return _check_files(bench, opened.listing, place, ())
+        return _check_files(bench, opened.listing, place, None)
     dataset = opened.load(Storage(bench.image_size or 32))
     counts = cell_counts(dataset.domains, dataset.classes, dataset.domain, dataset.label)
     return Check(place, counts, tuple(_differences(bench, counts)), (), (), (), dataset.hash)
 
 
-def _check_files(bench: Benchmark, listing: ImageList, place: str, extra: tuple[str, ...]) -> Check:
+def _check_files(bench: Benchmark, listing: ImageList, place: str, found: Found | None) -> Check:
     contents, bad = _read_all(listing)
     kept = [row for row, content in enumerate(contents) if content]
     counts = listing.counts()
+    published = {domain: dict(labels) for domain, labels in counts.items()}
+    for entry in found.dropped if found else ():  # they are in the published counts
+        published[entry.domain][entry.label] += 1
+    notes = [] if found is None else [*found.extra, *(f"{entry.name}, known to be damaged" for entry in found.dropped)]
     return Check(
         place,
         counts,
-        tuple(_differences(bench, counts)),
-        extra,
+        tuple(_differences(bench, published)),
+        tuple(notes),
         bad,
         _duplicates(listing, kept, contents),
         content_hash(listing, distinct(listing, kept, contents) if bench.unique else kept, contents),

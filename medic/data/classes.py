@@ -24,6 +24,17 @@ class ClassSplit:
     unknown: tuple[str, ...]
     partial: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if len(self.known) < 2:
+            raise MedicError(f"{len(self.known)} known classes: there must be two or more to tell apart")
+        for domain, classes in self.partial.items():
+            if not classes:
+                raise MedicError(f"source domain {domain!r} is left without any known class")
+
+    def of_source(self, domain: str) -> tuple[str, ...]:
+        """The known classes that a source domain has."""
+        return self.partial.get(domain, self.known)
+
     @property
     def openness(self) -> float:
         """1 - √(2k / (2k + u)) for k known and u unknown classes: 0 where all are known."""
@@ -40,13 +51,12 @@ class ClassSplit:
     def name(self, dataset: str, classes: Sequence[str]) -> str:
         """What it can be asked for by, `pacs-6-1`, or the numbers with a part of the hash if it has no such name."""
         counts = f"{folded(dataset)}-{len(self.known)}-{len(self.unknown)}"
-        regular = self == ClassSplit(*_cut(classes, len(self.known), len(self.unknown)))
-        if regular:
+        regular = (self.known, self.unknown) == _cut(classes, len(self.known), len(self.unknown))
+        if regular and not self.partial:
             return counts
-        rotating = self.partial and self.partial == rotating_partial(self.known, list(self.partial))
-        if rotating and (self.known, self.unknown) == _cut(classes, len(self.known), len(self.unknown)):
-            return counts + PARTIAL
-        return f"{counts}-{self.hash[:8]}"
+        sources = list(self.partial)
+        rotates = 1 < len(sources) <= len(self.known) and self.partial == rotating_partial(self.known, sources)
+        return counts + PARTIAL if regular and rotates else f"{counts}-{self.hash[:8]}"
 
 
 def named_split(name: str, dataset: str, classes: Sequence[str], sources: Sequence[str]) -> ClassSplit:
@@ -59,7 +69,7 @@ def named_split(name: str, dataset: str, classes: Sequence[str], sources: Sequen
     if parts is None:
         raise MedicError(f"split {name!r}: give the numbers of known and unknown classes, as in {folded(dataset)}-6-1")
     if folded(parts[1]) != folded(dataset):
-        right = f"{folded(dataset)}-{parts[2]}-{parts[3]}"
+        right = f"{folded(dataset)}-k-u, of {len(classes)} classes"
         raise MedicError(f"split {name!r} is not of the dataset {dataset!r}: use {right}, or another dataset")
     known, unknown = int(parts[2]), int(parts[3])
     if known + unknown > len(classes):

@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ def build(root: Path, seed: int) -> tuple[Tensor, Tensor, Tensor, list[str]]:
     All 70,000 digits are shuffled and dealt over the three domains. A label is [digit < 5], flipped with probability
     0.25; a colour is the label, flipped with the domain's probability, and the other colour's channel is black.
     """
-    pixels, digits = (np.concatenate([read_idx(root, part, kind) for part in PARTS]) for kind in ("images", "labels"))
+    pixels, digits = (np.concatenate(parts) for parts in zip(*(read_part(root, part) for part in PARTS), strict=True))
     draws = torch.Generator().manual_seed(seed)  # the draws of a global generator with this seed, in the same order
     order = torch.randperm(len(digits), generator=draws)
     images, domains, labels, names = [], [], [], []
@@ -45,6 +46,15 @@ def build(root: Path, seed: int) -> tuple[Tensor, Tensor, Tensor, list[str]]:
     return torch.cat(images), torch.cat(domains), torch.cat(labels), names
 
 
+def read_part(root: Path, part: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """The images (N, 28, 28) and labels (N,) of one part of MNIST."""
+    images, labels = read_idx(root, part, "images"), read_idx(root, part, "labels")
+    if images.shape != (len(labels), 28, 28) or labels.ndim != 1:
+        shapes = f"images of the shape {images.shape} and labels of {labels.shape}"
+        raise MedicError(f"root {root} has {shapes} for MNIST's part {part!r}: they do not belong together")
+    return images, labels
+
+
 def read_idx(root: Path, part: str, kind: str) -> NDArray[np.uint8]:
     """One of MNIST's four files, compressed or not: images (N, 28, 28) or labels (N,)."""
     stem = f"{part}-{kind}-idx{3 if kind == 'images' else 1}-ubyte"
@@ -57,5 +67,5 @@ def read_idx(root: Path, part: str, kind: str) -> NDArray[np.uint8]:
         axes = data[3]
         shape = struct.unpack(f">{axes}I", data[4 : 4 + 4 * axes])
         return np.frombuffer(data, np.uint8, offset=4 + 4 * axes).reshape(shape).copy()
-    except (OSError, EOFError, ValueError, IndexError, struct.error) as error:
+    except (OSError, EOFError, ValueError, IndexError, struct.error, zlib.error) as error:
         raise MedicError(f"{path} is truncated or not an idx file: {error}") from error

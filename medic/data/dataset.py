@@ -11,7 +11,7 @@ from torch import Tensor
 
 from medic.data.images import Images, Resident
 from medic.data.listing import ImageList, Part
-from medic.data.store import OnBad, Report, Where, open_store
+from medic.data.store import OnBad, Report, Where, choose_place, open_store
 from medic.errors import MedicError
 
 
@@ -34,6 +34,8 @@ class Dataset:
     hash: str
     attributes: Mapping[str, Tensor] = field(default_factory=dict)
     parts: tuple[Part, ...] | None = None
+    parts_problem: str | None = None
+    """Why official lists that are there cannot be used."""
     frames: Tensor | None = None
     """The height and width (N, 2) that each image had before it was squashed to a square, if it was."""
 
@@ -96,7 +98,7 @@ class Listed:
         store = open_store(
             listing, storage.size, storage.where, storage.device, storage.on_bad, storage.report, self.unique
         )
-        kept = torch.tensor(store.kept)
+        kept = torch.tensor(store.kept, dtype=torch.long)
         return Dataset(
             listing.name,
             listing.domains,
@@ -108,6 +110,7 @@ class Listed:
             store.hash,
             {name: values[kept] for name, values in listing.attributes.items()},
             None if listing.parts is None else tuple(listing.parts[row] for row in store.kept),
+            listing.parts_problem,
             store.frames,
         )
 
@@ -136,7 +139,9 @@ class Built:
         drawn = self.build()
         if drawn.pixels.shape[-1] != storage.size:
             raise MedicError(f"dataset {self.name!r} is made at {drawn.pixels.shape[-1]} px, not {storage.size}")
-        place = storage.device if storage.where in ("auto", "gpu") else torch.device("cpu")
+        if storage.where in ("map", "stream"):
+            raise MedicError(f"store {storage.where!r}: dataset {self.name!r} is small and kept in memory; use auto")
+        place = choose_place(drawn.pixels.nbytes, storage.where, storage.device)
         digest = hashlib.sha256("\n".join((*self.domains, *self.classes, *drawn.paths)).encode())
         for values in (drawn.domain, drawn.label, drawn.pixels):
             array: NDArray[Any] = values.contiguous().numpy()
@@ -145,7 +150,7 @@ class Built:
             self.name,
             self.domains,
             self.classes,
-            Resident(drawn.pixels.to(place)),
+            Resident(drawn.pixels.to(storage.device if place == "gpu" else "cpu")),
             drawn.domain,
             drawn.label,
             tuple(drawn.paths),

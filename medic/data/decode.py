@@ -15,8 +15,8 @@ from medic.errors import MedicError
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jfif"})
-MAX_PIXELS = 200_000_000
-"""An image of more pixels is refused: decoding it would take a gigabyte."""
+MAX_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 2**27)
+"""An image of more pixels is refused by PIL: decoding it would take half a gigabyte."""
 
 
 class BadImage(MedicError):
@@ -40,12 +40,12 @@ def decode(data: bytes, size: int, name: str) -> Decoded:
         raise BadImage(f"{name} is empty")
     try:
         with Image.open(io.BytesIO(data)) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise BadImage(f"{name} has {image.width} × {image.height} pixels, more than can be read: shrink it")
             rgb = _to_rgb(ImageOps.exif_transpose(image))
     except UnidentifiedImageError:
         raise BadImage(f"{name} is not an image") from None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except Image.DecompressionBombError:
+        raise BadImage(f"{name} has more than {MAX_PIXELS // 10**6} million pixels: shrink it") from None
+    except (OSError, SyntaxError, ValueError) as error:
         raise BadImage(f"{name} is damaged: {error}") from None
     frame = (rgb.height, rgb.width)
     if rgb.size != (size, size):

@@ -61,7 +61,8 @@ def _domainbed(dataset: Dataset, share: float, trial_seed: int) -> Tensor:
 def _official(dataset: Dataset) -> Parts:
     """A target is evaluated on its test images, or on all where there is no such part."""
     if dataset.parts is None:
-        raise MedicError(f"validation 'official': {dataset.name} comes without lists or folders for it; use cell")
+        reason = dataset.parts_problem or f"{dataset.name} comes without lists or folders for it"
+        raise MedicError(f"validation 'official': {reason}; use cell")
     train, validation, test = (torch.tensor([part == p for part in dataset.parts]) for p in ("train", "val", "test"))
     if not validation.any():  # DomainNet has lists for training and testing only
         validation = test

@@ -94,7 +94,7 @@ class Mapped:
         rows = positions.cpu().numpy()
         gathered = np.asarray(self.pixels[rows])
         for row in np.flatnonzero(~self._checked[rows]):
-            check_row(gathered[row], self.checksums[rows[row]])
+            check_row(gathered[row], self.checksums[rows[row]], self.pixels.filename)
         self._checked[rows] = True
         self._touched += gathered.nbytes + len(rows) * AROUND
         if self._touched > self.limit:
@@ -136,7 +136,7 @@ class Streamed:
         return torch.from_numpy(pixels).to(device)
 
 
-def check_row(pixels: NDArray[Any], checksum: Any) -> None:
+def check_row(pixels: NDArray[Any], checksum: Any, store: object) -> None:
     """Refuse an image whose pixels changed on disk."""
     if crc32(np.ascontiguousarray(pixels).data) != int(checksum):
-        raise MedicError("a cached image is damaged: delete the store of this dataset and start again")
+        raise MedicError(f"the store {store} is damaged: delete it and start again")

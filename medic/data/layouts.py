@@ -64,14 +64,17 @@ class Found:
     listing: ImageList
     extra: tuple[str, ...]
     """Folders that belong to no domain or class of the benchmark, and are left alone."""
+    dropped: tuple[Entry, ...] = ()
+    """Images that are known to be damaged, and are left out."""
 
 
 def find(name: str, root: Path, layouts: Sequence[Layout], naming: Naming, dropped: frozenset[str]) -> Found | None:
     """Find a benchmark below a root in the first layout that has all of its domains; None if there is none."""
     check_root(root)
+    divisible = any(layout.split for layout in layouts)  # DomainNet has a class called `train`
     for layout, folder in _candidates(root, layouts):
         here = {naming.domain(path.name) for path in folder.iterdir() if path.is_dir()}
-        if here >= set(naming.domains) and _has_splits(folder, naming) == layout.split:
+        if here >= set(naming.domains) and (divisible and _has_splits(folder, naming)) == layout.split:
             return _read(name, layout, folder, naming, dropped)
     return None
 
@@ -92,13 +95,16 @@ def _candidates(root: Path, layouts: Sequence[Layout]) -> Iterator[tuple[Layout,
 
 
 def _has_splits(folder: Path, naming: Naming) -> bool:
-    """Whether the domains in a folder are divided into training and validation parts."""
+    """Whether the domains in a folder are divided into training and validation parts, which hold classes."""
     domains = [path for path in folder.iterdir() if path.is_dir() and naming.domain(path.name)]
-    return any(child.is_dir() and child.name in PARTS for domain in domains for child in domain.iterdir())
+    parts = [path for domain in domains for path in domain.iterdir() if path.name in PARTS and path.is_dir()]
+    return any(child.is_dir() and naming.label(child.name) for part in parts for child in part.iterdir())
 
 
 def _read(name: str, layout: Layout, folder: Path, naming: Naming, dropped: frozenset[str]) -> Found:
-    entries, extra = [], set()
+    entries: list[Entry] = []
+    left_out: list[Entry] = []
+    extra = set()
     for file, parts in walk(folder):
         domain = naming.domain(parts[0])
         depth = 2 if layout.split else 1
@@ -109,21 +115,23 @@ def _read(name: str, layout: Layout, folder: Path, naming: Naming, dropped: froz
         if layout.split and parts[1] == "full" and (folder / parts[0] / "train").is_dir():
             continue  # it holds the same images once more
         shown = "/".join(parts)
-        if shown not in dropped:
-            entries.append(Entry(file, shown, domain, label, part=PARTS.get(parts[1]) if layout.split else None))
+        entry = Entry(file, shown, domain, label, part=PARTS.get(parts[1]) if layout.split else None)
+        (left_out if shown in dropped else entries).append(entry)
     if not entries:
         raise MedicError(f"{folder} has the domains of {name} but no images of its classes")
     classes = naming.classes or tuple(sorted({entry.label for entry in entries}, key=str.casefold))
-    entries = _with_official_parts(entries, layout, folder, naming, dropped)
-    return Found(layout, folder, ImageList.of(name, entries, naming.domains, classes), tuple(sorted(extra)))
+    entries, problem = _with_official_parts(entries, layout, folder, naming, dropped)
+    listing = replace(ImageList.of(name, entries, naming.domains, classes), parts_problem=problem)
+    return Found(layout, folder, listing, tuple(sorted(extra)), tuple(left_out))
 
 
 def _with_official_parts(
     entries: list[Entry], layout: Layout, folder: Path, naming: Naming, dropped: frozenset[str]
-) -> list[Entry]:
+) -> tuple[list[Entry], str | None]:
     """Mark what official lists, where there are any, keep for validation and testing; the rest is for training.
 
-    The numbers in the lists are not read: a folder says the class. Its name may be written another way there.
+    The numbers in the lists are not read: a folder says the class. Its name may be written another way there. Lists
+    that do not fit the images are not used; what is wrong with them is returned.
     """
 
     def key(path: str) -> tuple[str | None, ...]:
@@ -132,15 +140,15 @@ def _with_official_parts(
 
     files = [(part, file) for part, patterns in layout.lists.items() for p in patterns for file in folder.glob(p)]
     if not files:
-        return entries
+        return entries, None
     there = {key(entry.name) for entry in entries} | {key(name) for name in dropped}
     official: dict[tuple[str | None, ...], Part] = {}
     for part, file in files:
         for path, _ in list_lines(file):
             if key(path) not in there:
-                raise MedicError(f"{file} names {path}, which is not in {folder}: restore it, or remove the list")
+                return entries, f"{file} names {path}, which is not in {folder}"
             official[key(path)] = part
-    return [replace(entry, part=official.get(key(entry.name), "train")) for entry in entries]
+    return [replace(entry, part=official.get(key(entry.name), "train")) for entry in entries], None
 
 
 def _by_spelling(names: Sequence[str], aliases: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from torch import Tensor
 from medic.errors import MedicError
 
 Part = Literal["train", "val", "test"]
+_ESCAPED = "surrogateescape"  # a name that is not UTF-8 keeps its bytes
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class ImageList:
     label: Tensor
     attributes: Mapping[str, Tensor]
     parts: tuple[Part, ...] | None
+    parts_problem: str | None = None
+    """Why official lists that are there cannot be used."""
 
     def __len__(self) -> int:
         return len(self.files)
@@ -81,15 +85,14 @@ class ImageList:
 
     def quick_hash(self) -> str:
         """A fingerprint of names, labels, sizes and times, for finding a cached store without reading any image."""
-        digest = hashlib.sha256("\0".join((*self.domains, *self.classes)).encode())
-        for file, name, d, c in zip(self.files, self.names, self.domain.tolist(), self.label.tolist(), strict=True):
+        digest = hashlib.sha256("\0".join((os.getcwd(), *self.domains, *self.classes)).encode(errors=_ESCAPED))
+        for file, d, c in zip(self.files, self.domain.tolist(), self.label.tolist(), strict=True):
             try:
                 status = os.stat(file)
-            except OSError as error:
-                raise MedicError(f"image {file} cannot be read: {error.strerror}") from error
-            digest.update(
-                f"{name}\0{d}\0{c}\0{status.st_size}\0{status.st_mtime_ns}\n".encode(errors="surrogateescape")
-            )
+            except OSError:  # it is said when the image is read
+                status = None
+            known = None if status is None else (status.st_size, status.st_mtime_ns)
+            digest.update(f"{file}\0{d}\0{c}\0{known}\n".encode(errors=_ESCAPED))
         return digest.hexdigest()
 
 
@@ -102,9 +105,9 @@ def cell_counts(
 
 
 def _check_distinct(entries: Sequence[Entry]) -> None:
-    doubled = [name for name, count in Counter(entry.name for entry in entries).items() if count > 1]
-    if doubled:
-        raise MedicError(f"image {doubled[0]} is listed {len(doubled) + 1} times or more: list every image once")
+    for name, count in Counter(entry.name for entry in entries).items():
+        if count > 1:
+            raise MedicError(f"image {name} is listed {count} times: list every image once")
 
 
 def _encoded(rows: Sequence[Mapping[str, str]]) -> dict[str, Tensor]:
@@ -113,7 +116,7 @@ def _encoded(rows: Sequence[Mapping[str, str]]) -> dict[str, Tensor]:
     encoded = {}
     for column in columns:
         values = [row[column] for row in rows]
-        if all(value.lstrip("-").isdecimal() for value in values):
+        if all(re.fullmatch(r"-?[0-9]{1,18}", value) for value in values):
             encoded[column] = torch.tensor([int(value) for value in values])
         else:
             order = {value: position for position, value in enumerate(sorted(set(values)))}

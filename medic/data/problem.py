@@ -78,14 +78,12 @@ def make_problem(
     targets: Sequence[str],
     classes: ClassSplit,
     parts: Parts,
-    on_empty: Literal["error", "warn", "accept"] = "error",
+    on_empty: Literal["error", "warn"] = "error",
 ) -> Problem:
     """Divide a dataset between training, validation and evaluation.
 
     `on_empty` is what becomes of a source domain that has no image of a known class, and was not said to lack it.
     """
-    if len(classes.known) < 2:
-        raise MedicError(f"{len(classes.known)} known classes: there must be two or more to tell apart")
     known_id = torch.tensor([_position(name, classes.known) for name in dataset.classes])
     unknown = torch.tensor([name in classes.unknown for name in dataset.classes])[dataset.label]
     label = known_id[dataset.label]
@@ -138,12 +136,20 @@ def _check_covered(problem: Problem, dataset: Dataset, classes: ClassSplit, on_e
             raise MedicError(f"no source domain has an image of the known class {name!r} to train on")
         empty += [(dataset.domains[source], name) for source in lacking]
     empty = [(domain, name) for domain, name in empty if name in classes.partial.get(domain, problem.known)]
-    if empty and on_empty != "accept":
+    if empty:
         more = f", and {len(empty) - 1} more are missing" if len(empty) > 1 else ""
         message = f"source domain {empty[0][0]!r} has no image of the known class {empty[0][1]!r} to train on{more}"
         if on_empty == "error":
             raise MedicError(f"{message}: --partial auto takes what each domain has")
         warnings.warn(message, stacklevel=3)
-    for what, samples in (("validation", problem.validation), ("target", problem.target)):
-        if len(samples) == 0:
-            raise MedicError(f"{dataset.name} leaves no {what} images: check the domains and the held-out share")
+    if len(problem.validation) == 0:
+        raise MedicError(f"{dataset.name} leaves no validation images: hold out a larger share, as in --holdout 0.5")
+    for target in problem.targets:
+        here = problem.target.label[problem.target.domain == target]
+        if not bool((here >= 0).any()):
+            raise MedicError(f"the target {dataset.domains[target]!r} has no image of a known class to be tested on")
+        if classes.unknown and bool((here >= 0).all()):
+            name = dataset.domains[target]
+            warnings.warn(
+                f"the target {name!r} has no image of an unknown class: accuracy alone is measured", stacklevel=3
+            )

@@ -2,7 +2,9 @@
 
 import csv
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from medic.data.decode import SUFFIXES
@@ -33,10 +35,17 @@ def _walk(
         if entry.name.startswith("."):
             continue
         named = (*parts, entry.name)
-        if entry.is_dir():
+        if _is_folder(entry):
             yield from _walk(entry.path, named, above | {identity})
         elif os.path.splitext(entry.name)[1].lower() in SUFFIXES:
             yield entry.path, named
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself, which is said when it is read as an image
+        return False
 
 
 def read_folder(root: Path, name: str = "folder") -> ImageList:
@@ -49,6 +58,13 @@ def read_folder(root: Path, name: str = "folder") -> ImageList:
         entries.append(Entry(file, "/".join(parts), parts[0], parts[1]))
     if not entries:
         raise MedicError(f"root {root} has no images: {root}/<domain>/<class>/<image> is expected")
+    if all(entry.name.count("/") > 2 for entry in entries):
+        example = entries[0]
+        warnings.warn(
+            f"every image lies deeper than its class: {example.name} counts as class {example.label!r} of domain "
+            f"{example.domain!r}; if that is wrong, give a folder below {root} as the root",
+            stacklevel=2,
+        )
     return ImageList.of(name, entries)
 
 
@@ -61,7 +77,6 @@ def read_lists(root: Path, name: str = "lists") -> ImageList:
     entries = [
         Entry(str(root / path), path, file.stem, str(label)) for file in files for path, label in list_lines(file)
     ]  # fmt: skip
-    _check_files(entries)
     numbers = sorted({int(entry.label) for entry in entries})
     return ImageList.of(name, entries, classes=[str(number) for number in numbers])
 
@@ -76,7 +91,7 @@ def list_lines(file: Path) -> Iterator[tuple[str, int]]:
         path, _, label = line.strip().rpartition(" ")
         if not line.strip():
             continue
-        if not path or not label.lstrip("-").isdecimal():
+        if not path or not re.fullmatch(r"-?[0-9]{1,18}", label):
             raise MedicError(f"{file}, line {number}: {line.strip()!r} is not `path label` with a number as the label")
         yield path, int(label)
 
@@ -87,7 +102,8 @@ def read_table(path: Path, name: str = "table") -> ImageList:
     Paths are relative to the table's folder.
     """
     if not path.is_file():
-        raise MedicError(f"table {path} does not exist: give the CSV or Parquet file itself as the root")
+        wrong = "is a folder" if path.is_dir() else "does not exist"
+        raise MedicError(f"table {path} {wrong}: give the CSV or Parquet file itself as the root")
     rows = _parquet_rows(path) if path.suffix.lower() == ".parquet" else _csv_rows(path)
     entries = []
     for number, row in enumerate(rows, start=2):
@@ -99,7 +115,6 @@ def read_table(path: Path, name: str = "table") -> ImageList:
         entries.append(Entry(str(path.parent / row["path"]), row["path"], row["domain"], row["class"], further))
     if not entries:
         raise MedicError(f"table {path} has no rows")
-    _check_files(entries)
     return ImageList.of(name, entries)
 
 
@@ -125,12 +140,6 @@ def _parquet_rows(path: Path) -> list[dict[str, str]]:
     except (OSError, ValueError) as error:
         raise MedicError(f"table {path} cannot be read: {first_line(error)}") from error
     return [{column: "" if value is None else str(value) for column, value in row.items()} for row in rows]
-
-
-def _check_files(entries: Sequence[Entry]) -> None:
-    missing = [entry for entry in entries if not os.path.isfile(entry.file)]
-    if missing:
-        raise MedicError(f"image {missing[0].file} does not exist, and {len(missing) - 1} more of the list do not")
 
 
 def check_root(root: Path) -> None:

@@ -88,14 +88,19 @@ def open_store(
     With `unique`, an image whose file has the contents of an earlier one of its domain is left out.
     """
     needed = len(listing) * 3 * size * size
-    place = _place(needed, where, device)
+    place = choose_place(needed, where, device)
     kind = "stream" if place == "stream" else str(size)
     path = cache_directory() / "stores" / f"{listing.quick_hash()[:32]}-{kind}{'-unique' if unique else ''}"
     header = _find(path)
     if header is None:
-        header = _build(path, listing, size, unique, report)
+        try:
+            header = _build(path, listing, size, unique, report)
+        except OSError as error:
+            raise MedicError(f"the store {path.parent} cannot be written: {error.strerror}") from error
     _judge(header.bad, on_bad, report)
-    report(f"{len(header.kept)} images of {size} px ({needed / 2**30:.2f} GiB) {_PLACES[place]}")
+    if not header.kept:
+        raise MedicError(f"none of the {len(listing)} images of {listing.name} can be read")
+    report(f"{len(header.kept)} images of {size} px ({needed / 2**30:.2f} GiB) {PLACES[place]}")
     if place == "stream":
         images = _stream(listing, header.kept, size)
     else:
@@ -104,7 +109,7 @@ def open_store(
     return Store(images, header.kept, header.hash, torch.tensor(header.frames).view(-1, 2))
 
 
-_PLACES = {
+PLACES = {
     "gpu": "on the GPU",
     "ram": "in memory",
     "map": "in a memory map",
@@ -112,7 +117,7 @@ _PLACES = {
 }
 
 
-def _place(needed: int, where: Where, device: torch.device) -> str:
+def choose_place(needed: int, where: Where, device: torch.device) -> str:
     """The fastest place that the images fit into with room to spare, unless one is asked for."""
     if where != "auto":
         if where == "gpu" and device.type != "cuda":
@@ -123,7 +128,8 @@ def _place(needed: int, where: Where, device: torch.device) -> str:
     if needed < 0.5 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
         return "ram"
     root = cache_directory()
-    root.mkdir(parents=True, exist_ok=True)
+    while not root.exists():
+        root = root.parent
     return "map" if needed < 0.9 * shutil.disk_usage(root).free else "stream"
 
 
@@ -137,7 +143,7 @@ def _keep(
     def load(rows: slice) -> None:
         loaded[rows] = pixels[rows]
         for row, checksum in zip(loaded[rows], checksums[rows], strict=True):
-            check_row(row, checksum)
+            check_row(row, checksum, pixels.filename)
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(load, (slice(start, start + 256) for start in range(0, len(pixels), 256))))
@@ -172,18 +178,25 @@ def _build(path: Path, listing: ImageList, size: int, unique: bool, report: Repo
             report(f"reading {len(listing)} images, once")
             header = _read_all(listing, size, unique, None)
         else:
+            _remove_leftovers(path.parent)
             report(f"decoding {len(listing)} images to {size} px, once")
             temporary = path.with_suffix(f".{os.getpid()}.tmp")
             try:
                 with temporary.open("w+b") as file:
                     header = _read_all(listing, size, unique, file.fileno())
                 temporary.replace(path.with_suffix(".bin"))
-            except OSError as error:
-                raise MedicError(f"the store {path.parent} cannot be written: {error.strerror}") from error
             finally:
                 temporary.unlink(missing_ok=True)
         header.write(path.with_suffix(".json"))
     return header
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what processes that were killed while they decoded have left."""
+    for temporary in folder.glob("*.tmp"):
+        process = temporary.stem.rpartition(".")[2]
+        if not Path("/proc", process).exists():
+            temporary.unlink(missing_ok=True)
 
 
 def _read_all(listing: ImageList, size: int, unique: bool, file: int | None) -> _Header:
@@ -236,7 +249,7 @@ def distinct(listing: ImageList, kept: list[int], contents: list[bytes]) -> list
 
 def content_hash(listing: ImageList, kept: list[int], contents: list[bytes]) -> str:
     """A fingerprint of the kept images of a list: names, labels and the digests of their contents."""
-    digest = hashlib.sha256("\0".join((*listing.domains, *listing.classes)).encode())
+    digest = hashlib.sha256("\0".join((*listing.domains, *listing.classes)).encode(errors="surrogateescape"))
     domain, label = listing.domain.tolist(), listing.label.tolist()
     for row in kept:
         digest.update(f"{listing.names[row]}\0{domain[row]}\0{label[row]}\0".encode(errors="surrogateescape"))

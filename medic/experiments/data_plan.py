@@ -1,6 +1,7 @@
 """From what was asked of the data to what a run will see of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast, get_args
@@ -22,6 +23,7 @@ from medic.data import (
     make_recipe,
     named_split,
 )
+from medic.data.dataset import Listed
 from medic.data.holdout import Rule
 from medic.data.store import OnBad, Where
 from medic.errors import MedicError, check_choice
@@ -45,7 +47,7 @@ class DataPlan:
     validation: Rule
     holdout: float
     trial_seed: int
-    on_empty: Literal["error", "warn", "accept"]
+    on_empty: Literal["error", "warn"]
     recipe: Recipe
 
     def load(self, report: Callable[[str], None]) -> Dataset:
@@ -56,7 +58,22 @@ class DataPlan:
         """Divide them between training, validation and evaluation, the same way every time."""
         seed = self.trial_seed if self.validation == "domainbed" else derive(self.trial_seed, "split")
         parts = make_parts(dataset, self.validation, self.holdout, seed)
-        return make_problem(dataset, self.sources, self.targets, self.classes, parts, self.on_empty)
+        problem = make_problem(dataset, self.sources, self.targets, self.classes, parts, self.on_empty)
+        if self.validation == "official":
+            listed = set(problem.validation.domain.tolist())
+            for source in problem.sources:
+                if source not in listed:
+                    raise MedicError(
+                        f"validation 'official': no list or folder holds out images of {dataset.domains[source]!r}"
+                    )
+        return problem
+
+    def fingerprint(self, dataset: Dataset, axes: Iterable[str]) -> str:
+        """The hash of the images and of whatever else of the data a run depends on."""
+        used = [dataset.hash]
+        used += [f"{axis}={dataset.attributes[axis].tolist()}" for axis in sorted(axes)]
+        used += [str(dataset.parts)] if self.validation == "official" else []
+        return dataset.hash if len(used) == 1 else hashlib.sha256("\0".join(used).encode()).hexdigest()
 
     @property
     def partial(self) -> dict[str, list[str]] | None:
@@ -89,19 +106,27 @@ def plan_data(config: RunConfig, bench: Benchmark, device: torch.device) -> Data
         size,
         sources,
         targets,
-        _plan_classes(config, bench, opened.classes, sources),
+        _plan_classes(config, bench, opened, sources),
         rule,
         config.holdout or 0.2,
         config.seed if config.trial_seed is None else config.trial_seed,
-        "accept" if config.partial in ("auto", ["auto"]) else "warn" if on_bad == "skip" else "error",
-        make_recipe(config.augment or bench.augment),
+        "warn" if on_bad == "skip" else "error",
+        _plan_recipe(config, bench),
     )
 
 
-def _plan_classes(
-    config: RunConfig, bench: Benchmark, classes: tuple[str, ...], sources: tuple[str, ...]
-) -> ClassSplit:
+def _plan_recipe(config: RunConfig, bench: Benchmark) -> Recipe:
+    recipe = make_recipe(config.augment or bench.augment)
+    if bench.channels != 3 and (recipe.jitter or recipe.grey):
+        raise MedicError(
+            f"augmentation changes colours, and {bench.name} has {bench.channels} channels: leave out jitter, grey"
+        )
+    return recipe
+
+
+def _plan_classes(config: RunConfig, bench: Benchmark, opened: Opened, sources: tuple[str, ...]) -> ClassSplit:
     """The known and unknown classes: by the name of a split, by lists, or as the benchmark has them."""
+    classes = opened.classes
     known, unknown = _listed(config.known, classes), _listed(config.unknown, classes)
     partial = _parse_partial(config.partial, sources, classes)
     listed = known is not None or unknown is not None
@@ -109,28 +134,52 @@ def _plan_classes(
         raise MedicError(f"split {config.split!r} says which classes are known: give it, or lists of classes")
     if not listed and (name := config.split or bench.split) is not None:
         split = named_split(name, bench.name, classes, sources)
-        if not partial:
+        if split.partial and config.partial is not None:
+            raise MedicError(f"split {name!r} says which classes each source has: leave out partial")
+        if config.partial is None:
             return split
         known, unknown = list(split.known), list(split.unknown)
     if known is None:
         known = [name for name in classes if name not in (unknown or ())]
+    if _is_auto(config.partial):
+        partial = _found_partial(opened, known, sources)
     return listed_split(classes, known, unknown, partial)
+
+
+def _is_auto(partial: object) -> bool:
+    return partial in ("auto", ["auto"])
+
+
+def _found_partial(opened: Opened, known: Sequence[str], sources: Sequence[str]) -> dict[str, list[str]]:
+    """The known classes of every source that lacks some, as its files have them."""
+    if not isinstance(opened, Listed):
+        return {}
+    counts = opened.listing.counts()
+    found = {source: [name for name in known if counts[source][name]] for source in sources}
+    return {source: has for source, has in found.items() if len(has) < len(known)}
 
 
 def _parse_partial(
     value: str | Mapping[str, Sequence[str]] | Sequence[str] | None, sources: Sequence[str], classes: Sequence[str]
 ) -> dict[str, list[str]]:
     """`domain=class,class` for each domain, or a mapping; `auto` says nothing of any."""
-    if value is None or value == "auto" or value == ["auto"]:
+    if value is None or _is_auto(value):
         return {}
     if not isinstance(value, Mapping):
-        pairs = [part.partition("=") for part in ([value] if isinstance(value, str) else value)]
-        if not all(equals for _, equals, _ in pairs):
+        written = [value] if isinstance(value, str) else value
+        if not all("=" in part for part in written):
             raise MedicError(f"partial {value!r}: give the classes of each domain, as in photo=dog,horse, or auto")
-        value = {domain: [names] for domain, _, names in pairs}
+        value = dict(_domain_and_classes(part, sources) for part in written)
     for domain in value:
         check_choice("source domain", domain, sources)
     return {domain: _listed(names, classes) or [] for domain, names in value.items()}
+
+
+def _domain_and_classes(part: str, sources: Sequence[str]) -> tuple[str, list[str]]:
+    """Take `domain=class,class` apart; the name of a domain may have a `=` itself."""
+    named = [source for source in sources if part.startswith(f"{source}=")]
+    domain = max(named, key=len) if named else part.partition("=")[0]
+    return domain, [part[len(domain) + 1 :]]
 
 
 def _listed(values: Sequence[str] | str | None, names: Sequence[str]) -> list[str] | None:

@@ -84,7 +84,7 @@ def resolve(config: RunConfig) -> Resolved:
         split=None,  # the lists of classes say the same
         known=list(data.classes.known),
         unknown=list(data.classes.unknown),
-        partial="auto" if data.on_empty == "accept" else data.partial,
+        partial=data.partial,
         validation=data.validation,
         holdout=None if data.validation == "official" else data.holdout,
         trial_seed=None if data.validation == "official" else data.trial_seed,
@@ -240,7 +240,7 @@ def _at(rate: float | Rate | str | None, image_size: int) -> float | None:
 
 def _plan_grid(config: RunConfig, method: Method, data: DataPlan) -> Grid:
     """The method's grid, no larger than the data, with what was asked for explicitly on top."""
-    domains, classes = len(data.sources), len(data.classes.known)
+    domains, classes = len(data.sources), min(len(data.classes.of_source(source)) for source in data.sources)
     axes = _parse_axes(config.axes)
     for axis in axes:
         if not data.opened.axes:

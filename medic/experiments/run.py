@@ -4,7 +4,7 @@ import dataclasses
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from medic.experiments.interrupts import Interrupts, Stopped
 from medic.experiments.progress import Reporter, make_reporter, make_sayer
 from medic.experiments.resolve import Resolved, resolve
 from medic.experiments.selection import select, shown
-from medic.models import Classifier, create_backbone
+from medic.models import OURS, Classifier, create_backbone
 from medic.training import (
     Trainer,
     derive,
@@ -38,11 +38,14 @@ def train(config: RunConfig, quiet: bool = False) -> Run:
     resolved = resolve(config)
     say = make_sayer(quiet)
     dataset = resolved.data.load(say)
-    name = run_name(resolved.config, dataset.hash, resolved.model.weights)
+    images = resolved.data.fingerprint(dataset, resolved.training.grid.axes)
+    name = run_name(resolved.config, images, resolved.model.weights)
     directory = RunDirectory(Path(config.output) / name)
     if directory.done:
         say(f"{directory.path} is finished")
         return Run(directory.path)
+    for line in _notes(resolved):
+        say(line)
     with torch.random.fork_rng():  # the caller's global generator is left alone
         session = Session(resolved, dataset, directory, say)
         with directory.locked(), Interrupts() as interrupts:
@@ -51,6 +54,14 @@ def train(config: RunConfig, quiet: bool = False) -> Run:
             except OSError as error:
                 raise MedicError(f"run {directory.path} cannot be written: {error.strerror or error}") from error
     return Run(directory.path)
+
+
+def _notes(plan: Resolved) -> Iterator[str]:
+    """What a person should know before a long run."""
+    if plan.model.backbone not in OURS and plan.model.weights is None:
+        yield f"backbone {plan.model.backbone} starts from random weights; --weights FILE gives it trained ones"
+    if not plan.data.classes.unknown:
+        yield "every class is known, so only the accuracy is measured; --known or --split leaves some unknown"
 
 
 class Session:

@@ -192,7 +192,7 @@ def test_data_check(medic, tmp_path):
     code, out, _ = medic("data", "check", "folder", "--root", str(tmp_path / "r"))
     assert code == 0
     assert re.search(r"^x +2 +1 +1$", out, re.MULTILINE)
-    assert re.search(r"^images [0-9a-f]{64}$", out, re.MULTILINE)
+    assert re.search(r"^hash of the images: [0-9a-f]{64}$", out, re.MULTILINE)
     (tmp_path / "r" / "x" / "cat" / "2.png").write_bytes((tmp_path / "r" / "x" / "cat" / "1.png").read_bytes())
     (tmp_path / "r" / "x" / "cat" / "3.png").write_bytes(b"")
     code, out, _ = medic("data", "check", "folder", "--root", str(tmp_path / "r"))
@@ -253,3 +253,29 @@ def test_module_is_the_command():
         [sys.executable, "-m", "medic", "--version"], capture_output=True, text=True, check=True, env=environment
     )
     assert done.stdout.startswith("medic ")
+
+
+def test_bad_images_on_the_command_line(medic, tmp_path, monkeypatch):
+    """One line by default; with `skip` a counted note, and a run."""
+    from tests.data.pictures import picture
+
+    monkeypatch.setenv("MEDIC_CACHE", str(tmp_path / "cache"))
+    for domain in ("x", "y", "z"):
+        for label in ("cat", "dog"):
+            folder = tmp_path / "images" / domain / label
+            folder.mkdir(parents=True)
+            for number in range(5):
+                picture(number).save(folder / f"{number}.png")
+    bad = tmp_path / "images" / "x" / "cat" / "bad one.jpg"
+    bad.write_bytes(b"not a picture")
+    command = [
+        "train", "--dataset", "folder", "--root", str(tmp_path / "images"), "--target", "z", "--backbone", "convnet",
+        "--iterations", "1", "--batch-size", "2", "--output", str(tmp_path / "runs"),
+    ]  # fmt: skip
+    code, _, err = medic(*command)
+    assert code == 2
+    assert err.splitlines()[-1] == f"medic: error: {bad} is not an image; --on-bad-image skip leaves them out"
+    code, _, err = medic(*command, "--on-bad-image", "skip")
+    assert code == 0
+    assert f"1 images left out: {bad} is not an image" in err
+    assert "every class is known, so only the accuracy is measured" in err

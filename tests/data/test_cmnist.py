@@ -34,6 +34,14 @@ class TestCmnist:
         (idx / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01\0\0")
         with pytest.raises(MedicError, match="truncated or not an idx file"):
             cmnist.build(idx, 0)
+        (idx / "train-labels-idx1-ubyte").write_bytes((idx / "t10k-labels-idx1-ubyte").read_bytes())
+        with pytest.raises(MedicError, match="they do not belong together"):
+            cmnist.build(idx, 0)
+        damaged = bytearray((idx / "train-images-idx3-ubyte.gz").read_bytes())
+        damaged[100] ^= 255
+        (idx / "train-images-idx3-ubyte.gz").write_bytes(damaged)
+        with pytest.raises(MedicError, match="truncated or not an idx file"):
+            cmnist.build(idx, 0)
         (idx / "train-labels-idx1-ubyte").unlink()
         with pytest.raises(MedicError, match="has no train-labels-idx1-ubyte or"):
-            cmnist.build(idx, 0)
+            cmnist.read_idx(idx, "train", "labels")

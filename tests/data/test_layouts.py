@@ -63,8 +63,9 @@ class TestLayouts:
         self.make(tmp_path, *[f"PACS/{d}/dog" for d in BENCHMARKS["pacs"].domains])
         (tmp_path / "splits").mkdir()
         (tmp_path / "splits" / "photo_crossval_kfold.txt").write_text("photo/dog/gone.png 1\n")
-        with pytest.raises(MedicError, match=r"photo_crossval_kfold\.txt names photo/dog/gone\.png, which is not in"):
-            locate(BENCHMARKS["pacs"], tmp_path)
+        listing = locate(BENCHMARKS["pacs"], tmp_path).listing
+        assert listing.parts is None  # no harm is done where the lists are not asked for
+        assert "photo_crossval_kfold.txt names photo/dog/gone.png, which is not in" in listing.parts_problem
 
     def test_lists_may_write_a_domain_another_way(self, tmp_path):
         bench = BENCHMARKS["office-home"]
@@ -84,6 +85,15 @@ class TestLayouts:
         assert [name for name, part in zip(listing.names, listing.parts, strict=True) if part == "test"] == [
             "real/axe/p.png"
         ]
+
+    def test_a_class_may_be_called_train(self, tmp_path):
+        """DomainNet has one; and an empty folder `test` does not make parts of PACS."""
+        bench = BENCHMARKS["domainnet"]
+        self.make(tmp_path / "a", *[f"domain_net/{d}/{c}" for d in bench.domains for c in ("train", "tree")])
+        assert locate(bench, tmp_path / "a").listing.classes == ("train", "tree")
+        self.make(tmp_path / "b", *[f"PACS/{d}/dog" for d in BENCHMARKS["pacs"].domains])
+        (tmp_path / "b" / "PACS" / "photo" / "test").mkdir()
+        assert len(locate(BENCHMARKS["pacs"], tmp_path / "b").listing) == 4
 
     def test_terra_incognita_has_ten_classes(self, tmp_path):
         bench = BENCHMARKS["terra-incognita"]

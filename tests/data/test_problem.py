@@ -105,14 +105,24 @@ class TestProblem:
             problem(lacking)
         with pytest.warns(UserWarning, match="source domain 'a' has no image of the known class 'y'"):
             problem(lacking, on_empty="warn")
-        assert len(problem(lacking, on_empty="accept").train) == len(problem(lacking, partial={"a": ("w", "x")}).train)
+        assert len(problem(lacking, partial={"a": ("w", "x")}).train) == 2 * 8 + 8 + 3 * 8
 
     def test_a_known_class_that_no_source_has(self, dataset):
         without = dataclasses.replace(
             dataset, label=torch.where(dataset.domain < 2, dataset.label.clamp(max=2), dataset.label)
         )
         with pytest.raises(MedicError, match="no source domain has an image of the known class 'z'"):
-            problem(without, known=("w", "z"), on_empty="accept")
+            problem(without, known=("w", "z"))
+
+    def test_a_target_must_have_known_classes_and_may_lack_unknown_ones(self, dataset):
+        unknown = dataclasses.replace(dataset, label=torch.where(dataset.domain == 2, 3, dataset.label))
+        with pytest.raises(MedicError, match="the target 'c' has no image of a known class to be tested on"):
+            problem(unknown)
+        known = dataclasses.replace(
+            dataset, label=torch.where(dataset.domain == 2, dataset.label.clamp(max=2), dataset.label)
+        )
+        with pytest.warns(UserWarning, match="the target 'c' has no image of an unknown class"):
+            problem(known)
 
     @pytest.mark.parametrize(("settings", "message"), [
         ({"targets": ["d"]}, "unknown domain 'd', choose from a, b, c"),
@@ -200,9 +210,9 @@ class TestNamedSplits:
         assert named_split("officehome-65-0", bench.name, bench.classes, ()).openness == 0
 
     def test_fewer_unknown_classes_are_the_last(self):
-        few, many = (named_split(f"toy-{k}-1", "toy", CLASSES, ()) for k in (1, 2))
+        few, many = (named_split(f"toy-{k}-1", "toy", CLASSES, ()) for k in (2, 3))
         assert few.unknown == many.unknown == ("z",)
-        assert few.name("toy", CLASSES) == "toy-1-1"
+        assert few.name("toy", CLASSES) == "toy-2-1"
 
     def test_the_papers_partial_classes(self):
         bench = BENCHMARKS["pacs"]
@@ -222,7 +232,7 @@ class TestNamedSplits:
 
     @pytest.mark.parametrize(("name", "message"), [
         ("toy", "split 'toy': give the numbers of known and unknown classes, as in toy-6-1"),
-        ("pacs-2-1", "split 'pacs-2-1' is not of the dataset 'toy': use toy-2-1"),
+        ("pacs-2-1", "split 'pacs-2-1' is not of the dataset 'toy': use toy-k-u, of 4 classes"),
         ("toy-3-2", "split 'toy-3-2' needs 5 classes, but toy has 4"),
     ])  # fmt: skip
     def test_mistakes(self, name, message):

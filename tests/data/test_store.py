@@ -1,5 +1,7 @@
 """Images decoded once, and where they are kept."""
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +16,7 @@ from medic.data.images import Mapped, Streamed
 from medic.data.readers import read_folder
 from medic.data.store import open_store, read_file
 from medic.errors import MedicError
-from tests.data.pictures import picture
+from tests.data.pictures import encoded, picture
 
 
 class TestStore:
@@ -70,7 +72,7 @@ class TestStore:
         data = bytearray(path.read_bytes())
         data[1000] ^= 255
         path.write_bytes(data)
-        with pytest.raises(MedicError, match="a cached image is damaged"):
+        with pytest.raises(MedicError, match=r"the store .*\.bin is damaged: delete it"):
             self.open(root, where)[0].images.gather(torch.arange(12), torch.device("cpu"))
 
     def test_frames_are_those_of_the_files(self, root):
@@ -102,6 +104,48 @@ class TestStore:
             self.open(root)
         assert not list((tmp_path / "cache" / "stores").glob("*.tmp"))
         assert not list((tmp_path / "cache" / "stores").glob("*.bin"))
+
+    @pytest.mark.parametrize("where", ["ram", "stream"])
+    def test_files_that_are_not_there_are_bad_images(self, root, where, tmp_path):
+        (root / "二番" / "b" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+        (root / "二番" / "b" / "circle.png").symlink_to(root / "二番" / "b" / "circle.png")
+        with pytest.raises(MedicError, match=r"circle\.png cannot be read: Too many levels.*and 1 more"):
+            self.open(root, where)
+        assert len(self.open(root, where, on_bad="skip")[0].kept) == 12
+
+    @pytest.mark.parametrize("where", ["ram", "stream"])
+    def test_nothing_can_be_read(self, root, where):
+        for file in root.rglob("*.*"):
+            file.write_bytes(b"")
+        with pytest.raises(MedicError, match="none of the 12 images of folder can be read"):
+            self.open(root, where, on_bad="skip")
+
+    def test_the_same_names_elsewhere_are_other_images(self, root, tmp_path):
+        first, _ = self.open(root)
+        shutil.copytree(root, tmp_path / "copy")
+        changed = tmp_path / "copy" / "二番" / "b" / "1.png"
+        status, size = changed.stat(), changed.stat().st_size
+        changed.write_bytes(encoded(picture(77), "PNG").ljust(size, b"\0")[:size])
+        os.utime(changed, ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert self.open(tmp_path / "copy", on_bad="skip")[0].hash != first.hash
+
+    def test_a_cache_that_cannot_be_written(self, root, tmp_path, monkeypatch):
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("MEDIC_CACHE", str(tmp_path / "file" / "cache"))
+        with pytest.raises(MedicError, match="cannot be written: Not a directory"):
+            self.open(root)
+
+    def test_what_a_killed_process_left_is_removed(self, root, tmp_path):
+        folder = tmp_path / "cache" / "stores"
+        folder.mkdir(parents=True)
+        (folder / "abc-64.999999999.tmp").touch()
+        (folder / f"abc-64.{os.getppid()}.tmp").touch()
+        self.open(root)
+        assert [path.name for path in folder.glob("*.tmp")] == [f"abc-64.{os.getppid()}.tmp"]
+
+    def test_names_that_are_not_utf8(self, root):
+        (root / "二番").rename(os.fsdecode(os.fsencode(root) + b"/\xff\xfe"))
+        assert len(self.open(root)[0].kept) == 12
 
 
 class TestMapped:

@@ -5,6 +5,7 @@ import torch
 
 import medic
 from medic.errors import MedicError
+from tests.data.pictures import picture
 
 SHORT = {
     "method": "medic++", "iterations": 2, "backbone": "convnet", "holdout": 0.4, "batch_size": 2, "device": "cpu",
@@ -89,3 +90,52 @@ def test_domainbeds_holdout_follows_the_trial_seed(mini, tmp_path):
     held_out = [set(run.predictions["path"][run.predictions["split"] == "validation"]) for run in (a, b, c)]
     assert held_out[0] == held_out[1] != held_out[2]
     assert a.records[0]["args"]["trial_seed"] == 0
+
+
+def test_a_source_that_lacks_classes(root, tmp_path):
+    """By default an error; `auto` takes what there is, and the grid follows it."""
+    settings = {**SHORT, "dataset": "folder", "root": root, "target": "fotos à la carte", "output": tmp_path / "o"}
+    third = root / "third" / "b"
+    third.mkdir(parents=True)
+    for name in ("1.png", "2.png", "3.png"):
+        picture(len(name)).save(third / name)
+    with pytest.raises(MedicError, match="source domain 'third' has no image of the known class"):
+        medic.train(**settings)
+    run = medic.train(partial="auto", **settings)
+    assert run.config.partial == {"third": ["b"]}
+    assert run.config.class_splits == 1
+
+
+def test_what_a_run_depends_on_is_in_its_name(root, tmp_path):
+    """Other values of an attribute that is an axis make another run; of one that is not, the same."""
+    names = set()
+    for shift in (0, 1):
+        rows = [f'"{f.relative_to(root)}",{f.parent.name[0]},{f.parts[-3][0]},{(i + shift) % 2},{shift}'
+                for i, f in enumerate(sorted(root.rglob("*.*")))]  # fmt: skip
+        table = tmp_path / f"{shift}" / "t.csv"
+        table.parent.mkdir()
+        (tmp_path / f"{shift}" / "images").symlink_to(root)
+        rows = [row.replace('"', '"images/', 1) for row in rows]
+        table.write_text("path,class,domain,camera,note\n" + "\n".join(rows) + "\n")
+        for axes in (None, "camera=2"):
+            run = medic.train(dataset="table", root=table, target="f", axes=axes, output=tmp_path / "o", **SHORT)
+            names.add((axes, run.path.name))
+    assert len({name for axes, name in names if axes is None}) == 1
+    assert len({name for axes, name in names if axes}) == 2
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"split": "mini-6-1-partial", "partial": "auto"}, "split 'mini-6-1-partial' says which classes each source has"),
+    ({"split": "mini-6-1", "known": ["1", "2"]}, "split 'mini-6-1' says which classes are known"),
+    ({"partial": ["printed"]}, "partial \\['printed'\\]: give the classes of each domain"),
+    ({"partial": ["printed="]}, "source domain 'printed' is left without any known class"),
+    ({"partial": ["street=1,2"]}, "unknown source domain 'street'"),
+    ({"known": ["1"]}, "1 known classes"),
+    ({"validation": "official"}, "mini comes without lists"),
+    ({"validation": "official", "holdout": 0.3}, "holdout and trial_seed have no effect"),
+    ({"store": "map"}, "store 'map': dataset 'digits' is small"),
+])  # fmt: skip
+def test_mistakes(mini, tmp_path, settings, message):
+    dataset = "digits" if "store" in settings else mini
+    with pytest.raises(MedicError, match=message):
+        medic.train(dataset=dataset, target="street", output=tmp_path, **{**SHORT, "holdout": None, **settings})

@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="labels of the product's rows to measure")
     parser.add_argument("--seconds", type=float, default=4.0, help="how long each row is timed")
     parser.add_argument("--compile", default="on", help="of the product's rows: on or off")
+    parser.add_argument("--cudnn-benchmark", action="store_true", help="let cuDNN try its algorithms, in all rows")
     parser.add_argument("--profile", action="store_true", help="also print where the time of each row goes, by kernel")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
@@ -87,13 +88,17 @@ PRODUCT: dict[str, dict[str, Any]] = {
 
 def gpu_rows(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     device = torch.device("cuda")
-    eager = bare_loop(arguments.backbone, device, arguments.seconds, fast=False)
-    fast = bare_loop(arguments.backbone, device, arguments.seconds, fast=True)
+    torch.backends.cudnn.benchmark = arguments.cudnn_benchmark
+    eager = bare_loop(arguments, device, fast=False)
+    fast = bare_loop(arguments, device, fast=True)
+    small = bare_loop(arguments, device, fast=True, batch=BATCH // 3)
     rows = [
         {"what": "yardstick: bare loop, eager", **eager,
          "× eager": 1.0, "× captured": eager["images/s"] / fast["images/s"]},
         {"what": "yardstick: bare loop, captured and compiled", **fast,
          "× eager": fast["images/s"] / eager["images/s"], "× captured": 1.0},
+        {"what": "the same with a batch of 48", **small,
+         "× eager": small["images/s"] / eager["images/s"], "× captured": small["images/s"] / fast["images/s"]},
     ]  # fmt: skip
     dataset: Dataset | None = None
     for label, settings in PRODUCT.items():
@@ -112,7 +117,7 @@ def gpu_rows(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         dataset = dataset or plan.data.load(print)
         row, trainer = product(label, plan, dataset, arguments.seconds)
         if arguments.profile:
-            profile(label, trainer)
+            profile(label, trainer.step, trainer.wait)
         rows.append(
             {**row, "× eager": row["images/s"] / eager["images/s"], "× captured": row["images/s"] / fast["images/s"]}
         )
@@ -141,14 +146,30 @@ def product(label: str, plan: Any, dataset: Dataset, seconds: float) -> tuple[di
     return {"what": label, "images/s": speed, "peak GiB": peak, "start s": start}, trainer
 
 
-def profile(label: str, trainer: Any) -> None:
-    """Print the kernels that five iterations spend their time in."""
+KERNELS = {
+    "convolutions and products": ("cudnn", "xmma", "nvjet", "cutlass", "gemm", "wgrad", "dgrad", "fprop", "splitK"),
+    "fused by the compiler": ("triton",),
+    "all parameters at once": ("multi_tensor", "FusedOptimizer"),
+    "batch norm": ("batch_norm", "bn_fw", "bn_bw"),
+    "copies": ("Memcpy", "Memset", "copy"),
+}
+
+
+def profile(label: str, step: Callable[[], object], wait: Callable[[], object]) -> None:
+    """Print where the device spends the time of an iteration, by kind of kernel."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
         for _ in range(5):
-            trainer.step()
-        trainer.wait()
-    print(label)
-    print(found.key_averages().table(sort_by="cuda_time_total", row_limit=25, max_name_column_width=70))
+            step()
+        wait()
+    spent: dict[str, list[float]] = {}
+    for event in found.key_averages():
+        kind = next((kind for kind, names in KERNELS.items() if any(name in event.key for name in names)), "other")
+        total = spent.setdefault(kind, [0.0, 0.0])
+        total[0] += event.self_device_time_total / 5e3
+        total[1] += event.count / 5
+    print(f"{label}: {sum(total for total, _ in spent.values()):.1f} ms of kernels an iteration")
+    for kind, (total, count) in sorted(spent.items(), key=lambda item: -item[1][0]):
+        print(f"  {total:6.2f} ms  {count:6.0f} launches  {kind}")
 
 
 def evaluation(trainer: Any, seconds: float) -> dict[str, Any]:
@@ -161,16 +182,20 @@ def evaluation(trainer: Any, seconds: float) -> dict[str, Any]:
     return {"what": "evaluation", "images/s": speed, "peak GiB": None, "start s": start}
 
 
-def bare_loop(backbone: str, device: torch.device, seconds: float, fast: bool) -> dict[str, Any]:
+def bare_loop(arguments: argparse.Namespace, device: torch.device, fast: bool, batch: int = BATCH) -> dict[str, Any]:
     """Plain training of the same network on one batch that is on the device."""
     torch.manual_seed(0)
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     began = time.perf_counter()
-    model = Classifier(create_backbone(backbone), 6, "close").to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+    model = (
+        Classifier(create_backbone(arguments.backbone), 6, "close")
+        .to(device, memory_format=torch.channels_last)
+        .train()
+    )  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4, fused=True)
-    x = torch.randn(BATCH, 3, 224, 224, device=device).contiguous(memory_format=torch.channels_last)
-    y = torch.randint(6, (BATCH,), device=device)
+    x = torch.randn(batch, 3, 224, 224, device=device).contiguous(memory_format=torch.channels_last)
+    y = torch.randint(6, (batch,), device=device)
     network = torch.compile(model, dynamic=False) if fast else model
 
     def step() -> None:
@@ -185,7 +210,9 @@ def bare_loop(backbone: str, device: torch.device, seconds: float, fast: bool) -
         run()
     torch.cuda.synchronize()
     start = time.perf_counter() - began
-    speed = rate(run, torch.cuda.synchronize, BATCH, seconds)
+    speed = rate(run, torch.cuda.synchronize, batch, arguments.seconds)
+    if arguments.profile:
+        profile(f"bare loop of {batch}, {'captured' if fast else 'eager'}", run, torch.cuda.synchronize)
     peak = (torch.cuda.max_memory_allocated() - before) / 2**30
     torch.compiler.reset()
     return {"images/s": speed, "peak GiB": peak, "start s": start}

@@ -44,10 +44,10 @@ def train(config: RunConfig, quiet: bool = False) -> Run:
     if directory.done:
         say(f"{directory.path} is finished")
         return Run(directory.path)
-    for line in _notes(resolved):
-        say(line)
     with torch.random.fork_rng():  # the caller's global generator is left alone
         session = Session(resolved, dataset, directory, say)
+        for line in _notes(resolved):
+            say(line)
         with directory.locked(), Interrupts() as interrupts:
             try:
                 session.run(interrupts, quiet)

@@ -1,6 +1,5 @@
 """Backbones by name: ours, or any of timm's."""
 
-import functools
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,14 +28,13 @@ class Preprocessing:
         """Resize, if need be, and normalise float pixels (N, C, H, W)."""
         if pixels.shape[2:] != (self.size, self.size):
             pixels = functional.interpolate(pixels, (self.size, self.size), mode="bilinear", antialias=True)
-        mean, std = (_per_channel(values, pixels.device, pixels.dtype) for values in (self.mean, self.std))
+        mean, std = (_per_channel(values, pixels) for values in (self.mean, self.std))
         return (pixels - mean) / std
 
 
-@functools.cache
-def _per_channel(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Constants (C, 1, 1) on a device; kept, because a CUDA graph cannot hold a copy from the host."""
-    return torch.tensor(values, device=device, dtype=dtype)[:, None, None]
+def _per_channel(values: tuple[float, ...], pixels: Tensor) -> Tensor:
+    """Constants (C, 1, 1) beside some pixels, filled there: a CUDA graph cannot hold a copy from the host."""
+    return torch.cat([pixels.new_full((1, 1, 1), value) for value in values])
 
 
 HALVES = Preprocessing((0.5,) * 3, (0.5,) * 3, size=32)

@@ -95,11 +95,12 @@ def count_tasks(steps: Sequence[Step]) -> int:
 
 def accumulate(parameters: Sequence[nn.Parameter], gradients: Gradients, scale: float = 1.0) -> None:
     """Add `scale` times the gradients to `p.grad`, as `backward` would."""
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        if gradient is None:
-            continue
-        scaled = gradient.detach() * scale
-        parameter.grad = scaled if parameter.grad is None else parameter.grad.add_(scaled)
+    reached = [(p, g.detach()) for p, g in zip(parameters, gradients, strict=True) if g is not None]
+    if not reached:
+        return
+    scaled = torch._foreach_mul([gradient for _, gradient in reached], scale)
+    for (parameter, _), gradient in zip(reached, scaled, strict=True):
+        parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
 
 
 def summarise(steps: Sequence[Step], risks: Sequence[Risk]) -> Update:
@@ -116,7 +117,9 @@ def summarise(steps: Sequence[Step], risks: Sequence[Risk]) -> Update:
 @contextmanager
 def weights_restored(parameters: Sequence[nn.Parameter]) -> Iterator[list[Tensor]]:
     """Put the weights back, bit by bit, whatever happens inside; gives their values from before."""
-    before = [parameter.detach().clone() for parameter in parameters]
+    before = [torch.empty_like(parameter) for parameter in parameters]
+    with torch.no_grad():
+        torch._foreach_copy_(before, list(parameters))
     try:
         yield before
     finally:

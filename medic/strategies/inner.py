@@ -53,8 +53,10 @@ def make_optimizer(inner: InnerOptimizer, parameters: Sequence[nn.Parameter], lr
     """The inner optimizer over the given parameters: Adam by name, or what a factory makes of them."""
     if callable(inner):
         return inner(list(parameters))
-    optimizer = torch.optim.Adam if inner == "adam" else torch.optim.SGD
-    return optimizer(list(parameters), lr=lr)
+    if inner == "sgd":
+        return torch.optim.SGD(list(parameters), lr=lr)
+    # Its counters are then on the GPU too, and nothing waits for them.
+    return torch.optim.Adam(list(parameters), lr=lr, capturable=parameters[0].is_cuda)
 
 
 def first_order(
@@ -122,11 +124,12 @@ def _add(total: Gradients, gradients: Gradients, weight: float) -> Gradients:
     """`total + weight · gradients`, in place where there is a total."""
     if weight == 0:
         return total
-    fresh = [index for index, part in enumerate(total) if part is None and gradients[index] is not None]
     both = [(t, g) for t, g in zip(total, gradients, strict=True) if t is not None and g is not None]
     if both:
         torch._foreach_add_([t for t, _ in both], [g for _, g in both], alpha=weight)
-    for index in fresh:
-        gradient = gradients[index]
-        total[index] = None if gradient is None else gradient * weight
+    fresh = [(index, g) for index, g in enumerate(gradients) if g is not None and total[index] is None]
+    if fresh:
+        scaled = torch._foreach_mul([gradient for _, gradient in fresh], weight)
+        for (index, _), gradient in zip(fresh, scaled, strict=True):
+            total[index] = gradient
     return total

@@ -1,6 +1,8 @@
 """The fast path on a GPU: a whole iteration as one CUDA graph."""
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -13,6 +15,19 @@ WARM_UP = 3
 """Iterations that are run before one is captured: real ones, on a stream of their own, as libraries want it."""
 GRAPHS = 8
 """How many shapes of an iteration are captured; further ones run eagerly."""
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Collect no garbage inside: freeing an old graph or event would spoil the one that is being captured."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class Captured:
@@ -60,7 +75,7 @@ class Captured:
         before = self._state()
         inputs, graph = batch.to(self.iteration.device), torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
+            with undisturbed(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 outcome = self.iteration(inputs)
         except (RuntimeError, AssertionError) as error:
             torch.cuda.synchronize()

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from medic.data import Images
 from medic.models import Preprocessing
 from medic.outputs import Output
+from medic.training.capture import undisturbed
 from medic.training.precision import Precision, arithmetic
 
 BATCH = 256
@@ -82,7 +83,7 @@ class Inference:
             for _ in range(3):
                 self._forward(inputs)
         torch.cuda.current_stream().wait_stream(stream)
-        with torch.cuda.graph(graph):
+        with undisturbed(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
             output = self._forward(inputs)
 
         def launch(positions: Tensor) -> Output:

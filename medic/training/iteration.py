@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from medic.data import Images, Recipe
-from medic.models import Preprocessing
+from medic.models import Classifier, Preprocessing
 from medic.strategies import Strategy
 from medic.strategies.base import Objective
 from medic.tasks import Grid, Step
+from medic.training.lowered import Lowered
 from medic.training.precision import Precision, arithmetic
 
 
@@ -91,8 +92,11 @@ class Iteration:
 
     def __post_init__(self) -> None:
         self.vary: Callable[[Tensor, Tensor], Tensor] = self._vary
-        if self.compiled:
+        if self.precision == "bf16" and isinstance(self.network, Classifier):
+            self.network = Lowered(self.network, self.network.backbone, self.compiled)
+        elif self.compiled:
             self.network = cast(nn.Module, torch.compile(self.network, dynamic=False))
+        if self.compiled:
             self.vary = torch.compile(self._vary, dynamic=False)
 
     def __call__(self, batch: Batch) -> Outcome:

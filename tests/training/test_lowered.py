@@ -1,0 +1,45 @@
+"""bf16 weights cast all at once are the weights that autocast casts one by one."""
+
+import pytest
+import torch
+
+from medic.models import Classifier, create_backbone
+from medic.objectives import ce, objective, ova
+from medic.strategies import MultiStep, TwoStep
+from medic.tasks import Step
+from medic.training.lowered import Lowered
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def steps(device):
+    generator = torch.Generator().manual_seed(0)
+    y = torch.tensor([0, 1, 2] * 2, device=device)
+    return [Step(torch.randn(6, 3, 32, 32, generator=generator).to(device), y, (3, 3)) for _ in range(2)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("strategy", [MultiStep(), TwoStep(), TwoStep(second_order=True)])
+def test_gradients_are_those_of_autocast(device, strategy):
+    torch.manual_seed(0)
+    model = Classifier(create_backbone("convnet"), 3).to(device)
+    found = []
+    for network in (model, Lowered(model, model.backbone, compiled=False)):
+        model.zero_grad()
+        with torch.autocast(device, torch.bfloat16, cache_enabled=False):
+            update = strategy(network, steps(device), objective(ce, ova))
+        found.append((update.risks, [p.grad.clone() for p in model.parameters()]))
+    (risks, plain), (lowered_risks, lowered) = found
+    torch.testing.assert_close(lowered_risks, risks, rtol=0, atol=0)
+    for one, other in zip(lowered, plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_heads_and_parameters_keep_their_precision():
+    model = Classifier(create_backbone("convnet"), 3)
+    lowered = Lowered(model, model.backbone, compiled=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        output = lowered(torch.randn(2, 3, 32, 32))
+    assert output.logits.dtype == torch.float32
+    assert {p.dtype for p in lowered.parameters()} == {torch.float32}
+    assert len(list(lowered.parameters())) == len(list(model.parameters()))

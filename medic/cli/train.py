@@ -20,9 +20,13 @@ def run(arguments: Namespace) -> int:
     if arguments.print_config:
         print(resolve(config).config.to_yaml(), end="")
         return 0
+    from medic import processes
     from medic.report.table import print_run
 
-    run = train(config)
-    print_run(run)
-    print(f"of iteration {run.description['provenance']['iteration']}, selected by source validation: {run.path}")
+    with processes.group():
+        run = train(config)
+        if processes.rank() == 0:
+            print_run(run)
+            iteration = run.description["provenance"]["iteration"]
+            print(f"of iteration {iteration}, selected by source validation: {run.path}")
     return 0

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save
 from torch import nn
 
+from medic import processes
 from medic._version import __version__
 from medic.errors import MedicError
 from medic.experiments.config import RunConfig
@@ -222,6 +223,7 @@ def environment(dataset_hash: str) -> dict[str, Any]:
         "processor": platform.machine(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "processes": processes.world(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "images": dataset_hash,
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],

@@ -2,9 +2,11 @@
 
 import dataclasses
 import resource
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medic import openset
+from medic import openset, processes
 from medic.data import Dataset, Problem
 from medic.errors import MedicError, TrainingError, first_line
 from medic.experiments.config import RunConfig
@@ -34,26 +36,30 @@ from medic.training import (
 
 
 def train(config: RunConfig, quiet: bool = False) -> Run:
-    """Do a run, or what is left of it, or nothing if it is done; its directory is made in `config.output`."""
-    resolved = resolve(config)
-    say = make_sayer(quiet)
-    dataset = resolved.data.load(say)
-    images = resolved.data.fingerprint(dataset, resolved.training.grid.axes)
-    name = run_name(resolved.config, images, resolved.model.weights)
-    directory = RunDirectory(Path(config.output) / name)
-    if directory.done:
-        say(f"{directory.path} is finished")
+    """Do a run, or what is left of it, or nothing if it is done; its directory is made in `config.output`.
+
+    Processes that `torchrun` started do it together; the first of them writes and speaks.
+    """
+    with processes.group():
+        quiet = quiet or processes.rank() > 0
+        resolved = resolve(config)
+        say = make_sayer(quiet)
+        dataset = resolved.data.load(say)
+        images = resolved.data.fingerprint(dataset, resolved.training.grid.axes)
+        directory = RunDirectory(Path(config.output) / run_name(resolved.config, images, resolved.model.weights))
+        if directory.done:
+            say(f"{directory.path} is finished")
+            return Run(directory.path)
+        with torch.random.fork_rng():  # the caller's global generator is left alone
+            session = Session(resolved, dataset, directory, say)
+            for line in _notes(resolved):
+                say(line)
+            with directory.locked() if session.writes else nullcontext(), Interrupts() as interrupts:
+                try:
+                    session.run(interrupts, quiet)
+                except OSError as error:
+                    raise MedicError(f"run {directory.path} cannot be written: {error.strerror or error}") from error
         return Run(directory.path)
-    with torch.random.fork_rng():  # the caller's global generator is left alone
-        session = Session(resolved, dataset, directory, say)
-        for line in _notes(resolved):
-            say(line)
-        with directory.locked(), Interrupts() as interrupts:
-            try:
-                session.run(interrupts, quiet)
-            except OSError as error:
-                raise MedicError(f"run {directory.path} cannot be written: {error.strerror or error}") from error
-    return Run(directory.path)
 
 
 def _notes(plan: Resolved) -> Iterator[str]:
@@ -71,6 +77,8 @@ class Session:
         self, resolved: Resolved, dataset: Dataset, directory: RunDirectory, say: Callable[[str], None]
     ) -> None:
         self.config, self.dataset, self.directory = resolved.config, dataset, directory
+        self.writes = processes.rank() == 0
+        self.say = say
         self.plan = resolved
         self.problem = resolved.data.split(dataset)
         self.trainer = make_trainer(resolved, dataset, self.problem, say)
@@ -98,20 +106,28 @@ class Session:
 
     def run(self, interrupts: Interrupts, quiet: bool) -> None:
         """Train to the end, and write everything."""
-        if self.directory.checkpoint.exists():
+        resumes = self.directory.checkpoint.exists()
+        processes.wait_for_all()
+        if resumes:
             self._load()
-            make_sayer(quiet)(f"{self.directory.path} resumes at iteration {self.trainer.iteration}")
+            self.say(f"{self.directory.path} resumes at iteration {self.trainer.iteration}")
         else:
-            self.directory.write_start(self.config, self.dataset.hash)
+            if self.writes:
+                self.directory.write_start(self.config, self.dataset.hash)
             self._save()
         config = self.config
         title = f"{config.method} → {', '.join(self.plan.data.targets)}"
         reporter = make_reporter(title, self.trainer.iteration, config.iterations, quiet)
+        hint = f"the checkpoint of iteration {{}} is kept; a learning rate below {config.lr:g} may help"
         try:
             self._iterate(interrupts, reporter)
         except TrainingError as error:
-            hint = f"the checkpoint of iteration {self._saved} is kept; a learning rate below {config.lr:g} may help"
-            raise TrainingError(f"{error}; {hint}") from error
+            raise TrainingError(f"{error}; {hint.format(self._saved)}") from error
+        except RuntimeError as error:
+            if processes.world() == 1:
+                raise
+            kept = f"the checkpoint of iteration {self._saved} is kept, and the same command resumes it"
+            raise TrainingError(f"another process has ended: {first_line(error)}; {kept}") from error
         finally:
             reporter.close()
         self._finish()
@@ -133,12 +149,13 @@ class Session:
                 self.seconds = (time.perf_counter() - began) / max(1, trainer.iteration - started)
                 self._evaluate(reporter)
                 began, started = time.perf_counter(), trainer.iteration
-            if evaluating or interrupts.received or trainer.iteration % config.checkpoint_every == 0:
+            stopping = processes.anywhere(interrupts.received is not None)
+            if evaluating or stopping or trainer.iteration % config.checkpoint_every == 0:
                 self.losses += trainer.wait()
                 self._save()
-            if interrupts.received:
+            if stopping:
                 stopped = f"stopped at iteration {trainer.iteration}; the same command resumes it"
-                raise Stopped(stopped, interrupts.received)
+                raise Stopped(stopped, interrupts.received or signal.SIGTERM)
 
     def _evaluate(self, reporter: Reporter) -> None:
         """Measure the model, and keep its weights if they are the best so far by source validation."""
@@ -152,7 +169,8 @@ class Session:
         self.losses.clear()
         if self._selected() == len(self.records) - 1:
             self.best = {name: tensor.detach().clone() for name, tensor in self.trainer.model.state_dict().items()}
-        self.directory.write_records(self.records)
+        if self.writes:
+            self.directory.write_records(self.records)
         found = "  ".join(
             f"{name} {100 * record['target'][key]:.1f}"
             for name, key in (("acc", "acc"), ("H-score", "hscore"), ("OSCR", "oscr"))
@@ -206,7 +224,9 @@ class Session:
             "best": self.best,
             "losses": self.losses,
         }
-        save_checkpoint(self.directory.checkpoint, state)
+        if self.writes:
+            save_checkpoint(self.directory.checkpoint, state)
+        processes.wait_for_all()
         self._saved = self.trainer.iteration
 
     def _load(self) -> None:
@@ -218,7 +238,8 @@ class Session:
             path = self.directory.checkpoint
             raise MedicError(f"checkpoint {path} is not of this run; delete it to start this run again") from error
         self._saved = self.trainer.iteration
-        self.directory.write_records(self.records)
+        if self.writes:
+            self.directory.write_records(self.records)
 
     def _finish(self) -> None:
         """Write the selected model and its predictions."""
@@ -226,9 +247,15 @@ class Session:
         model.load_state_dict(self.best)
         outputs = self.evaluator.infer_all()
         threshold = choose_threshold(outputs, self.plan.model.score, self.config.threshold)
-        self.directory.write_predictions(self._predictions(outputs, threshold.value))
-        self.directory.write_model(model, self._description(threshold, self._selected()))
-        self.directory.write_done()
+        if self.writes:
+            self.directory.write_predictions(self._predictions(outputs, threshold.value))
+            self.directory.write_model(model, self._description(threshold, self._selected()))
+            self.directory.write_done()
+        processes.wait_for_all()
+        last = self.records[-1]
+        images = self.trainer.batch_size * self.trainer.grid.tasks / last["step_time"] if last["step_time"] else 0.0
+        where = "on the GPU" if self.plan.model.device.type == "cuda" else "of the process"
+        self.say(f"{images:.0f} images/s in training; peak memory {where} {last['mem_gb']:.2f} GiB")
 
     def _predictions(self, outputs: Outputs, threshold: float) -> dict[str, Any]:
         """Plain arrays, a row per image: what it is, what the model said of it, and the decision at the threshold."""

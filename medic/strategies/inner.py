@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from medic import processes
 from medic.errors import check_choice
 from medic.objectives import Risk
 from medic.strategies.base import Gradients, Objective, trainable
@@ -79,6 +80,7 @@ def first_order(
     for index, (step, weight) in enumerate(zip(steps, weights, strict=True)):
         risk = objective(model, step)
         gradients: Gradients = list(torch.autograd.grad(risk.total, parameters, allow_unused=True))
+        processes.add_up(gradients)
         risks.append(risk)
         total = _add(total, gradients, weight)
         if move is not None and (to_end or index + 1 < len(steps)):
@@ -101,11 +103,13 @@ def second_order(
         if index + 1 < len(steps):
             gradients = torch.autograd.grad(risk.total, list(fast.values()), create_graph=True, allow_unused=True)
             fast = {
-                name: value if gradient is None else value - lr * gradient
+                name: value if gradient is None else value - lr * processes.added_up(gradient)
                 for (name, value), gradient in zip(fast.items(), gradients, strict=True)
             }
     total = torch.stack([weight * risk.total for risk, weight in zip(risks, weights, strict=True) if weight]).sum()
-    return list(torch.autograd.grad(total, list(start.values()), allow_unused=True)), risks
+    found: Gradients = list(torch.autograd.grad(total, list(start.values()), allow_unused=True))
+    processes.add_up(found)
+    return found, risks
 
 
 class _Measured(nn.Module):

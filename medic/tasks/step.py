@@ -19,6 +19,8 @@ class Step:
     y: Tensor
     sizes: tuple[int, ...]
     attributes: Mapping[str, Tensor] = field(default_factory=dict)
+    totals: tuple[int, ...] | None = None
+    """How many samples each task has in all, where other processes hold the rest of them."""
 
     def __post_init__(self) -> None:
         if sum(self.sizes) != len(self.y) or len(self.x) != len(self.y):
@@ -32,12 +34,16 @@ class Step:
     def tasks(self) -> Iterator["Step"]:
         """Each task as a step of its own."""
         start = 0
-        for size in self.sizes:
+        for size, total in zip(self.sizes, self.totals or self.sizes, strict=True):
             part = slice(start, start + size)
             attributes = {name: values[part] for name, values in self.attributes.items()}
-            yield Step(self.x[part], self.y[part], (size,), attributes)
+            yield Step(self.x[part], self.y[part], (size,), attributes, (total,))
             start += size
 
     def means(self, values: Tensor) -> Tensor:
-        """Average per-sample `values` (N,) over each task: (number of tasks,)."""
-        return torch.stack([part.mean() for part in values.split(self.sizes)])
+        """Average per-sample `values` (N,) over each task: (number of tasks,).
+
+        Of a task that is shared with other processes it is this one's part of the mean; the parts add up to it.
+        """
+        totals = self.totals or self.sizes
+        return torch.stack([part.sum() / total for part, total in zip(values.split(self.sizes), totals, strict=True)])

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from medic import processes
 from medic.data import Images
 from medic.models import Preprocessing
 from medic.outputs import Output
@@ -38,8 +39,9 @@ class Inference:
 
     @torch.no_grad()  # not inference_mode: a graph's outputs are written again and again
     def __call__(self, indices: Tensor) -> Output:
-        """The outputs of the model for the images at `indices`, in this order, on the CPU."""
-        training = self.model.training
+        """The outputs of the model for the images at `indices`, in this order, on the CPU; processes share the work."""
+        training, count = self.model.training, len(indices)
+        indices = indices[processes.share(count)] if count >= processes.world() else indices
         self.model.eval()
         try:
             parts = indices.split(GPU_BATCH if self.device.type == "cuda" else BATCH)
@@ -49,8 +51,10 @@ class Inference:
                 self.images.expect(following)
                 batches.append(self._batch(part))
             # Batches stay on the device until all are done, so that it never waits for the host.
-            joined = Output.cat(batches)
-            return Output(*(None if value is None else value.cpu() for value in joined))  # type: ignore[arg-type]
+            joined = [None if value is None else value.cpu() for value in Output.cat(batches)]
+            if len(indices) < count:
+                joined = [None if value is None else processes.gathered(value, count) for value in joined]
+            return Output(*joined)  # type: ignore[arg-type]
         finally:
             self.model.train(training)
 

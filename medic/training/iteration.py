@@ -7,6 +7,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from medic import processes
 from medic.data import Images, Recipe
 from medic.models import Classifier, Preprocessing
 from medic.strategies import Strategy
@@ -21,8 +22,8 @@ class Batch:
     """All that the host decides of an iteration of N images, ordered by step and task.
 
     `positions` (N,) are rows of the images, `draws` (N, 10) the random part of the augmentation, `y` and `attributes`
-    (N,) the labels, `sizes` the images of every task of every step. `pixels` (N, C, H, W) are there where the images
-    are not on the device themselves.
+    (N,) the labels, `sizes` the images of every task of every step, and `totals` those of all processes together.
+    `pixels` (N, C, H, W) are there where the images are not on the device themselves.
     """
 
     positions: Tensor
@@ -30,6 +31,7 @@ class Batch:
     y: Tensor
     attributes: Mapping[str, Tensor]
     sizes: tuple[tuple[int, ...], ...]
+    totals: tuple[tuple[int, ...], ...]
     pixels: Tensor | None = None
 
     def tensors(self) -> list[Tensor]:
@@ -115,6 +117,7 @@ class Iteration:
         splits_classes = self.grid.classes is not None
         summarise = self.grid.sampler.summarise
         summary = summarise(update.logits, update.y, update.domain, self.domains) if splits_classes else None
+        processes.add_up([update.risks, summary])
         return Outcome(update.risks, summary)
 
     def load(self, batch: Batch) -> Iterator[Step]:
@@ -123,10 +126,11 @@ class Iteration:
         columns: Sequence[Tensor] = [batch.positions, batch.draws, batch.y, *batch.attributes.values()]
         rows = zip(*(column.split(counts) for column in columns), strict=True)
         pixels = [None] * len(counts) if batch.pixels is None else batch.pixels.split(counts)
-        for sizes, given, (positions, draws, y, *attributes) in zip(batch.sizes, pixels, rows, strict=True):
+        shapes = zip(batch.sizes, batch.totals, strict=True)
+        for (sizes, totals), given, (positions, draws, y, *attributes) in zip(shapes, pixels, rows, strict=True):
             raw = self.images.gather(positions, self.device) if given is None else given
             inputs = self.vary(raw, draws)
-            yield Step(inputs, y, sizes, dict(zip(batch.attributes, attributes, strict=True)))
+            yield Step(inputs, y, sizes, dict(zip(batch.attributes, attributes, strict=True)), totals)
 
     def _vary(self, pixels: Tensor, draws: Tensor) -> Tensor:
         """Make inputs of uint8 pixels (N, C, H, W): augmented, normalised, channels last."""

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from medic import processes
 from medic.data import Images, Recipe, Samples
-from medic.errors import TrainingError
+from medic.errors import MedicError, TrainingError
 from medic.models import Preprocessing
 from medic.strategies import Strategy
 from medic.strategies.base import Objective
@@ -85,9 +86,21 @@ class Trainer:
             self.compiled,
         )
         self._run: Callable[[Batch], Outcome] = body
-        if self.device.type == "cuda":
+        if processes.world() > 1:
+            self._check_shared()
+        elif self.device.type == "cuda":
             self._run = Captured(body, self.capture, self._model_state, self._load_model_state, self.say)
         self._body = body
+
+    def _check_shared(self) -> None:
+        """Refuse what several processes cannot share."""
+        if self.batch_size < processes.world():
+            raise MedicError(f"batch_size {self.batch_size} cannot be split over {processes.world()} processes")
+        penalties = getattr(self.objective, "penalties", ())
+        if penalties:
+            name = getattr(penalties[0], "__name__", type(penalties[0]).__name__)
+            raise MedicError(f"the penalty {name} is no sum over samples: it cannot be shared by several processes")
+        self.say(f"{processes.world()} processes share every task; iterations are not captured as CUDA graphs")
 
     def inference(self) -> Inference:
         """The model as it is at any time, for evaluation: with the same precision, and as fast."""
@@ -108,8 +121,12 @@ class Trainer:
         return self._take_losses()
 
     def wait(self) -> list[float]:
-        """Wait for all iterations that were started; returns the mean task risks of those that have ended."""
+        """Wait for all iterations that were started; returns the mean task risks of those that have ended.
+
+        Batch-norm statistics, which every process has its own of, are then those of the first.
+        """
         self._collect(0)
+        processes.spread(list(self.model.buffers()))
         return self._take_losses()
 
     def _take_losses(self) -> list[float]:
@@ -130,18 +147,27 @@ class Trainer:
         return self._drawn.popleft()
 
     def _batch(self, steps: list[list[Task]]) -> Batch:
-        """Look up the labels of the tasks' samples, and draw how their images are varied."""
-        chosen = torch.cat([task.indices for step in steps for task in step])
-        positions = self.samples.indices[chosen]
+        """Look up the labels of the tasks' samples, and draw how their images are varied.
+
+        Every process draws for all of them and takes its share of each task.
+        """
+        tasks = [task.indices for step in steps for task in step]
+        positions = self.samples.indices[torch.cat(tasks)]
         height, width = self.images.shape[2:]
         frames = None if self.frames is None else self.frames[positions]
+        draws = self.recipe.draw(len(positions), height, width, self.generator, frames).split([len(t) for t in tasks])
+        mine = [processes.share(len(indices)) for indices in tasks]
+        chosen = torch.cat([indices[part] for indices, part in zip(tasks, mine, strict=True)])
+        positions = self.samples.indices[chosen]
+        totals = tuple(tuple(len(task.indices) for task in step) for step in steps)
         return Batch(
             positions,
-            self.recipe.draw(len(chosen), height, width, self.generator, frames),
+            torch.cat([rows[part] for rows, part in zip(draws, mine, strict=True)]),
             self.samples.label[chosen],
             {"domain": self.samples.domain[chosen]}
             | {name: values[chosen] for name, values in self.samples.attributes.items()},
-            tuple(tuple(len(task.indices) for task in step) for step in steps),
+            tuple(tuple(len(range(total)[processes.share(total)]) for total in step) for step in totals),
+            totals,
             None if self.images.device == self.device else self.images.gather(positions, torch.device("cpu")),
         )
 

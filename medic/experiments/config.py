@@ -83,6 +83,7 @@ class RunConfig:
     save_features: bool = _option(False, "keep the backbone's features in predictions.npz")
     device: str = _option("auto", "auto, cpu or cuda", local=True)
     precision: str = _option("auto", "of the network's products: bf16, tf32 or fp32 (bf16 on a GPU, else fp32)")
+    batch_norm: str = _option("local", "statistics, where several processes share a task: local to each, or sync")
     capture: str = _option("auto", "an iteration as one CUDA graph: auto, on or off", local=True)
     compile: str = _option(
         "auto", "the network by torch.compile: auto (on a GPU, if the run is long), on or off", local=True

@@ -1,6 +1,7 @@
 """One run, from its settings to its directory: the loop around the trainer."""
 
 import dataclasses
+import os
 import resource
 import signal
 import sys
@@ -12,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from medic import openset, processes
 from medic.data import Dataset, Problem
-from medic.errors import MedicError, TrainingError, first_line
+from medic.data.cache import cache_directory
+from medic.errors import MedicError, TrainingError, check_choice, first_line
 from medic.experiments.config import RunConfig
 from medic.experiments.directory import Run, RunDirectory, run_name
 from medic.experiments.evaluation import Evaluator, Outputs, Seen, choose_threshold, measured
@@ -311,9 +313,17 @@ def make_trainer(
 ) -> Trainer:
     """Build what is trained and how, from a resolved configuration."""
     seed = plan.config.seed
+    if plan.model.compiled:  # so that the next run finds what this one compiled
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_directory() / "compiled"))
     torch.manual_seed(derive(seed, "model"))
     backbone = create_backbone(plan.model.backbone, plan.model.weights)
     model = Classifier(backbone, len(problem.known), plan.model.head)
+    if check_choice("batch_norm", plan.config.batch_norm, ["local", "sync"]) == "sync":
+        if processes.world() == 1 or plan.model.device.type != "cuda":
+            raise MedicError(
+                "batch_norm 'sync' needs several processes on GPUs: torchrun --nproc-per-node N -m medic …"
+            )
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     # Convolutions are faster with the channels last, on a CPU as on a GPU; trainer and inference feed them so.
     model = model.to(plan.model.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     body = [p for p in model.backbone.parameters() if p.requires_grad]

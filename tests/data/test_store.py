@@ -13,7 +13,7 @@ import torch
 
 from medic.data.decode import decode
 from medic.data.images import Mapped, Streamed
-from medic.data.readers import read_folder
+from medic.data.readers import read_folder, read_lists
 from medic.data.store import open_store, read_file
 from medic.errors import MedicError
 from tests.data.pictures import encoded, picture
@@ -112,6 +112,16 @@ class TestStore:
         with pytest.raises(MedicError, match=r"circle\.png cannot be read: Too many levels.*and 1 more"):
             self.open(root, where)
         assert len(self.open(root, where, on_bad="skip")[0].kept) == 12
+
+    def test_a_list_that_names_missing_files(self, root):
+        lines = [f"{file.relative_to(root)} 1" for file in sorted((root / "二番").rglob("*.png"))]
+        (root / "二番.txt").write_text("\n".join([*lines, "gone/one.png 2", "gone/two.png 2"]))
+        with pytest.raises(MedicError, match=r"one\.png cannot be read: No such file or directory, and 1 more"):
+            open_store(read_lists(root), 16, "ram", torch.device("cpu"), "error", lambda line: None)
+        said = []
+        store = open_store(read_lists(root), 16, "ram", torch.device("cpu"), "skip", said.append)
+        assert len(store.kept) == len(lines)
+        assert any("2 images left out" in line for line in said)
 
     @pytest.mark.parametrize("where", ["ram", "stream"])
     def test_nothing_can_be_read(self, root, where):

@@ -16,14 +16,17 @@ class Cells:
     Each cell is drawn in epochs: every sample once, in random order, before any comes again.
     """
 
+    keys: list[Cell]
+    """The cells that have samples, in the order of their labels."""
+
     def __init__(self, labels: Sequence[Tensor], samples: int) -> None:
         """`labels` has one integer tensor (samples,) per axis; without any, all samples are one cell."""
-        if labels:
-            keys, cell = torch.stack([label.cpu().long() for label in labels], dim=1).unique(dim=0, return_inverse=True)
-        else:
-            keys, cell = torch.zeros(1, 0, dtype=torch.long), torch.zeros(samples, dtype=torch.long)
-        sizes = torch.bincount(cell, minlength=len(keys)).tolist()
-        self.keys: list[Cell] = [tuple(key) for key in keys.tolist()]
+        cell, self.keys = torch.zeros(samples, dtype=torch.long), [()]
+        for label in labels:  # one axis at a time: much faster than unique rows
+            values, position = label.cpu().long().unique(return_inverse=True)
+            pairs, cell = (cell * len(values) + position).unique(return_inverse=True)
+            self.keys = [(*self.keys[pair // len(values)], int(values[pair % len(values)])) for pair in pairs.tolist()]
+        sizes = torch.bincount(cell, minlength=len(self.keys)).tolist()
         self._order = cell.argsort(stable=True)
         starts = [0, *torch.tensor(sizes).cumsum(0).tolist()]
         self._span: dict[Cell, tuple[int, int]] = {key: (starts[i], starts[i + 1]) for i, key in enumerate(self.keys)}

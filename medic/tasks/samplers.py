@@ -207,25 +207,28 @@ def group_confusion(confusion: Tensor | None, groups: Sequence[tuple[int, ...]])
     classes = 1 + max(max(group) for group in groups)
     if confusion is None or len(confusion) < classes:
         confusion = torch.full((classes, classes), 1 / classes, dtype=torch.double)
-    member = torch.zeros(len(groups), len(confusion), dtype=confusion.dtype)
-    for index, group in enumerate(groups):
-        member[index, list(group)] = 1
-    blocks = member @ confusion @ member.T
+    if all(len(group) == 1 for group in groups):  # nothing to sum, however many classes there are
+        chosen = torch.tensor([group[0] for group in groups])
+        blocks = confusion[chosen][:, chosen]
+    else:
+        member = torch.zeros(len(groups), len(confusion), dtype=confusion.dtype)
+        for index, group in enumerate(groups):
+            member[index, list(group)] = 1
+        blocks = member @ confusion @ member.T
     return blocks / blocks.sum(1, keepdim=True)
 
 
 def chain(confusion: Tensor, generator: torch.Generator) -> list[int]:
     """Visit every group once: the first uniformly, each next one by the confusion row of the current one."""
     count = len(confusion)
-    weights = (confusion + 1e-8).log().numpy()
-    uniform = torch.rand(count, count, dtype=torch.double, generator=generator)
-    # The largest of log-weights with Gumbel noise is a draw with these weights; all noise is drawn at once.
-    noise = -(-uniform.clamp(min=1e-300).log()).log().numpy()
+    weights = (confusion + 1e-8).numpy()
+    # Of waiting times with these rates the shortest is a draw with these weights; all are drawn at once.
+    waiting = torch.empty(count, count, dtype=torch.double).exponential_(generator=generator).numpy()
     order = [int(torch.randint(count, (), generator=generator))]
     used = np.zeros(count)
     for step in range(1, count):
-        used[order[-1]] = -np.inf
-        order.append(int((weights[order[-1]] + noise[step] + used).argmax()))
+        used[order[-1]] = np.inf
+        order.append(int((waiting[step] / weights[order[-1]] + used).argmin()))
     return order
 
 

@@ -1,17 +1,14 @@
 """What a folder holds of a benchmark, against what it should hold."""
 
-import hashlib
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from medic.data.catalog import Benchmark, locate, needs_root
 from medic.data.dataset import Listed, Storage
-from medic.data.decode import BadImage, decode
 from medic.data.layouts import Found
 from medic.data.listing import ImageList, cell_counts
-from medic.data.store import content_hash, distinct, read_file
+from medic.data.store import Contents, content_hash, distinct, read_images
 
 
 @dataclass(frozen=True)
@@ -49,8 +46,8 @@ def check(bench: Benchmark, root: Path | None) -> Check:
 
 
 def _check_files(bench: Benchmark, listing: ImageList, place: str, found: Found | None) -> Check:
-    contents, bad = _read_all(listing)
-    kept = [row for row, content in enumerate(contents) if content]
+    contents = read_images(listing, 32)
+    kept = distinct(listing, contents) if bench.unique else contents.readable
     counts = listing.counts()
     published = {domain: dict(labels) for domain, labels in counts.items()}
     for entry in found.dropped if found else ():  # they are in the published counts
@@ -61,26 +58,10 @@ def _check_files(bench: Benchmark, listing: ImageList, place: str, found: Found 
         counts,
         tuple(_differences(bench, published)),
         tuple(notes),
-        bad,
-        _duplicates(listing, kept, contents),
-        content_hash(listing, distinct(listing, kept, contents) if bench.unique else kept, contents),
+        contents.bad,
+        _duplicates(listing, contents),
+        content_hash(listing, kept, contents),
     )
-
-
-def _read_all(listing: ImageList) -> tuple[list[bytes], tuple[str, ...]]:
-    """The digest of every image, empty where it cannot be read, and what is wrong with those."""
-
-    def read(row: int) -> tuple[bytes, str | None]:
-        try:
-            data = read_file(listing.files[row])
-            decode(data, 32, listing.files[row])
-        except BadImage as error:
-            return b"", str(error)
-        return hashlib.sha256(data).digest(), None
-
-    with ThreadPoolExecutor() as pool:
-        found = list(pool.map(read, range(len(listing))))
-    return [digest for digest, _ in found], tuple(message for _, message in found if message)
 
 
 def _differences(bench: Benchmark, counts: dict[str, dict[str, int]]) -> list[str]:
@@ -99,8 +80,8 @@ def _differences(bench: Benchmark, counts: dict[str, dict[str, int]]) -> list[st
     return lines
 
 
-def _duplicates(listing: ImageList, kept: list[int], contents: list[bytes]) -> tuple[tuple[str, ...], ...]:
+def _duplicates(listing: ImageList, contents: Contents) -> tuple[tuple[str, ...], ...]:
     same: dict[tuple[int, bytes], list[str]] = defaultdict(list)
-    for row in kept:
-        same[int(listing.domain[row]), contents[row]].append(listing.names[row])
+    for row in contents.readable:
+        same[int(listing.domain[row]), contents.digests[row]].append(listing.names[row])
     return tuple(tuple(names) for names in same.values() if len(names) > 1)

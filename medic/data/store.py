@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -89,19 +89,20 @@ def open_store(
     """
     needed = len(listing) * 3 * size * size
     place = choose_place(needed, where, device)
-    kind = "stream" if place == "stream" else str(size)
+    streams = place == "stream"
+    kind = "stream" if streams else str(size)
     path = cache_directory() / "stores" / f"{listing.quick_hash()[:32]}-{kind}{'-unique' if unique else ''}"
     header = _find(path)
     if header is None:
         try:
-            header = _build(path, listing, size, unique, report)
+            header = _build(path, listing, size, unique, streams, report)
         except OSError as error:
             raise MedicError(f"the store {path.parent} cannot be written: {error.strerror}") from error
     _judge(header.bad, on_bad, report)
     if not header.kept:
         raise MedicError(f"none of the {len(listing)} images of {listing.name} can be read")
     report(f"{len(header.kept)} images of {size} px ({needed / 2**30:.2f} GiB) {PLACES[place]}")
-    if place == "stream":
+    if streams:
         images = _stream(listing, header.kept, size)
     else:
         pixels = np.memmap(path.with_suffix(".bin"), np.uint8, "r", shape=(len(header.kept), 3, size, size))
@@ -167,14 +168,14 @@ def _find(path: Path) -> "_Header | None":
     return header if there == len(header.checksums) * 3 * header.size**2 else None
 
 
-def _build(path: Path, listing: ImageList, size: int, unique: bool, report: Report) -> _Header:
+def _build(path: Path, listing: ImageList, size: int, unique: bool, streams: bool, report: Report) -> _Header:
     """Read every image, unless another process has just done so: into a new file, or to know them before a stream."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path.with_suffix(".lock")):
         header = _find(path)
         if header is not None:
             return header
-        if path.name.split("-")[1] == "stream":
+        if streams:
             report(f"reading {len(listing)} images, once")
             header = _read_all(listing, size, unique, None)
         else:
@@ -199,39 +200,61 @@ def _remove_leftovers(folder: Path) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def _read_all(listing: ImageList, size: int, unique: bool, file: int | None) -> _Header:
-    """Decode every image, into the rows of a file if one is given, and fingerprint those that can be read."""
-    row_bytes = 3 * size * size
-    checksums, contents = np.zeros(len(listing), np.uint32), [b""] * len(listing)
-    frames = [(0, 0)] * len(listing)
+class Contents(NamedTuple):
+    """What was read of a list of images: the digest of each file, empty for a bad one, its frame, and what is wrong."""
 
-    def decode_row(row: int) -> str | None:
-        """Decode an image into its row; the message of one that cannot be."""
+    digests: list[bytes]
+    frames: list[tuple[int, int]]
+    bad: tuple[str, ...]
+
+    @property
+    def readable(self) -> list[int]:
+        """The positions of those that could be read."""
+        return [row for row, digest in enumerate(self.digests) if digest]
+
+
+def read_images(
+    listing: ImageList, size: int, keep: Callable[[int, NDArray[np.uint8]], None] = lambda row, pixels: None
+) -> Contents:
+    """Decode every image of a list, several at once, and hand its pixels (3, size, size) to `keep`."""
+    digests, frames = [b""] * len(listing), [(0, 0)] * len(listing)
+
+    def read(row: int) -> str | None:
+        """Read one; the message of one that cannot be."""
         try:
             data = read_file(listing.files[row])
             pixels, frames[row] = decode(data, size, listing.files[row])
         except BadImage as error:
             return str(error)
-        contents[row] = hashlib.sha256(data).digest()
-        if file is not None:
-            checksums[row] = crc32(pixels.data)
-            _write(file, pixels.data, row * row_bytes)
+        digests[row] = hashlib.sha256(data).digest()
+        keep(row, pixels)
         return None
 
     with ThreadPoolExecutor() as pool:
-        messages = list(pool.map(decode_row, range(len(listing)), chunksize=64))
-    kept = [row for row, message in enumerate(messages) if message is None]
-    if unique:
-        kept = distinct(listing, kept, contents)
+        messages = pool.map(read, range(len(listing)), chunksize=64)
+        return Contents(digests, frames, tuple(message for message in messages if message is not None))
+
+
+def _read_all(listing: ImageList, size: int, unique: bool, file: int | None) -> _Header:
+    """Decode every image, into the rows of a file if one is given, and fingerprint those that can be read."""
+    row_bytes = 3 * size * size
+    checksums = np.zeros(len(listing), np.uint32)
+
+    def keep(row: int, pixels: NDArray[np.uint8]) -> None:
+        if file is not None:
+            checksums[row] = crc32(pixels.data)
+            _write(file, pixels.data, row * row_bytes)
+
+    contents = read_images(listing, size, keep)
+    kept = distinct(listing, contents) if unique else contents.readable
     if file is not None:
         for position, row in enumerate(kept):  # close the gaps that bad images left
             if position != row:
                 _write(file, os.pread(file, row_bytes, row * row_bytes), position * row_bytes)
         os.truncate(file, len(kept) * row_bytes)
-    bad = tuple(message for message in messages if message is not None)
     stored = tuple(checksums[kept].tolist()) if file is not None else ()
-    seen = tuple(frames[row] for row in kept)
-    return _Header(size, tuple(kept), bad, content_hash(listing, kept, contents), seen, stored)
+    frames = tuple(contents.frames[row] for row in kept)
+    return _Header(size, tuple(kept), contents.bad, content_hash(listing, kept, contents), frames, stored)
 
 
 def _write(file: int, data: bytes | memoryview, offset: int) -> None:
@@ -240,20 +263,20 @@ def _write(file: int, data: bytes | memoryview, offset: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def distinct(listing: ImageList, kept: list[int], contents: list[bytes]) -> list[int]:
-    """Those of the kept images whose contents no earlier image of their domain has."""
-    domain = listing.domain.tolist()
-    first = {(domain[row], contents[row]): row for row in reversed(kept)}
-    return [row for row in kept if first[domain[row], contents[row]] == row]
+def distinct(listing: ImageList, contents: Contents) -> list[int]:
+    """Those of the readable images whose contents no earlier image of their domain has."""
+    key = list(zip(listing.domain.tolist(), contents.digests, strict=True))
+    first = {key[row]: row for row in reversed(contents.readable)}
+    return [row for row in contents.readable if first[key[row]] == row]
 
 
-def content_hash(listing: ImageList, kept: list[int], contents: list[bytes]) -> str:
+def content_hash(listing: ImageList, kept: list[int], contents: Contents) -> str:
     """A fingerprint of the kept images of a list: names, labels and the digests of their contents."""
     digest = hashlib.sha256("\0".join((*listing.domains, *listing.classes)).encode(errors="surrogateescape"))
     domain, label = listing.domain.tolist(), listing.label.tolist()
     for row in kept:
         digest.update(f"{listing.names[row]}\0{domain[row]}\0{label[row]}\0".encode(errors="surrogateescape"))
-        digest.update(contents[row])
+        digest.update(contents.digests[row])
     return digest.hexdigest()
 
 

@@ -156,6 +156,14 @@ COMPILED = 1_000_000
 """Images from which on a run gains more from a compiled network than compiling takes."""
 
 
+def _check_speed_options(config: RunConfig, device: torch.device) -> None:
+    """Refuse options that would do nothing where there is no GPU."""
+    if device.type != "cuda" and config.capture == "on":
+        raise MedicError("capture 'on' makes CUDA graphs, and this run is not on a GPU; use --capture auto")
+    if device.type != "cuda" and config.precision == "tf32":
+        raise MedicError("precision 'tf32' is of GPUs, and this run is not on one; use fp32 or bf16")
+
+
 def _compiles(config: RunConfig, method: Method, device: torch.device) -> bool:
     """Whether the network is compiled: not through second derivatives, which torch.compile does not take."""
     check_choice("compile", config.compile, ["auto", "on", "off"])
@@ -168,6 +176,7 @@ def _compiles(config: RunConfig, method: Method, device: torch.device) -> bool:
 
 def _plan_model(config: RunConfig, bench: Benchmark, method: Method) -> ModelPlan:
     device = pick_device(config.device)
+    _check_speed_options(config, device)
     objective = check_choice("objective", config.objective or method.objective, get_args(ObjectiveName))
     heads = {"ce": ("close",), "ce+ova": ("separate", "shared"), "ova": ("shared",)}[objective]
     head = check_choice("head", config.head or heads[0], get_args(Head))

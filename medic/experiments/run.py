@@ -120,11 +120,11 @@ class Session:
         config = self.config
         title = f"{config.method} → {', '.join(self.plan.data.targets)}"
         reporter = make_reporter(title, self.trainer.iteration, config.iterations, quiet)
-        hint = f"the checkpoint of iteration {{}} is kept; a learning rate below {config.lr:g} may help"
         try:
             self._iterate(interrupts, reporter)
         except TrainingError as error:
-            raise TrainingError(f"{error}; {hint.format(self._saved)}") from error
+            hint = f"the checkpoint of iteration {self._saved} is kept; a learning rate below {config.lr:g} may help"
+            raise TrainingError(f"{error}; {hint}") from error
         except RuntimeError as error:
             if processes.world() == 1:
                 raise
@@ -163,10 +163,10 @@ class Session:
         """Measure the model, and keep its weights if they are the best so far by source validation."""
         self.trainer.check_finite()
         try:
-            measured = self.evaluator.record()
+            metrics = self.evaluator.record()
         except TrainingError as error:
             raise TrainingError(f"{error} at iteration {self.trainer.iteration}") from error
-        record = {**self._progress(), **measured, **self._domainbed()}
+        record = {**self._progress(), **metrics, **self._domainbed()}
         self.records.append(record)
         self.losses.clear()
         if self._selected() == len(self.records) - 1:
@@ -346,6 +346,5 @@ def make_trainer(
         precision=plan.model.precision,
         capture=plan.model.capture,
         compiled=plan.model.compiled,
-        domains=len(dataset.domains),
         say=say,
     )

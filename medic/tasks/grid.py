@@ -113,8 +113,8 @@ class Grid:
     def observe(self, logits: Tensor, y: Tensor, domain: Tensor | None = None) -> None:
         """Tell the sampler what the model said in an iteration: close-set logits (N, C), classes and domains (N,)."""
         domains = 1 if domain is None else 1 + int(domain.max())
-        summary = softmax_sums(logits, y, domain, domains) if self.sampler.probes else None
-        summary = self.sampler.summarise(logits, y, domain, domains) if summary is None else summary
+        summarise = softmax_sums if self.sampler.probes else self.sampler.summarise
+        summary = summarise(logits, y, domain, domains)
         if summary is not None:
             self.sampler.observe(summary.cpu())
 

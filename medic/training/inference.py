@@ -71,13 +71,7 @@ class Inference:
         pixels = self.images.gather(positions, self.device).float() / 255
         inputs = self.preprocessing(pixels).contiguous(memory_format=torch.channels_last)
         with arithmetic(self.precision, self.device):
-            output = Output.of(self._network(inputs))
-        # Logits are in full precision already, features may not be.
-        return (
-            output
-            if output.features is None or not _half(output.features)
-            else output._replace(features=output.features.float())
-        )
+            return Output.of(self._network(inputs))
 
     def _capture(self, positions: Tensor) -> Callable[[Tensor], Output]:
         """Record a batch of this size; what is returned launches it."""
@@ -103,7 +97,3 @@ def infer(
 ) -> Output:
     """The outputs of a model for the images at `indices`, in this order, on the CPU, in full precision."""
     return Inference(model, images, preprocessing, device)(indices)
-
-
-def _half(values: Tensor) -> bool:
-    return values.dtype in (torch.bfloat16, torch.float16)

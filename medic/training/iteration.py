@@ -84,9 +84,9 @@ class Iteration:
     preprocessing: Preprocessing
     device: torch.device
     precision: Precision
-    clip_norm: float | None = None
-    domains: int = 1
-    """How many domains the data has, trained on or not."""
+    clip_norm: float | None
+    domains: int
+    """One more than the largest domain that is trained on."""
     compiled: bool = False
     """Whether the network and the augmentation are compiled, which takes half a minute."""
     part: str = field(default="", init=False)

@@ -59,8 +59,6 @@ class Trainer:
     precision: Precision = "fp32"
     capture: Capture = "auto"
     compiled: bool = False
-    domains: int | None = None
-    """How many domains the data has; those of the samples unless given."""
     say: Callable[[str], None] = lambda line: None
 
     def __post_init__(self) -> None:
@@ -82,7 +80,7 @@ class Trainer:
             self.device,
             self.precision,
             self.clip_norm,
-            self.domains or int(self.samples.domain.max()) + 1,
+            1 + int(self.samples.domain.max()),
             self.compiled,
         )
         self._run: Callable[[Batch], Outcome] = body
@@ -100,6 +98,8 @@ class Trainer:
         if penalties:
             name = getattr(penalties[0], "__name__", type(penalties[0]).__name__)
             raise MedicError(f"the penalty {name} is no sum over samples: it cannot be shared by several processes")
+        if self.capture == "on":
+            raise MedicError("capture 'on': several processes run their iterations eagerly; use --capture auto")
         self.say(f"{processes.world()} processes share every task; iterations are not captured as CUDA graphs")
 
     def inference(self) -> Inference:
@@ -172,7 +172,10 @@ class Trainer:
         )
 
     def _probe(self) -> None:
-        """Show the sampler what the model says of fresh images: as many of every cell as a task takes of one."""
+        """Show the sampler what the model says of fresh images: as many of every cell as a task takes of one.
+
+        They are not augmented, as those of the authors are.
+        """
         count = max(1, self.batch_size * self.grid.tasks // len(self.cells.keys))
         chosen = torch.cat([self.cells.draw(cell, count, self.grid.generator) for cell in self.cells.keys])
         infer = Inference(self.model, self.images, self.preprocessing, self.device, self.precision)

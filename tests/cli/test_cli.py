@@ -148,6 +148,8 @@ TRAIN = ["train", "--target", "street"]
     (["data", "check", "pacs"], "dataset 'pacs' needs --root"),
     (["data", "fetch", "pacs"], "no root given"),
     ([*TRAIN, "--batch-norm", "sync"], "batch_norm 'sync' needs several processes on GPUs"),
+    ([*TRAIN, "--capture", "on", "--device", "cpu"], "capture 'on' makes CUDA graphs, and this run is not on a GPU"),
+    ([*TRAIN, "--precision", "tf32", "--device", "cpu"], "precision 'tf32' is of GPUs"),
     ([*TRAIN, "--precision", "fp16"], "unknown precision 'fp16'"),
     ([*TRAIN, "--compile", "on", "--method", "medic"], "method 'medic' differentiates twice"),
     (["data", "check", "pacs", "--root", "gone"], "root gone does not exist"),

@@ -1,5 +1,7 @@
 """Schedules, optimizers, seeds, checkpoints and the trainer."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -59,6 +61,16 @@ class TestCheckpoint:
         path.write_bytes(data[: int(share * len(data))])
         with pytest.raises(MedicError, match=r"last\.pt is truncated or not one of ours"):
             load_checkpoint(path)
+
+    def test_nothing_in_it_is_executed(self, tmp_path):
+        class Hostile:
+            def __reduce__(self):
+                return Path.touch, (tmp_path / "executed",)
+
+        torch.save({"medic_checkpoint": 1, "state": Hostile()}, tmp_path / "last.pt")
+        with pytest.raises(MedicError, match=r"last\.pt is truncated or not one of ours"):
+            load_checkpoint(tmp_path / "last.pt")
+        assert not (tmp_path / "executed").exists()
 
     def test_foreign(self, tmp_path):
         for name, value in (("dict.pt", {"a": 1}), ("list.pt", [1])):

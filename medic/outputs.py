@@ -1,6 +1,6 @@
 """What a model says about a batch: the one type that models return and objectives and scores read."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -28,6 +28,14 @@ class Output(NamedTuple):
         raise TypeError(
             f"a model must return a tensor of logits or a medic.Output, not {type(value).__name__}; "
             "wrap it: medic.Output(logits, ova)"
+        )
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Output":
+        """Apply a function to every part that is there."""
+        return Output(
+            function(self.logits),
+            None if self.ova is None else function(self.ova),
+            None if self.features is None else function(self.features),
         )
 
     @classmethod

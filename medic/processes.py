@@ -97,11 +97,11 @@ def spread(tensors: Sequence[Tensor]) -> None:
 
 
 def gathered(shared: Tensor, count: int) -> Tensor:
-    """Join rows that the processes computed of their `share` of `count`: (count, …), on the CPU, in every process."""
+    """Join rows that the processes computed of their `share` of `count`: (count, …), in every process."""
     if world() == 1:
         return shared
     most = -(-count // world())
-    padded = torch.zeros(most, *shared.shape[1:], dtype=shared.dtype)
+    padded = shared.new_zeros(most, *shared.shape[1:])
     padded[: len(shared)] = shared
     rows = [torch.empty_like(padded) for _ in range(world())]
     dist.all_gather(rows, padded)

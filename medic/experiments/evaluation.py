@@ -28,8 +28,9 @@ class Seen(NamedTuple):
 
     @classmethod
     def of(cls, output: Output, samples: Samples) -> "Seen":
-        """Add what is known of some samples to the outputs for them."""
-        return cls(output, samples.label, samples.domain)
+        """Add what is known of some samples to the outputs for them, where those are."""
+        device = output.logits.device
+        return cls(output, samples.label.to(device), samples.domain.to(device))
 
     @classmethod
     def cat(cls, several: "Sequence[Seen]") -> "Seen":
@@ -42,8 +43,11 @@ class Seen(NamedTuple):
 
     def where(self, mask: Tensor) -> "Seen":
         """Those that a mask (N,) marks."""
-        parts = (None if value is None else value[mask] for value in self.output)
-        return Seen(Output(*parts), self.label[mask], self.domain[mask])  # type: ignore[arg-type]
+        return Seen(self.output.map(lambda rows: rows[mask]), self.label[mask], self.domain[mask])
+
+    def cpu(self) -> "Seen":
+        """The same on the CPU."""
+        return Seen(self.output.map(Tensor.cpu), self.label.cpu(), self.domain.cpu())
 
 
 Outputs = dict[str, Seen]
@@ -52,7 +56,7 @@ Outputs = dict[str, Seen]
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Measures a model on a problem, with one score and one rule for the threshold."""
+    """Measures a model on a problem, with one score and one rule for the threshold: on the device the model is on."""
 
     domains: tuple[str, ...]
     problem: Problem
@@ -60,25 +64,24 @@ class Evaluator:
     score: str
     rule: str
 
-    def infer(self, samples: Samples) -> Output:
-        """The outputs of the model for some samples."""
-        output = self.inference(samples.indices)
+    def infer(self, samples: Samples, features: bool) -> Seen:
+        """What the model says of some samples."""
+        output = self.inference(samples.indices, features)
         if not bool(output.logits.isfinite().all()) or not (output.ova is None or bool(output.ova.isfinite().all())):
             raise TrainingError("an output of the model became infinite or not a number")
-        return output
+        return Seen.of(output, samples)
 
-    def infer_all(self) -> Outputs:
+    def infer_all(self, features: bool = False) -> Outputs:
         """What the model says of every image that it is measured on, by split."""
-        splits = measured(self.problem)
-        return {split: Seen.of(self.infer(samples), samples) for split, samples in splits.items()}
+        return {split: self.infer(samples, features) for split, samples in measured(self.problem).items()}
 
     def record(self) -> dict[str, Any]:
         """Everything that is measured at an evaluation, DomainBed's keys among it."""
         problem, outputs = self.problem, self.infer_all()
-        train = Seen.of(self.infer(problem.train), problem.train)
-        target, known = outputs["target"], outputs["target"].label >= 0
+        train, target = self.infer(problem.train, features=False), outputs["target"]
+        known, held_out = target.label >= 0, problem.held_out.to(target.label.device)
         source_parts = {"in": train, "out": outputs["validation"]}
-        target_parts = {"in": target.where(known & ~problem.held_out), "out": target.where(known & problem.held_out)}
+        target_parts = {"in": target.where(known & ~held_out), "out": target.where(known & held_out)}
         accuracies = {}
         for domain in sorted(problem.sources + problem.targets):
             for part, seen in (source_parts if domain in problem.sources else target_parts).items():

@@ -247,7 +247,7 @@ class Session:
         """Write the selected model and its predictions."""
         model = self.trainer.model
         model.load_state_dict(self.best)
-        outputs = self.evaluator.infer_all()
+        outputs = self.evaluator.infer_all(self.config.save_features)
         threshold = choose_threshold(outputs, self.plan.model.score, self.config.threshold)
         if self.writes:
             self.directory.write_predictions(self._predictions(outputs, threshold.value))
@@ -263,7 +263,7 @@ class Session:
         """Plain arrays, a row per image: what it is, what the model said of it, and the decision at the threshold."""
         dataset, samples = self.dataset, measured(self.problem)
         indices = torch.cat([samples[split].indices for split in outputs])
-        seen = Seen.cat(list(outputs.values()))
+        seen = Seen.cat(list(outputs.values())).cpu()
         confidence = openset.score(self.plan.model.score, seen.output)
         arrays = {
             "path": np.array([dataset.paths[index] for index in indices.tolist()]),
@@ -276,7 +276,7 @@ class Session:
         }
         if seen.output.ova is not None:
             arrays["ova_logits"] = seen.output.ova.numpy()
-        if self.config.save_features and seen.output.features is not None:
+        if seen.output.features is not None:
             arrays["features"] = seen.output.features.numpy()
         return arrays
 

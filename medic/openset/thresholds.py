@@ -49,7 +49,7 @@ def source(score: Score, *, validation: Output, keep: float = 0.95) -> Threshold
     count = len(confidence)
     if not count:
         raise MedicError("the threshold rule 'source' was given no validation sample")
-    kept = torch.arange(1, count + 1, dtype=torch.float64) / count
+    kept = torch.arange(1, count + 1, dtype=torch.float64, device=confidence.device) / count
     value = confidence[int((kept < check_share("keep", keep)).sum())]
     return Threshold(float(value), "source", float(value.sigmoid()) if score.probability else None)
 

@@ -38,8 +38,11 @@ class Inference:
         self._network = torch.compile(self.model, dynamic=False) if self.compiled else self.model
 
     @torch.no_grad()  # not inference_mode: a graph's outputs are written again and again
-    def __call__(self, indices: Tensor) -> Output:
-        """The outputs of the model for the images at `indices`, in this order, on the CPU; processes share the work."""
+    def __call__(self, indices: Tensor, features: bool = True) -> Output:
+        """The outputs of the model for the images at `indices`, in this order; processes share the work.
+
+        They stay on the device. Without `features` those, which are by far the largest part, are not kept.
+        """
         training, count = self.model.training, len(indices)
         indices = indices[processes.share(count)] if count >= processes.world() else indices
         self.model.eval()
@@ -49,12 +52,10 @@ class Inference:
             for part, following in zip(parts, (*parts[1:], indices[:0]), strict=True):
                 self.images.expect(part)
                 self.images.expect(following)
-                batches.append(self._batch(part))
-            # Batches stay on the device until all are done, so that it never waits for the host.
-            joined = [None if value is None else value.cpu() for value in Output.cat(batches)]
-            if len(indices) < count:
-                joined = [None if value is None else processes.gathered(value, count) for value in joined]
-            return Output(*joined)  # type: ignore[arg-type]
+                output = self._batch(part)
+                batches.append(output if features else output._replace(features=None))
+            joined = Output.cat(batches)
+            return joined.map(lambda rows: processes.gathered(rows, count)) if len(indices) < count else joined
         finally:
             self.model.train(training)
 
@@ -65,7 +66,7 @@ class Inference:
         padded = torch.cat([positions, positions[:1].expand(GPU_BATCH - count)])
         if self._graph is None:
             self._graph = self._capture(padded)
-        return Output(*(None if v is None else v[:count].clone() for v in self._graph(padded)))  # type: ignore[arg-type]
+        return self._graph(padded).map(lambda rows: rows[:count].clone())
 
     def _forward(self, positions: Tensor) -> Output:
         pixels = self.images.gather(positions, self.device).float() / 255
@@ -96,4 +97,4 @@ def infer(
     model: nn.Module, images: Images, indices: Tensor, preprocessing: Preprocessing, device: torch.device
 ) -> Output:
     """The outputs of a model for the images at `indices`, in this order, on the CPU, in full precision."""
-    return Inference(model, images, preprocessing, device)(indices)
+    return Inference(model, images, preprocessing, device)(indices).map(Tensor.cpu)

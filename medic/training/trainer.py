@@ -179,7 +179,7 @@ class Trainer:
         count = max(1, self.batch_size * self.grid.tasks // len(self.cells.keys))
         chosen = torch.cat([self.cells.draw(cell, count, self.grid.generator) for cell in self.cells.keys])
         infer = Inference(self.model, self.images, self.preprocessing, self.device, self.precision)
-        logits = infer(self.samples.indices[chosen]).logits
+        logits = infer(self.samples.indices[chosen], features=False).logits.cpu()
         label, domain = self.samples.label[chosen], self.samples.domain[chosen]
         self.grid.sampler.observe(softmax_sums(logits, label, domain, self._body.domains))
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from medic.experiments.config import RunConfig
+from medic.experiments.evaluation import Evaluator, measure
 from medic.experiments.resolve import resolve
 from medic.experiments.run import make_trainer
 
@@ -119,3 +120,19 @@ def test_evaluation_is_the_same_captured_and_not(mini):
     infer.captured = False
     torch.testing.assert_close(infer(indices), second, rtol=1e-4, atol=1e-5)
     assert not torch.equal(first.logits, second.logits)  # the graph sees the weights of now
+
+
+@pytest.mark.parametrize("rule", ["source", "fixed", "oracle-10"])
+def test_metrics_on_the_device_are_those_on_the_cpu(mini, rule):
+    """From the same outputs; integers are counted, so they are equal, and means agree to rounding."""
+    config = RunConfig(dataset=mini, target="street", device="cuda", threshold=rule)
+    plan = resolve(config)
+    dataset = plan.data.load(lambda line: None)
+    problem = plan.data.split(dataset)
+    trainer = make_trainer(plan, dataset, problem)
+    outputs = Evaluator(dataset.domains, problem, trainer.inference(), "bcls", rule).infer_all()
+    assert outputs["target"].label.is_cuda
+    there = measure(outputs, dataset.domains, "bcls", rule)
+    here = measure({split: seen.cpu() for split, seen in outputs.items()}, dataset.domains, "bcls", rule)
+    for name, value in here["target"].items():
+        assert there["target"][name] == (pytest.approx(value, abs=1e-12) if isinstance(value, float) else value)

@@ -79,7 +79,9 @@ class RunConfig:
         None, "recipe for training images: medic, domainbed, digits or none, or numbers, scale=0.8:1,jitter=0.4"
     )
     evaluate_every: int | None = _option(None, "iterations between evaluations (300, or a fifth of a short run)")
-    checkpoint_every: int = _option(100, "iterations between checkpoints", local=True)
+    checkpoint_every: int | None = _option(
+        None, "iterations between checkpoints (as many as a minute has; always at an evaluation)", local=True
+    )
     save_features: bool = _option(False, "keep the backbone's features in predictions.npz")
     device: str = _option("auto", "auto, cpu or cuda", local=True)
     precision: str = _option("auto", "of the network's products: bf16, tf32 or fp32 (bf16 on a GPU, else fp32)")

@@ -24,17 +24,19 @@ from medic.experiments.directory import Run, RunDirectory, run_name
 from medic.experiments.evaluation import Evaluator, Outputs, Seen, choose_threshold, measured
 from medic.experiments.interrupts import Interrupts, Stopped
 from medic.experiments.progress import Reporter, make_reporter, make_sayer
-from medic.experiments.resolve import Resolved, resolve
+from medic.experiments.resolve import COMPILED, Resolved, resolve
 from medic.experiments.selection import select, shown
 from medic.models import OURS, Classifier, create_backbone
 from medic.training import (
     Trainer,
     derive,
     generator,
-    infer,
     load_checkpoint,
     save_checkpoint,
 )
+
+CHECKPOINT_SECONDS = 60.0
+"""The work that a killed run loses at most, unless checkpoints are asked for by iterations."""
 
 
 def train(config: RunConfig, quiet: bool = False) -> Run:
@@ -84,25 +86,31 @@ class Session:
         self.plan = resolved
         self.problem = resolved.data.split(dataset)
         self.trainer = make_trainer(resolved, dataset, self.problem, say)
+        inference = self.trainer.inference(compiled=self._evaluates_much())
         self.evaluator = Evaluator(
-            dataset.domains, self.problem, self.trainer.inference(), resolved.model.score, self.config.threshold
+            dataset.domains, self.problem, inference, resolved.model.score, self.config.threshold
         )
         self._check()
         self.records: list[dict[str, Any]] = []
         self.best: dict[str, Tensor] = {}
         self.losses: list[float] = []  # of the iterations since the last evaluation
         self.seconds = 0.0  # of an iteration, since the last evaluation or start; no part of the result
-        self._saved = 0
+        self._saved, self._saved_at = 0, time.monotonic()
+
+    def _evaluates_much(self) -> bool:
+        """Whether a compiled network pays for evaluation too."""
+        evaluations = -(-self.config.iterations // self.plan.training.evaluate_every)
+        images = len(self.problem.train) + sum(len(samples) for samples in measured(self.problem).values())
+        return self.plan.model.compiled and evaluations * images >= COMPILED
 
     def _check(self) -> None:
         """Find out before anything is written whether the model takes the images, and the rule the target."""
-        model, plan = self.trainer.model, self.plan.model
         try:
-            infer(model, self.dataset.images, self.problem.train.indices[:1], self.trainer.preprocessing, plan.device)
+            self.evaluator.inference(self.problem.train.indices[:1])
         except (RuntimeError, ValueError, AssertionError, TypeError) as error:
             shape = " × ".join(map(str, self.dataset.images.shape[1:]))
-            reason = first_line(error)
-            raise MedicError(f"backbone {plan.backbone!r} does not take images of {shape}: {reason}") from error
+            backbone, reason = self.plan.model.backbone, first_line(error)
+            raise MedicError(f"backbone {backbone!r} does not take images of {shape}: {reason}") from error
         if openset.RULES[self.config.threshold].oracle and not bool((self.problem.target.label < 0).any()):
             raise MedicError(f"threshold {self.config.threshold!r} needs unknown images, and the target has none")
 
@@ -152,12 +160,18 @@ class Session:
                 self._evaluate(reporter)
                 began, started = time.perf_counter(), trainer.iteration
             stopping = processes.anywhere(interrupts.received is not None)
-            if evaluating or stopping or trainer.iteration % config.checkpoint_every == 0:
+            if evaluating or stopping or processes.anywhere(self._checkpoint_due()):
                 self.losses += trainer.wait()
                 self._save()
             if stopping:
                 stopped = f"stopped at iteration {trainer.iteration}; the same command resumes it"
                 raise Stopped(stopped, interrupts.received or signal.SIGTERM)
+
+    def _checkpoint_due(self) -> bool:
+        every = self.config.checkpoint_every
+        if every is None:
+            return time.monotonic() - self._saved_at >= CHECKPOINT_SECONDS
+        return self.trainer.iteration % every == 0
 
     def _evaluate(self, reporter: Reporter) -> None:
         """Measure the model, and keep its weights if they are the best so far by source validation."""
@@ -229,7 +243,7 @@ class Session:
         if self.writes:
             save_checkpoint(self.directory.checkpoint, state)
         processes.wait_for_all()
-        self._saved = self.trainer.iteration
+        self._saved, self._saved_at = self.trainer.iteration, time.monotonic()
 
     def _load(self) -> None:
         state = load_checkpoint(self.directory.checkpoint)

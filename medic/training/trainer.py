@@ -102,13 +102,11 @@ class Trainer:
             raise MedicError("capture 'on': several processes run their iterations eagerly; use --capture auto")
         self.say(f"{processes.world()} processes share every task; iterations are not captured as CUDA graphs")
 
-    def inference(self) -> Inference:
+    def inference(self, compiled: bool = False) -> Inference:
         """The model as it is at any time, for evaluation: with the same precision, and as fast."""
         on_gpu = self.device.type == "cuda" and self.images.device == self.device
         captured = on_gpu and self.capture != "off"
-        return Inference(
-            self.model, self.images, self.preprocessing, self.device, self.precision, captured, self.compiled
-        )
+        return Inference(self.model, self.images, self.preprocessing, self.device, self.precision, captured, compiled)
 
     def step(self) -> list[float]:
         """Start one iteration; returns the mean task risks of those that have ended since the last call."""

@@ -26,7 +26,7 @@ ALIASES = {
 
 LISTED = ("target", "sources", "known", "unknown", "partial")
 """Settings of several names, which an option has as `a b c` or `a,b,c`."""
-WRITTEN = ("steps", "axes", "augment")
+WRITTEN = ("steps", "axes", "augment", "hparams")
 """Settings that a file may have as a list or a mapping, and an option as 3,3,3 or hospital=2,year=3."""
 
 
@@ -69,7 +69,7 @@ def add_run_options(parser: ArgumentParser) -> None:
 
 
 def _metavar(name: str) -> str:
-    return {"steps": "M,M,…", "axes": "NAME=N,…", "output": "DIR", "weights": "FILE"}.get(
+    return {"steps": "M,M,…", "axes": "NAME=N,…", "hparams": "NAME=N,…", "output": "DIR", "weights": "FILE"}.get(
         name, name.rsplit("_", 1)[-1].upper()
     )
 

@@ -48,6 +48,8 @@ class RunConfig:
         None, "close, separate or shared: which heads the classifier has (as the objective needs)"
     )
     objective: str | None = _option(None, "ce, ce+ova or ova (the method's)")
+    penalty: str | None = _option(None, "term added to the risk: balance, vrex, coral, … (the method's)")
+    hparams: dict[str, Any] | str | None = _option(None, "the method's own numbers: weight=10,ema=0.9 (its defaults)")
     ova_scale: float | None = _option(None, "factor of the one-vs-all loss: 1 as the paper has it (0.5, as run)")
     score: str | None = _option(
         None, "confidence that ranks and rejects: bcls, cls, max-logit or energy (bcls with ova)"

@@ -13,9 +13,18 @@ from medic.errors import MedicError, check_choice
 from medic.experiments.config import RunConfig
 from medic.experiments.data_plan import DataPlan, plan_data
 from medic.experiments.evaluation import RULES
-from medic.methods import DOMAINBED_ADAM, Method, ObjectiveName, Rate, find_method, make_objective
+from medic.methods import (
+    DOMAINBED_ADAM,
+    PENALTIES,
+    Method,
+    Numbers,
+    ObjectiveName,
+    Rate,
+    find_method,
+    make_objective,
+)
 from medic.models import Head
-from medic.objectives import Objective
+from medic.objectives import Objective, Penalty
 from medic.openset import SCORES
 from medic.strategies import BnBuffers, InnerLoop, Strategy
 from medic.tasks import Grid, Separation
@@ -73,8 +82,11 @@ def resolve(config: RunConfig) -> Resolved:
     _check_numbers(config)
     bench, method = benchmark(config.dataset), find_method(config.method)
     data = plan_data(config, bench, pick_device(config.device))
-    model = _plan_model(config, bench, method)
-    training = _plan_training(config, method, data)
+    numbers = Numbers(config.hparams)
+    model = _plan_model(config, bench, method, numbers)
+    training = _plan_training(config, method, data, numbers)
+    numbers.check(method.name)
+    _check_penalties(model.objective, training.grid)
     optimizer, strategy = training.optimizer, training.strategy
     inner = strategy if isinstance(strategy, InnerLoop) else None
     complete = replace(
@@ -95,6 +107,8 @@ def resolve(config: RunConfig) -> Resolved:
         backbone=model.backbone,
         head=model.head,
         objective=config.objective or method.objective,
+        penalty=config.penalty or method.penalty,
+        hparams=numbers.used or None,
         ova_scale=_ova_scale(config, method),
         separate=training.grid.separate if _separates(training.grid) else None,
         class_groups=training.grid.class_groups,
@@ -174,7 +188,15 @@ def _compiles(config: RunConfig, method: Method, device: torch.device) -> bool:
     return config.compile == "on" or (config.compile == "auto" and device.type == "cuda" and long and not twice)
 
 
-def _plan_model(config: RunConfig, bench: Benchmark, method: Method) -> ModelPlan:
+def _check_penalties(objective: Objective, grid: Grid) -> None:
+    """Refuse a penalty with a memory of tasks that are never the same."""
+    for part in objective.penalties:
+        if isinstance(part, Penalty) and part.ordered and (grid.pairing != "ordered" or len(grid.sizes) > 1):
+            name = next(name for name, make in PENALTIES.items() if make is type(part))
+            raise MedicError(f"penalty {name!r} remembers every domain, all in one step: use --method {name}")
+
+
+def _plan_model(config: RunConfig, bench: Benchmark, method: Method, numbers: Numbers) -> ModelPlan:
     device = pick_device(config.device)
     _check_speed_options(config, device)
     objective = check_choice("objective", config.objective or method.objective, get_args(ObjectiveName))
@@ -194,7 +216,14 @@ def _plan_model(config: RunConfig, bench: Benchmark, method: Method) -> ModelPla
         config.backbone or bench.backbone,
         None if config.weights is None else Path(config.weights),
         cast(Head, head),
-        make_objective(cast(ObjectiveName, objective), _ova_scale(config, method) or 1.0, method.forward),
+        make_objective(
+            cast(ObjectiveName, objective),
+            _ova_scale(config, method) or 1.0,
+            method.forward,
+            numbers,
+            check_choice("penalty", config.penalty, PENALTIES) if config.penalty else method.penalty,
+            method.change,
+        ),
         score,
         device,
         pick_precision(check_choice("precision", config.precision, ["auto", *get_args(Precision)]), device),
@@ -222,7 +251,7 @@ def pick_device(name: str) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def _plan_training(config: RunConfig, method: Method, data: DataPlan) -> TrainingPlan:
+def _plan_training(config: RunConfig, method: Method, data: DataPlan, numbers: Numbers) -> TrainingPlan:
     defaults = method.training
     own = config.optimizer in (None, defaults.optimizer)
     lr = config.lr or _at(defaults.lr if own else DOMAINBED_ADAM, data.size) or data.benchmark.lr
@@ -232,7 +261,7 @@ def _plan_training(config: RunConfig, method: Method, data: DataPlan) -> Trainin
     every = 300 if config.iterations >= 1500 else max(1, config.iterations // 5)
     return TrainingPlan(
         grid,
-        _plan_strategy(config, method, grid, lr, inner_lr),
+        _plan_strategy(config, method, numbers, grid, lr, inner_lr),
         config.batch_size or max(1, defaults.images // grid.tasks),
         _plan_optimizer(config, method, lr),
         RateSchedule(cast(Schedule, schedule), config.iterations, config.warmup),
@@ -259,7 +288,7 @@ def _plan_grid(config: RunConfig, method: Method, data: DataPlan) -> Grid:
         if splits is not None and splits > there:
             plural = "source domains" if axis == "domain" else "known classes"
             raise MedicError(f"{splits} {axis} splits need {splits} {plural} or more, but there are {there}")
-    grid = method.grid.fitted(domains, classes)
+    grid = replace(method.grid, domains=domains) if method.each_domain else method.grid.fitted(domains, classes)
     resized = config.domain_splits or config.class_splits or axes
     planned = replace(
         grid,
@@ -311,9 +340,11 @@ def _parse_steps(steps: int | Sequence[int] | str | None) -> int | tuple[int, ..
         raise MedicError(f"steps {steps!r}: give the tasks of each step as in 3,3,3, or the number of steps") from None
 
 
-def _plan_strategy(config: RunConfig, method: Method, grid: Grid, lr: float, inner_lr: float | None) -> Strategy:
-    """A copy of the method's strategy, which starts without state, with the run's inner rate and buffers."""
-    strategy = method.strategy
+def _plan_strategy(
+    config: RunConfig, method: Method, numbers: Numbers, grid: Grid, lr: float, inner_lr: float | None
+) -> Strategy:
+    """A copy of the method's strategy, which starts without state, with the run's numbers, inner rate and buffers."""
+    strategy = numbers.changed(method.strategy)
     if isinstance(strategy, InnerLoop):
         strategy.check_steps(len(grid.sizes))
         buffers = check_choice("bn_buffers", config.bn_buffers or strategy.bn_buffers, get_args(BnBuffers))

@@ -27,6 +27,7 @@ from medic.experiments.progress import Reporter, make_reporter, make_sayer
 from medic.experiments.resolve import COMPILED, Resolved, resolve
 from medic.experiments.selection import select, shown
 from medic.models import OURS, Classifier, create_backbone
+from medic.objectives import Penalty
 from medic.training import (
     Trainer,
     derive,
@@ -341,14 +342,18 @@ def make_trainer(
     # Convolutions are faster with the channels last, on a CPU as on a GPU; trainer and inference feed them so.
     model = model.to(plan.model.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     body = [p for p in model.backbone.parameters() if p.requires_grad]
+    objective = plan.model.objective
+    objective.prepare(max(plan.training.grid.sizes), len(problem.known), backbone.features)
+    objective.to(plan.model.device)
+    others = [(list(part.parameters()), part.rate) for part in objective.penalties if isinstance(part, Penalty)]
     return Trainer(
         model=model,
         images=dataset.images,
         samples=problem.train,
         grid=plan.training.grid,
         strategy=plan.training.strategy,
-        objective=plan.model.objective,
-        optimizer=plan.training.optimizer.make(body, model.heads()),
+        objective=objective,
+        optimizer=plan.training.optimizer.make(body, model.heads(), [group for group in others if group[0]]),
         schedule=plan.training.schedule,
         recipe=plan.data.recipe,
         preprocessing=dataclasses.replace(backbone.preprocessing, size=plan.data.size),

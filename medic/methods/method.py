@@ -1,26 +1,18 @@
 """A method: a value that says what to split, how to descend, and what to minimise."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal
 
+from medic.methods.numbers import Numbers
+from medic.methods.parts import CHANGES, PENALTIES
+from medic.methods.search import Law, Rate
 from medic.objectives import Forward, Loss, Objective, Ova, ce, objective
 from medic.strategies import Strategy
 from medic.tasks import Grid
 from medic.training import OptimizerName, Schedule
 
 ObjectiveName = Literal["ce", "ce+ova", "ova"]
-
-
-class Rate(NamedTuple):
-    """A learning rate for each of DomainBed's two families of data."""
-
-    small: float
-    """For images of 32 pixels or fewer."""
-    large: float
-
-    def at(self, image_size: int) -> float:
-        """The rate for images of this side."""
-        return self.small if image_size <= 32 else self.large
 
 
 @dataclass(frozen=True)
@@ -53,9 +45,28 @@ class Method:
     objective: ObjectiveName = "ce"
     forward: Forward = "step"
     training: Training = field(default_factory=Training)
+    each_domain: bool = False
+    """Whether every source domain is a split of its own, however many there are."""
+    penalty: str | None = None
+    change: str | None = None
+    search: Mapping[str, Law] = field(default_factory=dict)
+    """Where DomainBed's protocol searches for its own numbers."""
 
 
-def make_objective(name: ObjectiveName, ova_scale: float, forward: Forward) -> Objective:
-    """The objective of a run: the losses named in `name`, joined by `+`."""
+def make_objective(
+    name: ObjectiveName,
+    ova_scale: float,
+    forward: Forward = "step",
+    numbers: Numbers | None = None,
+    penalty: str | None = None,
+    change: str | None = None,
+) -> Objective:
+    """The objective of a run: the losses named in `name`, joined by `+`, and the parts by their names."""
+    numbers = numbers or Numbers(None)
     losses: dict[str, Loss] = {"ce": ce, "ova": Ova(ova_scale)}
-    return objective(*(losses[part] for part in name.split("+")), forward=forward)
+    return objective(
+        *(losses[part] for part in name.split("+")),
+        penalties=[] if penalty is None else [numbers.make(PENALTIES[penalty])],
+        forward=forward,
+        change=None if change is None else numbers.make(CHANGES[change]),
+    )

@@ -29,19 +29,19 @@ class Classifier(nn.Module):
 
     def forward(self, x: Tensor) -> Output:
         """Map inputs (N, …) to logits (N, C), one-vs-all logits (N, 2, C) where there are any, and features (N, F)."""
-        features = self.backbone(x)
-        with torch.autocast(x.device.type, enabled=False):  # heads are small, and confidences need all digits
-            return self._classify(features)
+        return self.classify(self.backbone(x))
 
-    def _classify(self, features: Tensor) -> Output:
+    def classify(self, features: Tensor) -> Output:
+        """What the heads say of features (N, F)."""
         head = self.close_head or self.ova_head
         assert head is not None
-        features = features.to(head.weight.dtype)
-        ova = None if self.ova_head is None else self.ova_head(features).view(-1, 2, self.classes)
-        if self.close_head is not None:
-            return Output(self.close_head(features), ova, features)
-        assert ova is not None
-        return Output(ova[:, 1], ova, features)
+        with torch.autocast(features.device.type, enabled=False):  # heads are small, and confidences need all digits
+            features = features.to(head.weight.dtype)
+            ova = None if self.ova_head is None else self.ova_head(features).view(-1, 2, self.classes)
+            if self.close_head is not None:
+                return Output(self.close_head(features), ova, features)
+            assert ova is not None
+            return Output(ova[:, 1], ova, features)
 
     def heads(self) -> list[nn.Parameter]:
         """The parameters of the heads, for a rate of their own."""

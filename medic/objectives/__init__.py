@@ -1,6 +1,32 @@
 """Objectives: what is minimised, per task."""
 
+from medic.objectives.balance import Balance
+from medic.objectives.coral import Coral
+from medic.objectives.groupdro import GroupDro
+from medic.objectives.head_gradients import Fishr, Hgp, Hutchinson
 from medic.objectives.losses import Ova, ce, ova
-from medic.objectives.objective import Forward, Loss, Objective, Penalty, Risk, objective
+from medic.objectives.objective import Change, Forward, Loss, Objective, Penalty, PenaltyFunction, Risk, objective
+from medic.objectives.rsc import Rsc
+from medic.objectives.vrex import VRex
 
-__all__ = ["Forward", "Loss", "Objective", "Ova", "Penalty", "Risk", "ce", "objective", "ova"]
+__all__ = [
+    "Balance",
+    "Change",
+    "Coral",
+    "Fishr",
+    "Forward",
+    "GroupDro",
+    "Hgp",
+    "Hutchinson",
+    "Loss",
+    "Objective",
+    "Ova",
+    "Penalty",
+    "PenaltyFunction",
+    "Risk",
+    "Rsc",
+    "VRex",
+    "ce",
+    "objective",
+    "ova",
+]

@@ -14,8 +14,11 @@ from medic.tasks import Step
 Loss = Callable[[Output, Tensor], Tensor]
 """Maps the outputs of N samples and their classes (N,) to one loss per sample (N,)."""
 
-Penalty = Callable[[Tensor, Output, Step], Tensor]
+PenaltyFunction = Callable[[Tensor, Output, Step], Tensor]
 """Maps the risks of a step's tasks (m,), the outputs and the step to a scalar, added to the mean risk."""
+
+Change = Callable[[nn.Module, Output, Step], Output]
+"""Replaces the outputs of a model for a step by others, which the losses then see."""
 
 Forward = Literal["step", "task"]
 
@@ -38,35 +41,100 @@ class Risk:
         return total if self.penalty is None else total + len(self.tasks) * self.penalty
 
 
-@dataclass(frozen=True)
-class Objective:
+class Penalty(nn.Module):
+    """A penalty with a memory, in its buffers, or with weights of its own, in its parameters.
+
+    Its numbers are the arguments it is made with. Plain functions of the same signature serve as well.
+    """
+
+    ordered = False
+    """Whether it remembers every task by its position, so that an iteration must be one step in the same order."""
+    rate = 1.0
+    """The learning rate of its parameters relative to the backbone's."""
+
+    def prepare(self, tasks: int, classes: int, features: int) -> None:
+        """Make the memory for steps of so many tasks, known classes and features of the backbone."""
+
+    @property
+    def restart(self) -> int | None:
+        """The iteration that finds the optimizer without memory of those before, because the risk is then another."""
+        return None
+
+    def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
+        """The penalty of a step: see `PenaltyFunction`."""
+        raise NotImplementedError
+
+
+class Objective(nn.Module):
     """The sum of some losses, averaged per task, with some penalties.
 
     `forward="step"` passes all tasks of a step through the model as one batch, so that they share batch-norm
-    statistics; `"task"` passes each by itself.
+    statistics; `"task"` passes each by itself. Losses, penalties and the change of outputs that are modules keep their
+    state here: buffers are remembered with a run, and parameters are trained with the model's.
     """
 
-    losses: tuple[Loss, ...]
-    penalties: tuple[Penalty, ...] = ()
-    forward: Forward = "step"
-
-    def __post_init__(self) -> None:
-        if not self.losses:
+    def __init__(
+        self,
+        losses: Sequence[Loss],
+        penalties: Sequence[PenaltyFunction] = (),
+        forward: Forward = "step",
+        change: Change | None = None,
+    ) -> None:
+        super().__init__()
+        if not losses:
             raise MedicError("an objective needs a loss: objective(ce), objective(ce, ova)")
-        check_choice("forward", self.forward, get_args(Forward))
+        self.losses, self.penalties, self.change = tuple(losses), tuple(penalties), change
+        self.passes: Forward = check_choice("forward", forward, get_args(Forward))  # type: ignore[assignment]
+        self.parts = nn.ModuleList(part for part in (*losses, *penalties, change) if isinstance(part, nn.Module))
 
-    def __call__(self, model: nn.Module, step: Step) -> Risk:
+    def forward(self, model: nn.Module, step: Step) -> Risk:
         """Forward the step and measure it."""
-        if self.forward == "step":
+        if self.passes == "step":
             output = Output.of(model(step.x))
         else:
             output = Output.cat([Output.of(model(task.x)) for task in step.tasks()])
-        loss = torch.stack([loss(output, step.y) for loss in self.losses]).sum(0)
-        tasks = step.means(loss)
-        penalties = [penalty(tasks, output, step) for penalty in self.penalties]
-        return Risk(tasks, torch.stack(penalties).sum() if penalties else None, output.logits.detach())
+        with torch.autocast(step.y.device.type, enabled=False):  # small, and differences need all digits
+            if self.change is not None:
+                output = self.change(model, output, step)
+            tasks = step.means(torch.stack([loss(output, step.y) for loss in self.losses]).sum(0))
+            penalties = [penalty(tasks, output, step) for penalty in self.penalties]
+            return Risk(tasks, torch.stack(penalties).sum() if penalties else None, output.logits.detach())
+
+    def prepare(self, tasks: int, classes: int, features: int) -> None:
+        """Make the memory of the penalties; in a loop of one's own their first step does."""
+        for part in self.parts:
+            if isinstance(part, Penalty):
+                part.prepare(tasks, classes, features)
+
+    @property
+    def restarts(self) -> set[int]:
+        """The iterations before which the optimizer's memory is dropped."""
+        found = {part.restart for part in self.parts if isinstance(part, Penalty)}
+        return {iteration for iteration in found if iteration is not None}
 
 
-def objective(*losses: Loss, penalties: Sequence[Penalty] = (), forward: Forward = "step") -> Objective:
+def objective(
+    *losses: Loss,
+    penalties: Sequence[PenaltyFunction] = (),
+    forward: Forward = "step",
+    change: Change | None = None,
+) -> Objective:
     """Compose losses and penalties: `objective(ce)`, `objective(ce, ova)`."""
-    return Objective(losses, tuple(penalties), forward)
+    return Objective(losses, penalties, forward, change)
+
+
+def classify(model: nn.Module, features: Tensor) -> Output:
+    """What a model's heads say of features (N, F)."""
+    heads = getattr(model, "classify", None)
+    if heads is None:
+        raise MedicError(
+            f"{type(model).__name__} has no method classify(features), which this objective asks its heads by"
+        )
+    return Output.of(heads(features))
+
+
+def split_features(output: Output, step: Step) -> list[Tensor]:
+    """The features (N_i, F) of every task of a step."""
+    if output.features is None:
+        raise MedicError("this penalty needs the features of the backbone: return Output(logits, features=features)")
+    return list(output.features.split(step.sizes))

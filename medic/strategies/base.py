@@ -80,9 +80,21 @@ class InnerLoop:
         """Refuse a number of steps that the strategy cannot work with; any will do unless it says otherwise."""
 
 
-def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that a strategy adapts, by name."""
-    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+class Measured(nn.Module):
+    """A model with its objective: what a strategy adapts the parameters of."""
+
+    def __init__(self, model: nn.Module, objective: Objective) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(self, step: Step) -> Risk:
+        """Measure a step."""
+        return self.objective(self.model, step)
+
+
+def trainable(model: nn.Module, objective: Objective) -> dict[str, nn.Parameter]:
+    """The parameters that a strategy adapts, by their names in `Measured`; an objective can have some of its own."""
+    parameters = {name: p for name, p in Measured(model, objective).named_parameters() if p.requires_grad}
     if not parameters:
         raise MedicError("the model has no parameter that requires a gradient")
     return parameters

@@ -10,7 +10,7 @@ from torch.func import functional_call
 from medic import processes
 from medic.errors import check_choice
 from medic.objectives import Risk
-from medic.strategies.base import Gradients, Objective, trainable
+from medic.strategies.base import Gradients, Measured, Objective, trainable
 from medic.tasks import Step
 
 Move = Callable[[Sequence[nn.Parameter], Gradients], None]
@@ -74,7 +74,7 @@ def first_order(
     (θ - θ̂) / α cancels in float32. The weights are left where the last but one step led, or with `to_end` the
     last; without `move` they stay.
     """
-    parameters = list(trainable(model).values())
+    parameters = list(trainable(model, objective).values())
     total: Gradients = [None] * len(parameters)
     risks = []
     for index, (step, weight) in enumerate(zip(steps, weights, strict=True)):
@@ -93,12 +93,12 @@ def second_order(
     model: nn.Module, steps: Sequence[Step], objective: Objective, weights: Sequence[float], lr: float
 ) -> tuple[Gradients, list[Risk]]:
     """Differentiate Σ_i w_i l_i(θ_i) by θ through every inner step θ_{i+1} = θ_i - lr · l_i'(θ_i)."""
-    start = trainable(model)
-    measured = _Measured(model, objective)
+    start = trainable(model, objective)
+    measured = Measured(model, objective)
     fast: dict[str, Tensor] = dict(start)
     risks: list[Risk] = []
     for index, step in enumerate(steps):
-        risk: Risk = functional_call(measured, {f"model.{name}": value for name, value in fast.items()}, (step,))
+        risk: Risk = functional_call(measured, fast, (step,))
         risks.append(risk)
         if index + 1 < len(steps):
             gradients = torch.autograd.grad(risk.total, list(fast.values()), create_graph=True, allow_unused=True)
@@ -110,18 +110,6 @@ def second_order(
     found: Gradients = list(torch.autograd.grad(total, list(start.values()), allow_unused=True))
     processes.add_up(found)
     return found, risks
-
-
-class _Measured(nn.Module):
-    """A model with its objective, so that both see the fast weights of a functional call."""
-
-    def __init__(self, model: nn.Module, objective: Objective) -> None:
-        super().__init__()
-        self.model = model
-        self.objective = objective
-
-    def forward(self, step: Step) -> Risk:
-        return self.objective(self.model, step)
 
 
 def _add(total: Gradients, gradients: Gradients, weight: float) -> Gradients:

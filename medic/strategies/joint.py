@@ -17,5 +17,5 @@ class Joint(Stateless):
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
         """Fill `p.grad` with (1/t) Σ_i l_i'(θ)."""
         gradients, risks = first_order(model, steps, objective, [1.0] * len(steps), move=None)
-        accumulate(list(trainable(model).values()), gradients, 1 / count_tasks(steps))
+        accumulate(list(trainable(model, objective).values()), gradients, 1 / count_tasks(steps))
         return summarise(steps, risks)

@@ -60,18 +60,18 @@ class MultiStep(InnerLoop):
                 risks = self._interpolate(model, steps, objective)
             else:
                 gradients, risks = self._gradients(model, steps, objective)
-                accumulate(list(trainable(model).values()), gradients, 1 / count_tasks(steps))
+                accumulate(list(trainable(model, objective).values()), gradients, 1 / count_tasks(steps))
         return summarise(steps, risks)
 
     def _gradients(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> tuple[Gradients, list[Risk]]:
         weights = self.step_weights([len(step.sizes) for step in steps])
         if self.second_order:
             return second_order(model, steps, objective, weights, self.lr)
-        with weights_restored(list(trainable(model).values())):
+        with weights_restored(list(trainable(model, objective).values())):
             return first_order(model, steps, objective, weights, sgd(self.lr))
 
     def _interpolate(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> list[Risk]:
-        parameters = list(trainable(model).values())
+        parameters = list(trainable(model, objective).values())
         move = stateful(self._inner_optimizer(parameters))
         with weights_restored(parameters) as before:
             reached, risks = first_order(model, steps, objective, [1.0] * len(steps), move, to_end=True)

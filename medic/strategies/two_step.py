@@ -53,7 +53,7 @@ class TwoStep(Stateless, InnerLoop):
         train, test = steps[: -self.meta_test], steps[-self.meta_test :]
         seen: list[Step] = []
         risks: list[Risk] = []
-        parameters = list(trainable(model).values())
+        parameters = list(trainable(model, objective).values())
         with buffers(model, self.bn_buffers, self.bn_rate):
             for pair in zip(train, itertools.cycle(test), strict=False):
                 gradients, found = self._pair(model, pair, objective)
@@ -74,7 +74,7 @@ class TwoStep(Stateless, InnerLoop):
         weights = (1.0, self.beta)
         if self.second_order:
             return second_order(model, pair, objective, weights, self.lr)
-        parameters = list(trainable(model).values())
+        parameters = list(trainable(model, objective).values())
         move = sgd(self.lr) if self.inner == "sgd" else stateful(make_optimizer(self.inner, parameters, self.lr))
         with weights_restored(parameters):
             return first_order(model, pair, objective, weights, move)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from medic import processes
 from medic.data import Images, Recipe
 from medic.models import Classifier, Preprocessing
+from medic.objectives import Objective
 from medic.strategies import Strategy
-from medic.strategies.base import Objective
 from medic.tasks import Grid, Step
 from medic.training.lowered import Lowered
 from medic.training.precision import Precision, arithmetic
@@ -111,7 +111,7 @@ class Iteration:
             update = self.strategy(self.network, steps, self.objective)
         self.part = f"the optimizer {type(self.optimizer).__name__}"
         if self.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self.network.parameters(), self.clip_norm)
+            nn.utils.clip_grad_norm_([*self.network.parameters(), *self.objective.parameters()], self.clip_norm)
         self.optimizer.step()
         self.part = f"the sampler {type(self.grid.sampler).__name__}"
         splits_classes = self.grid.classes is not None

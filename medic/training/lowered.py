@@ -36,6 +36,10 @@ class Lowered(nn.Module):
         low = _CastAll.apply(*(getattr(layer, name) for _, layer, name in self._layers))  # type: ignore[no-untyped-call]
         return self._call(low, x)  # type: ignore[no-any-return]
 
+    def classify(self, features: Tensor) -> Output:
+        """What the network's heads say of features (N, F)."""
+        return Output.of(self.network.classify(features))  # type: ignore[operator]
+
     def _with(self, weights: tuple[Tensor, ...], x: Tensor) -> Output:
         named = {name: weight for (name, _, _), weight in zip(self._layers, weights, strict=True)}
         return Output.of(functional_call(self.network, named, (x,)))

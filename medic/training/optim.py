@@ -23,17 +23,22 @@ class OptimizerSettings:
     weight_decay: float
     head_lr_scale: float
 
-    def make(self, body: list[nn.Parameter], heads: list[nn.Parameter]) -> torch.optim.Optimizer:
-        """An optimizer of two groups: the backbone, and the heads, whose rate is `head_lr_scale` times the other.
+    def make(
+        self,
+        body: list[nn.Parameter],
+        heads: list[nn.Parameter],
+        others: Sequence[tuple[list[nn.Parameter], float]] = (),
+    ) -> torch.optim.Optimizer:
+        """An optimizer of the backbone, of the heads, at `head_lr_scale` times its rate, and of others at theirs.
 
         On a GPU the rates are tensors there and a step is one kernel, so that a CUDA graph can hold it at any rate.
         """
         device = heads[0].device
         on_gpu = device.type == "cuda"
-        rates = [self.lr, self.lr * self.head_lr_scale]
+        scaled = [(body, 1.0), (heads, self.head_lr_scale), *others]
         groups: list[dict[str, Any]] = [
-            {"params": parameters, "lr": torch.tensor(rate, device=device) if on_gpu else rate}
-            for parameters, rate in zip((body, heads), rates, strict=True)
+            {"params": parameters, "lr": torch.tensor(scale * self.lr, device=device) if on_gpu else scale * self.lr}
+            for parameters, scale in scaled
         ]
         fused = True if on_gpu else None
         if self.name == "sgd":
@@ -54,6 +59,14 @@ def set_rates(optimizer: torch.optim.Optimizer, rates: Sequence[float], factor: 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """A copy of the moments and counters of an optimizer: not of its settings, which depend on the device."""
     return {"state": copy.deepcopy(optimizer.state_dict()["state"])}
+
+
+def forget(optimizer: torch.optim.Optimizer) -> None:
+    """Drop the moments and counters of an optimizer, in place: a CUDA graph may hold them."""
+    for state in optimizer.state.values():
+        for value in state.values():
+            if isinstance(value, Tensor):
+                value.zero_()
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:

@@ -12,14 +12,14 @@ from medic import processes
 from medic.data import Images, Recipe, Samples
 from medic.errors import MedicError, TrainingError
 from medic.models import Preprocessing
+from medic.objectives import Objective
 from medic.strategies import Strategy
-from medic.strategies.base import Objective
 from medic.tasks import Cells, Grid, Task
 from medic.tasks.samplers import softmax_sums
 from medic.training.capture import Capture, Captured
 from medic.training.inference import Inference
 from medic.training.iteration import Batch, Iteration, Outcome
-from medic.training.optim import RateSchedule, load_optimizer, optimizer_state, set_rates
+from medic.training.optim import RateSchedule, forget, load_optimizer, optimizer_state, set_rates
 from medic.training.precision import Precision
 
 
@@ -94,9 +94,9 @@ class Trainer:
         """Refuse what several processes cannot share."""
         if self.batch_size < processes.world():
             raise MedicError(f"batch_size {self.batch_size} cannot be split over {processes.world()} processes")
-        penalties = getattr(self.objective, "penalties", ())
-        if penalties:
-            name = getattr(penalties[0], "__name__", type(penalties[0]).__name__)
+        if self.objective.penalties:
+            penalty = self.objective.penalties[0]
+            name = getattr(penalty, "__name__", type(penalty).__name__)
             raise MedicError(f"the penalty {name} is no sum over samples: it cannot be shared by several processes")
         if self.capture == "on":
             raise MedicError("capture 'on': several processes run their iterations eagerly; use --capture auto")
@@ -111,6 +111,8 @@ class Trainer:
     def step(self) -> list[float]:
         """Start one iteration; returns the mean task risks of those that have ended since the last call."""
         batch = self._batch(self._next())
+        if self.iteration in self.objective.restarts:
+            forget(self.optimizer)
         set_rates(self.optimizer, self.rates, self.schedule.factor(self.iteration))
         outcome = self._run(batch)
         self.iteration += 1
@@ -241,12 +243,14 @@ class Trainer:
             "model": {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()},
             "optimizer": optimizer_state(self.optimizer),
             "strategy": self.strategy.state_dict(),
+            "objective": {name: tensor.detach().clone() for name, tensor in self.objective.state_dict().items()},
         }
 
     def _load_model_state(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
         load_optimizer(self.optimizer, state["optimizer"])
         self.strategy.load_state_dict(state["strategy"])
+        self.objective.load_state_dict(state["objective"])
 
     def _global_generators(self) -> list[Tensor]:
         """Torch's own generators, which dropout and the like draw from: the CPU's, and a GPU's where there is one."""

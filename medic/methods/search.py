@@ -1,0 +1,80 @@
+"""Where numbers are searched for: DomainBed's laws, for its two families of data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Rate(NamedTuple):
+    """A learning rate for each of DomainBed's two families of data."""
+
+    small: float
+    """For images of 32 pixels or fewer."""
+    large: float
+
+    def at(self, image_size: int) -> float:
+        """The rate for images of this side."""
+        return self.small if image_size <= 32 else self.large
+
+
+DOMAINBED_ADAM = Rate(small=1e-3, large=5e-5)
+"""DomainBed's rates of Adam."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Uniform between two ends, or `base` to the power of that; `whole` cuts off what is behind the point.
+
+    `name` is DomainBed's, from which its draws are seeded.
+    """
+
+    name: str
+    low: float
+    high: float
+    base: float | None = None
+    whole: bool = False
+
+    def draw(self, random: np.random.RandomState) -> float | int:
+        """One value."""
+        exponent = random.uniform(self.low, self.high)
+        value = exponent if self.base is None else self.base**exponent
+        return int(value) if self.whole else float(value)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some values, each as likely; `name` as in `Range`."""
+
+    name: str
+    values: tuple[float, ...]
+
+    def draw(self, random: np.random.RandomState) -> float:
+        """One value."""
+        return float(random.choice(self.values))
+
+
+Law = Range | Choice
+"""What a number is drawn from."""
+
+
+def uniform(name: str, low: float, high: float, whole: bool = False) -> Range:
+    """Between two ends."""
+    return Range(name, low, high, whole=whole)
+
+
+def log10(name: str, low: float, high: float, whole: bool = False) -> Range:
+    """Ten to the power of what lies between two ends."""
+    return Range(name, low, high, 10.0, whole)
+
+
+SHARED: Mapping[str, Mapping[str, Law]] = {
+    "small": {"lr": log10("lr", -4.5, -2.5), "batch_size": Range("batch_size", 3, 9, 2.0, whole=True)},
+    "large": {
+        "lr": log10("lr", -5, -3.5),
+        "weight_decay": log10("weight_decay", -6, -2),
+        "batch_size": Range("batch_size", 3, 5.5, 2.0, whole=True),
+    },
+}
+"""The ranges that all share, for images of up to 32 pixels and for larger ones; on DomainNet the batch ends at 2⁵."""

@@ -1,0 +1,96 @@
+"""ALOFT: noise on the amplitudes of low frequencies inside a GFNet (Guo et al. 2023)."""
+
+from math import sqrt
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from medic.errors import MedicError, check_choice
+from medic.models.gfnet import GlobalFilter
+
+Variant = Literal["e", "s"]
+EPSILON = 1e-6
+"""Added to every variance before its root is taken."""
+
+
+class Aloft(nn.Module):
+    """Perturb the amplitudes of a batch's low frequencies by noise as large as their spread over the batch.
+
+    Variant `e` draws noise for every element, `s` for the mean and the deviation over the low frequencies of every
+    sample and channel. `factor` scales the noise, `p` is the probability that a call perturbs at all, and `share` the
+    part of the spectrum that counts as low. Phases stay; an amplitude may become negative, which turns its phase.
+    """
+
+    def __init__(self, variant: Variant, factor: float = 1.0, p: float = 0.5, share: float = 0.5) -> None:
+        super().__init__()
+        check_choice("variant of ALOFT", variant, get_args(Variant))
+        for name, value in (("p", p), ("share", share)):
+            if not 0 <= value <= 1:
+                raise MedicError(f"{name} of ALOFT is between 0 and 1, not {value}")
+        self.variant, self.factor, self.p, self.share = variant, factor, p, share
+
+    def forward(self, spectrum: Tensor) -> Tensor:
+        """Perturb a complex half spectrum (B, h, w, C) of `rfft2`; a batch of one has no spread and stays."""
+        batch, height, width, _ = spectrum.shape
+        rows, columns = low_frequencies(height, width, self.share)
+        # A deviation over the low frequencies needs two of them, which a grid of 2x2 has not.
+        if batch < 2 or len(rows) * len(columns) < (1 if self.variant == "e" else 2):
+            return spectrum
+        shift = height // 2 - rows.start
+        low = spectrum[:, :, : len(columns)].roll(shift, dims=1)[:, : len(rows)]
+        amplitude, phase = _polar(low)
+        drawn = torch.rand((), device=spectrum.device) < self.p
+        noise = self._by_element(amplitude) if self.variant == "e" else self._by_statistics(amplitude)
+        change = torch.where(drawn, self.factor * noise * phase, 0)
+        change = functional.pad(change, (0, 0, 0, width - len(columns), 0, height - len(rows)))
+        return spectrum + change.roll(-shift, dims=1)
+
+    @staticmethod
+    def _by_element(amplitude: Tensor) -> Tensor:
+        """What to add to amplitudes (B, rows, columns, C): as much as their deviation over the batch."""
+        return torch.randn_like(amplitude) * _deviation(amplitude, 0)
+
+    @staticmethod
+    def _by_statistics(amplitude: Tensor) -> Tensor:
+        """What to add to amplitudes (B, rows, columns, C) so that mean and deviation of a sample's move."""
+        mean, deviation = amplitude.mean((1, 2), keepdim=True), _deviation(amplitude, (1, 2))
+        to_mean = torch.randn_like(mean) * _deviation(mean, 0)
+        to_deviation = torch.randn_like(deviation) * _deviation(deviation, 0)
+        return to_mean + to_deviation * (amplitude - mean) / deviation
+
+
+def low_frequencies(height: int, width: int, share: float) -> tuple[range, range]:
+    """The rows and columns of a half spectrum that are low frequencies; rows in the order of `fftshift`."""
+    rows, columns = int(height * sqrt(share)), int(width * sqrt(share))
+    start = height // 2 - rows // 2
+    return range(start, start + rows), range(columns)
+
+
+def _deviation(values: Tensor, dims: int | tuple[int, ...]) -> Tensor:
+    """The deviation over some dimensions, which are kept, and never 0."""
+    return (values.var(dims, correction=1, keepdim=True) + EPSILON).sqrt()
+
+
+def _polar(z: Tensor) -> tuple[Tensor, Tensor]:
+    """The amplitude of complex numbers, and their phase as complex numbers of amplitude 1.
+
+    The phase of a number below rounding error is noise, and its gradient without bounds: there the amplitude is 0 and
+    the phase 1, and neither has a gradient.
+    """
+    known = z.detach().abs() > torch.finfo(z.dtype).eps
+    z = torch.where(known, z, 1)
+    amplitude = z.abs()
+    return torch.where(known, amplitude, 0), z / amplitude
+
+
+def insert_aloft(module: nn.Module, variant: Variant, **numbers: float) -> None:
+    """Perturb the spectrum in every global filter inside a module, in training; `numbers` are those of `Aloft`."""
+    filters = [part for part in module.modules() if isinstance(part, GlobalFilter)]
+    if not filters:
+        name = type(module).__name__
+        raise MedicError(f"ALOFT perturbs global filters, and {name} has none: use the backbone gfnet_h_ti")
+    aloft = Aloft(variant, **numbers)
+    for part in filters:
+        part.perturb = aloft

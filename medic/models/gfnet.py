@@ -1,0 +1,196 @@
+"""GFNet: a hierarchical network that mixes positions by learned filters in the frequency domain (Rao et al. 2021)."""
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from math import isqrt
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from medic.errors import MedicError
+
+PATCH = 4
+"""Pixels a side that make one position of the first stage; every later stage halves the grid."""
+
+
+class GFNet(nn.Module):
+    """Stages of blocks over grids of positions; the defaults are those of GFNet-H-Ti, of 14,572,096 parameters.
+
+    Takes (B, 3, image_size, image_size), gives the average over the positions of the last grid, (B, dims[-1]). The
+    state dict has the names of the official one, which has a `head` besides.
+    """
+
+    def __init__(
+        self,
+        dims: Sequence[int] = (64, 128, 256, 512),
+        depths: Sequence[int] = (3, 3, 10, 3),
+        layer_scale: float = 1e-3,
+        drop_path: float = 0.1,
+        image_size: int = 224,
+    ) -> None:
+        """Make a network of `depths` blocks of `dims` channels in its stages.
+
+        `layer_scale` is where the scales of the blocks' changes start, and `drop_path` the rate at which the last
+        block is skipped in training; it grows linearly from 0 for the first.
+        """
+        super().__init__()
+        step = PATCH * 2 ** (len(dims) - 1)
+        if image_size < step or image_size % step:
+            raise MedicError(f"this GFNet takes images of a multiple of {step} pixels a side, not {image_size}")
+        self.image_size, self.num_features = image_size, dims[-1]
+        grid = image_size // PATCH
+        self.pos_embed = nn.Parameter(torch.empty(1, grid * grid, dims[0]))
+        nn.init.trunc_normal_(self.pos_embed, std=0.02)
+        self.patch_embed = nn.ModuleList(
+            _Patches(before, dim, PATCH if stage == 0 else 2)
+            for stage, (before, dim) in enumerate(zip((3, *dims[:-1]), dims, strict=True))
+        )
+        rates = iter([drop_path * block / max(1, sum(depths) - 1) for block in range(sum(depths))])
+        self.blocks = nn.ModuleList(
+            nn.ModuleList(_Block(dim, grid // 2**stage, layer_scale, next(rates)) for _ in range(depth))
+            for stage, (dim, depth) in enumerate(zip(dims, depths, strict=True))
+        )
+        self.norm = nn.LayerNorm(dims[-1], eps=1e-6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map images (B, 3, image_size, image_size) to features (B, dims[-1])."""
+        if x.shape[-2:] != (self.image_size, self.image_size):
+            size = self.image_size
+            raise ValueError(f"this GFNet takes images of {size}x{size} pixels, not {x.shape[-2]}x{x.shape[-1]}")
+        x = x.permute(0, 2, 3, 1)
+        for stage, (patches, blocks) in enumerate(zip(self.patch_embed, self.blocks, strict=True)):
+            x = patches(x)
+            if stage == 0:
+                x = x + self.pos_embed.view(1, *x.shape[1:])
+            for block in blocks:  # type: ignore[attr-defined]
+                x = block(x)
+        normed: Tensor = self.norm(x)
+        return normed.mean(dim=(1, 2))
+
+
+def gfnet_h_ti(image_size: int = 224) -> GFNet:
+    """GFNet-H-Ti for images of some size in pixels: features (B, 512)."""
+    return GFNet(image_size=image_size)
+
+
+class GlobalFilter(nn.Module):
+    """A product with a learned filter in the frequency domain: a circular convolution over the whole grid.
+
+    Takes and gives (B, h, h, C). `perturb`, if it is set, changes the complex spectrum (B, h, h // 2 + 1, C) before
+    the product, in training only.
+    """
+
+    perturb: Callable[[Tensor], Tensor] | None
+
+    def __init__(self, dim: int, side: int) -> None:
+        """Make a filter of `dim` channels for grids of `side` positions a side."""
+        super().__init__()
+        self.complex_weight = nn.Parameter(0.02 * torch.randn(side, side // 2 + 1, dim, 2))  # real, imaginary
+        self.perturb = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Filter (B, h, h, C); the result is float32, also under autocast, or float64 for float64."""
+        with torch.autocast(x.device.type, enabled=False):  # there is no transform in bf16, and phases need all digits
+            x = x if x.dtype == torch.float64 else x.float()
+            spectrum = torch.fft.rfft2(x, dim=(1, 2), norm="ortho")
+            if self.perturb is not None and self.training:
+                spectrum = self.perturb(spectrum)
+            spectrum = spectrum * torch.view_as_complex(self.complex_weight)
+            filtered: Tensor = torch.fft.irfft2(spectrum, s=x.shape[1:3], dim=(1, 2), norm="ortho")
+            return filtered
+
+
+class DropPath(nn.Module):
+    """Set whole samples of a batch to 0 at some rate in training, and scale up the others to keep the mean."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        if not 0 <= rate < 1:
+            raise MedicError(f"a drop path rate is at least 0 and less than 1, not {rate}")
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop samples of (B, …)."""
+        if not self.training or self.rate == 0:
+            return x
+        kept = x.new_empty(len(x), *(1,) * (x.ndim - 1)).bernoulli_(1 - self.rate)
+        return x * (kept / (1 - self.rate))
+
+
+class _Patches(nn.Module):
+    """Squares of (B, h, h, C) as the positions of a coarser grid, by a convolution that does not overlap."""
+
+    def __init__(self, before: int, dim: int, side: int) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(before, dim, kernel_size=side, stride=side)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.proj(x.permute(0, 3, 1, 2))
+        return y.permute(0, 2, 3, 1)
+
+
+class _Block(nn.Module):
+    """A filter over positions and an MLP over channels, in one residual; takes and gives (B, h, h, C)."""
+
+    def __init__(self, dim: int, side: int, layer_scale: float, drop_path: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim, eps=1e-6)
+        self.filter = GlobalFilter(dim, side)
+        self.norm2 = nn.LayerNorm(dim, eps=1e-6)
+        self.mlp = nn.Sequential(
+            OrderedDict(fc1=_linear(dim, 4 * dim), activation=nn.GELU(), fc2=_linear(4 * dim, dim))
+        )
+        self.gamma = nn.Parameter(torch.full((dim,), layer_scale))
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        change = self.gamma * self.mlp(self.norm2(self.filter(self.norm1(x))))
+        return x + self.drop_path(change)  # type: ignore[no-any-return]
+
+
+def _linear(before: int, after: int) -> nn.Linear:
+    layer = nn.Linear(before, after)
+    nn.init.trunc_normal_(layer.weight, std=0.02)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def load_official(state: Mapping[str, Any], image_size: int) -> dict[str, Tensor]:
+    """The state dict of a `GFNet` from what an official file holds: without its head, resized for images of some size.
+
+    `state` is the state dict, or a dict whose key `model` holds it.
+    """
+    state = state.get("model", state)
+    if "pos_embed" not in state:
+        raise MedicError("weights lack 'pos_embed': they are not of a GFNet")
+    converted = {key: tensor for key, tensor in state.items() if not key.startswith("head.")}
+    converted["pos_embed"] = _resized_positions(state["pos_embed"], image_size // PATCH)
+    for key, tensor in converted.items():
+        if match := re.fullmatch(r"blocks\.(\d+)\.\d+\.filter\.complex_weight", key):
+            converted[key] = _resized_filter(tensor, image_size // PATCH // 2 ** int(match[1]))
+    return converted
+
+
+def _resized_positions(positions: Tensor, side: int) -> Tensor:
+    """Embeddings of positions (1, n², C) on a grid of another size, (1, side², C)."""
+    count = positions.shape[1]
+    before = isqrt(count)
+    if before * before != count:
+        raise MedicError(f"weights have {count} positions, which are no square grid: they are not of a GFNet")
+    if before == side:
+        return positions
+    grid = positions.unflatten(1, (before, before)).permute(0, 3, 1, 2)
+    return functional.interpolate(grid, (side, side), mode="bicubic").flatten(2).transpose(1, 2)
+
+
+def _resized_filter(weight: Tensor, side: int) -> Tensor:
+    """A filter (h, h // 2 + 1, C, 2) for a grid of another size, (side, side // 2 + 1, C, 2)."""
+    if weight.shape[0] == side:
+        return weight
+    maps = weight.flatten(2).permute(2, 0, 1)[None]
+    # The corners are aligned: frequency 0 stays frequency 0.
+    maps = functional.interpolate(maps, (side, side // 2 + 1), mode="bicubic", align_corners=True)
+    return maps[0].permute(1, 2, 0).reshape(side, side // 2 + 1, *weight.shape[2:]).contiguous()

@@ -1,0 +1,32 @@
+"""Equal output activation: one-vs-all classifiers that say yes as readily as no."""
+
+from torch import Tensor
+from torch.nn import functional
+
+from medic.errors import MedicError
+from medic.objectives.objective import Penalty
+from medic.outputs import Output
+from medic.tasks import Step
+
+
+class Balance(Penalty):
+    """λ mean_c (mean_{y=c} q_c + mean_{y≠c} q_c - 1)² over the classes c with samples on both sides.
+
+    Our reading of option (iii) of the paper's ablation, which gives no formula: the balance that its discussion asks
+    for, squared.
+    """
+
+    def __init__(self, weight: float = 1.0) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
+        """The imbalance of the one-vs-all outputs on a step."""
+        if output.ova is None:
+            raise MedicError("the penalty 'balance' needs a one-vs-all head: train with --objective ce+ova")
+        q = (output.ova[:, 1] - output.ova[:, 0]).sigmoid()
+        own = functional.one_hot(step.y, q.shape[1]).to(q)
+        positives, negatives = own.sum(0), (1 - own).sum(0)
+        balance = (q * own).sum(0) / positives.clamp(min=1) + (q * (1 - own)).sum(0) / negatives.clamp(min=1) - 1
+        both = ((positives > 0) & (negatives > 0)).to(q)
+        return self.weight * (balance.square() * both).sum() / both.sum().clamp(min=1)

@@ -1,0 +1,34 @@
+"""GroupDRO (Sagawa et al. 2020): domains that are met with more loss weigh more."""
+
+import torch
+from torch import Tensor
+
+from medic.objectives.objective import Penalty
+from medic.outputs import Output
+from medic.tasks import Step
+
+
+class GroupDro(Penalty):
+    """Σ_d q_d L_d in place of the mean risk, where q_d ← q_d exp(η L_d), normalised, at every step."""
+
+    ordered = True
+    shares: Tensor | None
+
+    def __init__(self, eta: float = 1e-2) -> None:
+        super().__init__()
+        self.eta = eta
+        self.register_buffer("shares", None)
+
+    def prepare(self, tasks: int, classes: int, features: int) -> None:
+        """Start with equal shares, one a task."""
+        self.shares = torch.full((tasks,), 1 / tasks)
+
+    def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
+        """What the weighted risk has more than the mean one; `tasks` (m,) must come in the same order every time."""
+        if self.shares is None:
+            self.prepare(len(tasks), 0, 0)
+        assert self.shares is not None
+        # Not as a product of exponentials: with a large loss it would overflow.
+        shares = (self.shares.to(tasks).log() + self.eta * tasks.detach()).softmax(0)
+        self.shares.copy_(shares)
+        return ((shares - 1 / len(tasks)) * tasks).sum()

@@ -1,0 +1,131 @@
+"""Penalties on the gradients of the close-set head: Fishr, HGP, Hutchinson.
+
+The head is linear, so that with z̃ = (z, 1), p = softmax and e = p - onehot(y) the gradient of a sample's
+cross-entropy by weights and bias together is e z̃ᵀ (C, F + 1), and no sample's own has to be made.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from medic.objectives.objective import Penalty, split_features
+from medic.outputs import Output
+from medic.tasks import Step
+
+
+def _samples(output: Output, step: Step) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """For every task p (N, C), e (N, C) and z̃ (N, F + 1)."""
+    p = output.logits.softmax(1)
+    e = p - functional.one_hot(step.y, p.shape[1])
+    extended = [functional.pad(z, (0, 1), value=1.0) for z in split_features(output, step)]
+    return list(zip(p.split(step.sizes), e.split(step.sizes), extended, strict=True))
+
+
+class Fishr(Penalty):
+    """Fishr (Rame et al. 2022): λ times the spread, over domains, of the variance of the head's gradients.
+
+    The variances are averaged over iterations, E ← γ E + (1 - γ) v, and used as E / (1 - γ), without correction for
+    the start. The penalty counts from iteration `anneal` on.
+    """
+
+    ordered = True
+    updates: Tensor
+    variances: Tensor | None
+
+    def __init__(self, weight: float = 1000.0, anneal: int = 1500, ema: float = 0.95) -> None:
+        super().__init__()
+        self.weight, self.anneal, self.ema = weight, anneal, ema
+        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("variances", None)
+
+    @property
+    def restart(self) -> int | None:
+        """When the penalty begins to count."""
+        return self.anneal or None
+
+    def prepare(self, tasks: int, classes: int, features: int) -> None:
+        """Averages of 0, for every task."""
+        self.variances = torch.zeros(tasks, classes, features + 1)
+
+    def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
+        """Compare the tasks, which must come in the same order every time."""
+        found = [self._variance(e, z) for _, e, z in _samples(output, step)]
+        if self.variances is None:
+            self.prepare(len(found), found[0].shape[0], found[0].shape[1] - 1)
+        assert self.variances is not None
+        average = self.ema * self.variances.to(tasks) + (1 - self.ema) * torch.stack(found)
+        self.variances.copy_(average.detach())
+        weight = torch.where(self.updates >= self.anneal, self.weight, 0.0)
+        self.updates += 1
+        return weight * (average / (1 - self.ema)).var(0, correction=0).mean()
+
+    @staticmethod
+    def _variance(e: Tensor, z: Tensor) -> Tensor:
+        """mean_n (g_n - mean g)² (C, F + 1) of g_n = e_n z_nᵀ."""
+        return (e.square().T @ z.square() - (e.T @ z).square() / len(z)) / len(z)
+
+
+class _HessianAlignment(Penalty):
+    """α mean_d ‖h_d - h̄‖² + β mean_d ‖g_d - ḡ‖²: the head's gradients g, and something of its Hessian, h.
+
+    ḡ and h̄ are those of the mean risk, and constants.
+    """
+
+    def __init__(self, alpha: float, beta: float) -> None:
+        super().__init__()
+        self.alpha, self.beta = alpha, beta
+
+    def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
+        """Compare every task with the mean of all."""
+        samples = _samples(output, step)
+        gradients = [e.T @ z / len(z) for _, e, z in samples]
+        mean = torch.stack(gradients).mean(0)
+        found = [self.curvature([sample], gradient) for sample, gradient in zip(samples, gradients, strict=True)]
+        curvature = self.curvature(samples, mean).detach()
+        return (
+            self.alpha * torch.stack([(h - curvature).square().sum() for h in found]).mean()
+            + self.beta * torch.stack([(g - mean.detach()).square().sum() for g in gradients]).mean()
+        )
+
+    def curvature(self, samples: list[tuple[Tensor, Tensor, Tensor]], gradient: Tensor) -> Tensor:
+        """What is compared of the Hessian of the mean risk of some tasks, (C, F + 1), given its gradient."""
+        raise NotImplementedError
+
+
+class Hgp(_HessianAlignment):
+    """HGP (Hemati et al. 2023): h is the Hessian times the gradient."""
+
+    def __init__(self, alpha: float = 1e-4, beta: float = 5e-3) -> None:
+        super().__init__(alpha, beta)
+
+    def curvature(self, samples: list[tuple[Tensor, Tensor, Tensor]], gradient: Tensor) -> Tensor:
+        """H g = mean_n r_n z̃_nᵀ, with a_n = g z̃_n and r_n = p_n ∘ a_n - p_n (p_n · a_n)."""
+        return torch.stack([_hessian_product(p, z, gradient) for p, _, z in samples]).mean(0)
+
+
+def _hessian_product(p: Tensor, z: Tensor, direction: Tensor) -> Tensor:
+    along = z @ direction.T
+    return (p * along - p * (p * along).sum(1, keepdim=True)).T @ z / len(z)
+
+
+class Hutchinson(_HessianAlignment):
+    """Hutchinson (Hemati et al. 2023): h is the diagonal of the Hessian, exactly, or estimated by random signs.
+
+    With `probes` R > 0 it is mean_r ξ_r ∘ H ξ_r with ξ of ±1, whose error has the variance Σ_{j≠i} H_ij² / R; the
+    authors use 300. With 0 it is exact, which a linear head allows: mean_n p (1 - p) z̃².
+    """
+
+    def __init__(self, alpha: float = 1e-3, beta: float = 5e-3, probes: int = 0) -> None:
+        super().__init__(alpha, beta)
+        self.probes = probes
+
+    def curvature(self, samples: list[tuple[Tensor, Tensor, Tensor]], gradient: Tensor) -> Tensor:
+        """The diagonal (C, F + 1)."""
+        if not self.probes:
+            return torch.stack([(p * (1 - p)).T @ z.square() / len(z) for p, _, z in samples]).mean(0)
+        total = torch.zeros_like(gradient)
+        for _ in range(self.probes):
+            signs = 1 - 2 * torch.randint_like(gradient, 2)
+            products = torch.stack([_hessian_product(p, z, signs) for p, _, z in samples])
+            total = total + signs * products.mean(0)
+        return total / self.probes

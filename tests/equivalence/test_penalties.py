@@ -1,0 +1,291 @@
+"""Penalties, reweighting and masks against the closed forms of their papers."""
+
+import pytest
+import torch
+from torch import nn
+
+from medic.errors import MedicError
+from medic.objectives import Balance, Coral, Fishr, GroupDro, Hgp, Hutchinson, Rsc, VRex, ce, objective
+from medic.objectives.rsc import percentile
+from medic.outputs import Output
+from medic.strategies import AndMask, Joint, SandMask
+from medic.tasks import Step
+
+
+@pytest.fixture(autouse=True)
+def double():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def step(sizes, y=None, x=None):
+    count = sum(sizes)
+    y = torch.zeros(count, dtype=torch.int64) if y is None else torch.tensor(y)
+    return Step(torch.zeros(count, 1) if x is None else x, y, tuple(sizes))
+
+
+def coefficients(penalty, risks):
+    """The mean risk with its penalty, and its derivatives by the task risks."""
+    tasks = torch.tensor(risks, requires_grad=True)
+    total = tasks.mean() + penalty(tasks, Output(torch.zeros(len(risks), 1)), step([1] * len(risks)))
+    return total.item(), torch.autograd.grad(total, tasks)[0].tolist()
+
+
+def test_vrex():
+    total, weights = coefficients(VRex(10.0, anneal=0), [1.0, 2.0, 3.0])
+    assert total == pytest.approx(8.666667, abs=5e-7)
+    assert weights == pytest.approx([-6.333333, 0.333333, 7.0], abs=5e-7)
+
+
+def test_vrex_counts_once_until_annealed():
+    penalty = VRex(10.0, anneal=2)
+    totals = [coefficients(penalty, [1.0, 3.0])[0] for _ in range(4)]
+    assert totals == pytest.approx([3.0, 3.0, 12.0, 12.0])
+    assert penalty.restart == 2
+
+
+def test_groupdro():
+    penalty = GroupDro(eta=0.1)
+    total, weights = coefficients(penalty, [1.0, 2.0])
+    assert weights == pytest.approx([0.475021, 0.524979], abs=5e-7)
+    assert total == pytest.approx(1.524979, abs=5e-7)
+    assert coefficients(penalty, [1.0, 2.0])[1][1] > weights[1]  # it remembers
+
+
+def test_groupdro_with_a_huge_loss():
+    assert coefficients(GroupDro(eta=1.0), [1.0, 5000.0])[1] == pytest.approx([0.0, 1.0])
+
+
+def test_coral():
+    features = torch.tensor([[0.0, 0.0], [2.0, 2.0], [1.0, 0.0], [1.0, 2.0]])
+    output = Output(torch.zeros(4, 2), features=features)
+    assert Coral()(torch.zeros(2), output, step([2, 2])).item() == pytest.approx(3.0)
+    assert Coral(2.0)(torch.zeros(2), output, step([2, 2])).item() == pytest.approx(6.0)
+    assert Coral()(torch.zeros(1), output, step([4])).item() == 0
+
+
+def test_coral_of_three_is_the_mean_over_pairs():
+    features = torch.tensor([[0.0], [2.0], [1.0], [3.0], [0.0], [4.0]])  # means 1, 2, 2 and variances 2, 2, 8
+    output = Output(torch.zeros(6, 2), features=features)
+    assert Coral()(torch.zeros(3), output, step([2, 2, 2])).item() == pytest.approx((1 + 0 + 1 + 36 + 36) / 3)
+
+
+def test_coral_needs_two_samples():
+    with pytest.raises(MedicError, match="two samples of every task"):
+        Coral()(torch.zeros(2), Output(torch.zeros(2, 2), features=torch.zeros(2, 1)), step([1, 1]))
+
+
+ZERO_HEAD = Output(torch.zeros(4, 2), features=torch.tensor([[1.0], [3.0], [1.0], [1.0]]))
+
+
+def test_fishr():
+    penalty = Fishr(weight=1.0, anneal=0, ema=0.95)
+    two = step([2, 2], [0, 0, 0, 1])
+    assert penalty(torch.zeros(2), ZERO_HEAD, two).item() == pytest.approx(0.0078125)
+    variances = penalty.variances / 0.05  # (class, feature and bias)
+    assert variances[0].tolist() == [pytest.approx([0.25, 0.0])] * 2
+    assert variances[1].tolist() == [pytest.approx([0.25, 0.25])] * 2
+    assert penalty(torch.zeros(2), ZERO_HEAD, two).item() == pytest.approx(0.0297070, abs=5e-8)
+
+
+def test_fishr_keeps_averages_before_it_counts():
+    early, always = Fishr(2.0, anneal=1, ema=0.9), Fishr(2.0, anneal=0, ema=0.9)
+    two = step([2, 2], [0, 0, 0, 1])
+    first, second = (early(torch.zeros(2), ZERO_HEAD, two).item() for _ in range(2))
+    always(torch.zeros(2), ZERO_HEAD, two)
+    assert first == 0
+    assert second == always(torch.zeros(2), ZERO_HEAD, two).item()
+    assert (early.restart, always.restart) == (1, None)
+
+
+def test_fishr_variance_is_that_of_single_gradients():
+    """Of a head with weights, by autograd, sample by sample."""
+    torch.manual_seed(0)
+    head, features, y = nn.Linear(3, 4), torch.randn(5, 3), torch.tensor([0, 1, 2, 3, 1])
+    single = []
+    for z, label in zip(features, y, strict=True):
+        loss = nn.functional.cross_entropy(head(z)[None], label[None])
+        weight, bias = torch.autograd.grad(loss, [head.weight, head.bias])
+        single.append(torch.cat([weight, bias[:, None]], dim=1))
+    penalty = Fishr(ema=0.0)
+    penalty(torch.zeros(1), Output(head(features), features=features), step([5], y.tolist()))
+    assert torch.allclose(penalty.variances[0], torch.stack(single).var(0, correction=0), atol=1e-14)
+
+
+def aligned(penalty):
+    return penalty(torch.zeros(2), ZERO_HEAD, step([2, 2], [0, 0, 0, 0])).item()
+
+
+def test_hgp():
+    assert aligned(Hgp(alpha=1.0, beta=0.0)) == pytest.approx(3.5390625)
+    assert aligned(Hgp(alpha=0.0, beta=1.0)) == pytest.approx(0.125)
+
+
+def test_hutchinson_exact():
+    assert aligned(Hutchinson(alpha=1.0, beta=0.0)) == pytest.approx(0.5)
+    assert aligned(Hutchinson(alpha=0.0, beta=1.0)) == pytest.approx(0.125)
+
+
+def test_hutchinson_probes_estimate_the_diagonal():
+    """The first task of the specification: diagonal (1.25, 0.25), and variances 2.0625 and 0.5625 of a probe."""
+    torch.manual_seed(0)
+    sample = (torch.full((2, 2), 0.5), None, torch.tensor([[1.0, 1.0], [3.0, 1.0]]))
+    probes = torch.stack([Hutchinson(probes=1).curvature([sample], torch.zeros(2, 2)) for _ in range(20_000)])
+    assert probes.mean(0).tolist() == [pytest.approx([1.25, 0.25], abs=0.05)] * 2
+    assert probes.var(0).tolist() == [pytest.approx([2.0625, 0.5625], rel=0.05)] * 2
+
+
+class Head(nn.Module):
+    """A linear head on inputs that are features already."""
+
+    def __init__(self, features, classes):
+        super().__init__()
+        self.linear = nn.Linear(features, classes)
+
+    def forward(self, x):
+        return self.classify(x)
+
+    def classify(self, features):
+        return Output(self.linear(features), features=features)
+
+
+@pytest.mark.parametrize("penalty", [Hgp(1.0, 0.0), Hutchinson(1.0, 0.0)])
+def test_hessian_penalties_against_autograd(penalty):
+    """The Hessian of the mean loss of every task by its own weights, in full."""
+    torch.manual_seed(0)
+    model, x, y = Head(2, 3), torch.randn(6, 2), torch.tensor([0, 1, 2, 0, 1, 1])
+    weights = torch.cat([model.linear.weight, model.linear.bias[:, None]], dim=1).detach()
+    extended = torch.cat([x, torch.ones(6, 1)], dim=1)
+
+    def loss(flat, part):
+        return nn.functional.cross_entropy(extended[part] @ flat.view(3, 3).T, y[part])
+
+    def curvature(parts):
+        def mean(flat):
+            return torch.stack([loss(flat, part) for part in parts]).mean()
+
+        flat = weights.reshape(-1)
+        hessian = torch.autograd.functional.hessian(mean, flat)
+        gradient = torch.autograd.functional.jacobian(mean, flat)
+        return hessian @ gradient if isinstance(penalty, Hgp) else hessian.diagonal()
+
+    tasks = [slice(0, 3), slice(3, 6)]
+    expected = torch.stack([(curvature([t]) - curvature(tasks)).square().sum() for t in tasks]).mean()
+    found = penalty(torch.zeros(2), model(x), step([3, 3], y.tolist(), x))
+    assert found.item() == pytest.approx(expected.item(), rel=1e-10)
+
+
+def test_balance():
+    odds = torch.tensor([0.7, 0.2]).logit()
+    output = Output(torch.zeros(2, 1), torch.stack([torch.zeros(2, 1), odds[:, None]], dim=1))
+    output = Output(torch.zeros(2, 2), torch.cat([output.ova, -output.ova], dim=2))  # the other class mirrors it
+    assert Balance()(torch.zeros(1), output, step([2], [0, 1])).item() == pytest.approx(0.01)
+    assert Balance(3.0)(torch.zeros(1), output, step([2], [0, 1])).item() == pytest.approx(0.03)
+
+
+def test_balance_leaves_out_classes_on_one_side():
+    torch.manual_seed(0)
+    ova = torch.randn(3, 2, 2)
+    assert Balance()(torch.zeros(1), Output(torch.zeros(3, 2), ova), step([3], [1, 1, 1])).item() == 0
+
+
+def test_balance_needs_a_binary_head():
+    with pytest.raises(MedicError, match="one-vs-all head"):
+        Balance()(torch.zeros(1), Output(torch.zeros(1, 2)), step([1]))
+
+
+def test_percentile():
+    values = torch.tensor([[0.3, 0.1, 0.2], [0.0, 1.0, 5.0]])
+    assert percentile(values, 2 / 3).squeeze(1).tolist() == pytest.approx([0.2333333, 2.3333333], abs=5e-8)
+    assert torch.equal(percentile(values, 0.37), values.quantile(0.37, dim=1, keepdim=True))
+    assert percentile(values, 1.0).squeeze(1).tolist() == [0.3, 5.0]
+
+
+def test_rsc():
+    """Samples that lose [0.3, 0.1, 0.2] of their confidence: the first is muted, and of it the first feature."""
+    model = Head(3, 2)
+    with torch.no_grad():
+        model.linear.weight.copy_(torch.tensor([[0.3, 0.1, 0.2], [0.0, 0.0, 0.0]]))
+        model.linear.bias.zero_()
+    x = torch.tensor([[9.0, 1.0, 1.0], [1.0, 1.0, 1.0], [2.0, 1.0, 1.0]])
+    output = Rsc()(model, model(x), step([3], [0, 0, 0], x))
+    assert output.features.tolist() == [[0.0, 1.0, 1.0], [1.0, 1.0, 1.0], [2.0, 1.0, 1.0]]
+    assert output.logits[0, 0].item() == pytest.approx(0.3)
+
+
+def test_rsc_trains_what_is_left():
+    torch.manual_seed(0)
+    model, x = Head(3, 2), torch.randn(4, 3)
+    Joint()(model, [step([4], [0, 1, 0, 1], x)], objective(ce, change=Rsc()))
+    muted = Rsc()(model, model(x), step([4], [0, 1, 0, 1], x)).features
+    reference = nn.functional.cross_entropy(model.linear(muted), torch.tensor([0, 1, 0, 1]))
+    assert torch.allclose(model.linear.weight.grad, torch.autograd.grad(reference, model.linear.weight)[0])
+
+
+def test_rsc_needs_heads():
+    with pytest.raises(MedicError, match="classify"):
+        Rsc()(nn.Linear(1, 2), Output(torch.zeros(1, 2), features=torch.zeros(1, 1)), step([1]))
+
+
+class Vector(nn.Module):
+    """A model that is its weights; the loss of sample i is their product with x_i."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(size))
+
+    def forward(self, x):
+        return Output((x @ self.weight)[:, None])
+
+
+def masked(strategy, *gradients):
+    """What a strategy makes of tasks with these gradients."""
+    model = Vector(len(gradients[0]))
+    steps = [Step(torch.tensor([g]), torch.zeros(1, dtype=torch.int64), (1,)) for g in gradients]
+    strategy(model, steps, objective(lambda output, y: output.logits[:, 0]))
+    return model.weight.grad.tolist()
+
+
+def test_and_mask():
+    found = masked(AndMask(1.0), [1.0, -2.0, 3.0, 0.5], [2.0, 1.0, 1.0, 0.5])
+    assert found == pytest.approx([2.0, 0.0, 2.6666667, 0.6666667], abs=5e-8)
+
+
+def test_and_mask_of_three_agrees_despite_rounding():
+    assert masked(AndMask(1.0), [1.0, 1.0], [2.0, -1.0], [3.0, 1.0]) == pytest.approx([4.0, 0.0])
+    assert masked(AndMask(0.0), [1.0, 1.0], [2.0, -1.0], [3.0, 1.0]) == pytest.approx([2.0, 1 / 3])
+
+
+def test_and_mask_that_masks_all_gives_zero():
+    assert masked(AndMask(1.0), [1.0], [-1.0]) == [0.0]
+
+
+def test_and_mask_splits_steps_into_tasks():
+    model, one = Vector(2), Vector(2)
+    x, y, loss = torch.tensor([[1.0, 1.0], [2.0, -1.0]]), torch.zeros(2, dtype=torch.int64), lambda o, y: o.logits[:, 0]
+    AndMask()(model, [Step(x, y, (1, 1))], objective(loss))
+    AndMask()(one, [Step(x[:1], y[:1], (1,)), Step(x[1:], y[1:], (1,))], objective(loss))
+    assert torch.equal(model.weight.grad, one.weight.grad)
+
+
+def test_sand_mask():
+    found = masked(SandMask(tau=0.5, k=1.0), [1.0, -2.0, 2.0], [3.0, 1.0, 2.0])
+    assert found == pytest.approx([1.1804080, 0.0, 4.8195920], abs=5e-8)
+
+
+def test_sand_mask_of_one_task_is_its_gradient():
+    assert masked(SandMask(), [1.0, -2.0]) == pytest.approx([1.0, -2.0])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: AndMask(1.5), "tau is 1.5"),
+        (lambda: SandMask(tau=1.0), "mask everything"),
+        (lambda: SandMask(k=0.0), "k is 0.0"),
+    ],
+)
+def test_masks_refuse_numbers(make, message):
+    with pytest.raises(MedicError, match=message):
+        make()

@@ -1,0 +1,102 @@
+"""A method's own numbers, and where they are searched for."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+from medic.errors import MedicError
+from medic.experiments.config import RunConfig
+from medic.experiments.resolve import resolve
+from medic.methods import METHODS, PENALTIES, SHARED, Numbers
+from medic.methods.search import Choice, Range
+from medic.objectives import VRex
+from medic.strategies import SandMask, TwoStep
+
+
+def test_parts_take_their_numbers():
+    numbers = Numbers("weight=3,anneal=7")
+    penalty = numbers.make(VRex)
+    assert (penalty.weight, penalty.anneal, type(penalty.anneal)) == (3.0, 7, int)
+    assert numbers.used == {"weight": 3.0, "anneal": 7}
+
+
+def test_strategies_take_theirs():
+    numbers = Numbers({"tau": 0.25})
+    assert numbers.changed(SandMask()) == SandMask(tau=0.25)
+    assert numbers.used == {"tau": 0.25, "k": 10.0}
+    assert Numbers(None).changed(TwoStep(second_order=True)) == TwoStep(second_order=True)
+
+
+def test_json_as_domainbed_has_it():
+    assert Numbers('{"weight": 2}').make(VRex).weight == 2.0
+
+
+@pytest.mark.parametrize(
+    ("method", "hparams", "message"),
+    [
+        ("vrex", "wieght=3", "did you mean 'weight'"),
+        ("vrex", "weight=", "as in weight=10"),
+        ("vrex", "{weight: 1", "as in weight=10"),
+        ("vrex", {"weight": "much"}, "weight is 'much': give a number"),
+        ("vrex", {"anneal": 1.5}, "anneal is 1.5: give a whole number"),
+        ("erm", "weight=3", "'erm' has no numbers of its own"),
+        ("sandmask", "tau=1", "mask everything"),
+        ("medic++", "tau=1", "'medic\\+\\+' has no numbers"),
+    ],
+)
+def test_numbers_are_refused(mini, method, hparams, message):
+    with pytest.raises(MedicError, match=message):
+        resolve(RunConfig(dataset=mini, target="street", method=method, hparams=hparams))
+
+
+def test_a_run_writes_all_its_numbers_down(mini):
+    plan = resolve(RunConfig(dataset=mini, target="street", method="vrex", hparams="weight=3"))
+    assert plan.config.hparams == {"weight": 3.0, "anneal": 500}
+    assert resolve(plan.config).config == plan.config
+
+
+def test_a_penalty_goes_with_another_method(mini):
+    plan = resolve(RunConfig(dataset=mini, target="street", penalty="balance", hparams="weight=2"))
+    assert plan.config.method == "medic++"
+    assert [type(part) for part in plan.model.objective.penalties] == [PENALTIES["balance"]]
+    with pytest.raises(MedicError, match="remembers every domain"):
+        resolve(RunConfig(dataset=mini, target="street", penalty="groupdro"))
+    with pytest.raises(MedicError, match="unknown penalty 'blance', did you mean 'balance'"):
+        resolve(RunConfig(dataset=mini, target="street", penalty="blance"))
+
+
+def test_searches_are_for_numbers_that_there_are(mini):
+    """Every name in a method's search is one of its numbers, or of its training."""
+    for method in METHODS.values():
+        own = resolve(RunConfig(dataset=mini, target="street", method=method.name)).config.hparams or {}
+        assert set(method.search) <= {*own, "lr"}, method.name
+
+
+def test_laws():
+    random = np.random.RandomState(0)
+    assert all(-1 <= np.log10(Range("a", -1, 5, 10.0).draw(random)) <= 5 for _ in range(50))
+    assert {Choice("n", (1, 2)).draw(random) for _ in range(50)} == {1, 2}
+    whole = [Range("b", 3, 5.5, 2.0, whole=True).draw(random) for _ in range(50)]
+    assert all(isinstance(value, int) and 8 <= value <= 45 for value in whole)
+
+
+def test_a_draw_of_domainbed():
+    """hparams_seed 1, trial_seed 0, large images, as its specification has it."""
+    import hashlib
+
+    def seed_hash(*arguments):
+        return int(hashlib.md5(str(arguments).encode()).hexdigest(), 16) % 2**31
+
+    seed = seed_hash(1, 0)
+    drawn = {name: law.draw(np.random.RandomState(seed_hash(seed, law.name))) for name, law in SHARED["large"].items()}
+    assert drawn["lr"] == pytest.approx(2.702893e-05, abs=5e-12)
+    assert drawn["batch_size"] == 39
+
+
+def test_every_penalty_has_defaults():
+    for make in PENALTIES.values():
+        assert all(
+            parameter.default is not inspect.Parameter.empty
+            for parameter in inspect.signature(make).parameters.values()
+        )

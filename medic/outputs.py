@@ -12,11 +12,17 @@ class Output(NamedTuple):
 
     `logits` (N, C) are the close-set logits. `ova` (N, 2, C), where there is a one-vs-all head, holds the negative
     channel of every class at index 0 and the positive one at index 1. `features` (N, F) come from the backbone.
+    `unknown` (N,) is the logit of a class for all that is unknown, where the model has one, and `distance` (N, C) how
+    far beyond the radius samples are from the reciprocal point of every class. `stages` are maps (N, C_s, H_s, W_s)
+    from inside the backbone, where they were asked for.
     """
 
     logits: Tensor
     ova: Tensor | None = None
     features: Tensor | None = None
+    unknown: Tensor | None = None
+    distance: Tensor | None = None
+    stages: tuple[Tensor, ...] | None = None
 
     @classmethod
     def of(cls, value: "Output | Tensor") -> "Output":
@@ -32,20 +38,15 @@ class Output(NamedTuple):
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Output":
         """Apply a function to every part that is there."""
-        return Output(
-            function(self.logits),
-            None if self.ova is None else function(self.ova),
-            None if self.features is None else function(self.features),
-        )
+        parts = {name: part for name, part in self._asdict().items() if isinstance(part, Tensor)}
+        stages = None if self.stages is None else tuple(map(function, self.stages))
+        return self._replace(**{name: function(part) for name, part in parts.items()}, stages=stages)
 
     @classmethod
     def cat(cls, outputs: "Sequence[Output]") -> "Output":
-        """Join outputs sample by sample; a part that the first lacks is left out."""
-        first = outputs[0]
-        return cls(
-            torch.cat([output.logits for output in outputs]),
-            None if first.ova is None else torch.cat([output.ova for output in outputs if output.ova is not None]),
-            None
-            if first.features is None
-            else torch.cat([output.features for output in outputs if output.features is not None]),
-        )
+        """Join outputs sample by sample; a part that one of them lacks is left out."""
+        columns = dict(zip(cls._fields, zip(*outputs, strict=True), strict=True))
+        there = {name: parts for name, parts in columns.items() if all(part is not None for part in parts)}
+        stages = there.pop("stages", None)
+        joined = {name: torch.cat(parts) for name, parts in there.items()}
+        return cls(**joined, stages=None if stages is None else tuple(map(torch.cat, zip(*stages, strict=True))))

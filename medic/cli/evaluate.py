@@ -13,10 +13,10 @@ def add_options(parser: ArgumentParser) -> None:
     """Which run, and how to measure it."""
     parser.add_argument("run", type=str, help="directory of a finished run")
     parser.add_argument(
-        "--score", type=str | None, default=None, help="cls, bcls, max-logit or energy (all it can have)"
+        "--score", type=str | None, default=None, help="cls, bcls, max-logit, energy, knn, … (all it can have)"
     )
     parser.add_argument(
-        "--threshold", type=str | None, default=None, help="rule: source, fixed or oracle-10 (the run's)"
+        "--threshold", type=str | None, default=None, help="rule: source, fixed, hard or oracle-10 (the run's)"
     )
     parser.add_argument("--rerun", action="store_true", help="run the model over the images again")
     parser.add_argument("--device", type=str | None, default=None, help="for --rerun: auto, cpu or cuda (auto)")
@@ -34,7 +34,7 @@ def run(arguments: Namespace) -> int:
     if arguments.device is not None and not arguments.rerun:
         raise MedicError("--device is where --rerun runs the model: give both, or neither")
     outputs = infer_again(run, arguments.device or "auto") if arguments.rerun else None
-    found = review(run, arguments.score, arguments.threshold or run.config.threshold, outputs)
+    found = review(run, arguments.score, arguments.threshold or run.config.threshold or "source", outputs)
     if arguments.json:
         print(json.dumps(found, indent=2))
         return 0

@@ -45,16 +45,18 @@ class RunConfig:
     backbone: str | None = _option(None, "convnet, mnist-cnn or a model of timm (the benchmark's)")
     weights: str | None = _option(None, "file with the backbone's weights: safetensors or torch", local=True)
     head: str | None = _option(
-        None, "close, separate or shared: which heads the classifier has (as the objective needs)"
+        None, "close, separate, shared, reciprocal or ring: which head there is (as the objective needs)"
     )
-    objective: str | None = _option(None, "ce, ce+ova or ova (the method's)")
+    objective: str | None = _option(None, "ce, ce+ova, ova, arpl or onering (the method's)")
     penalty: str | None = _option(None, "term added to the risk: balance, vrex, coral, … (the method's)")
     hparams: dict[str, Any] | str | None = _option(None, "the method's own numbers: weight=10,ema=0.9 (its defaults)")
     ova_scale: float | None = _option(None, "factor of the one-vs-all loss: 1 as the paper has it (0.5, as run)")
     score: str | None = _option(
-        None, "confidence that ranks and rejects: bcls, cls, max-logit or energy (bcls with ova)"
+        None, "confidence that ranks and rejects: bcls, cls, max-logit, energy, openmax, knn, … (bcls with ova)"
     )
-    threshold: str = _option("source", "rule for the threshold of rejection: source, fixed or oracle-10")
+    threshold: str | None = _option(
+        None, "rule for the threshold of rejection: source, fixed, hard or oracle-10 (source, or the system's own)"
+    )
     iterations: int = _option(300, "outer updates")
     seed: int = _option(0, "root of all random draws")
     optimizer: str | None = _option(None, "sgd, adam or adamw (the method's)")
@@ -80,6 +82,7 @@ class RunConfig:
     augment: str | dict[str, Any] | None = _option(
         None, "recipe for training images: medic, domainbed, digits or none, or numbers, scale=0.8:1,jitter=0.4"
     )
+    averaging: str | None = _option(None, "weights to average: swad or none (the method's)")
     evaluate_every: int | None = _option(None, "iterations between evaluations (300, or a fifth of a short run)")
     checkpoint_every: int | None = _option(
         None, "iterations between checkpoints (as many as a minute has; always at an evaluation)", local=True

@@ -1,5 +1,6 @@
 """A run's directory: what a run leaves behind, and how it is read again."""
 
+import dataclasses
 import fcntl
 import hashlib
 import json
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save
-from torch import nn
+from torch import Tensor, nn
 
 from medic import processes
 from medic._version import __version__
@@ -29,10 +30,11 @@ from medic.experiments.evaluation import Seen
 from medic.files import atomic_write, remove_leftovers, write_text
 from medic.models import Classifier, Preprocessing, create_backbone
 from medic.models.backbones import read_tensors
+from medic.openset import FITTED, Score, get_score
 from medic.outputs import Output
 
 FORMAT = 1
-_TENSORS = ("logits", "ova_logits", "features", "label")
+_TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
 
 
 def run_name(config: RunConfig, dataset_hash: str, weights: Path | None) -> str:
@@ -95,6 +97,11 @@ class RunDirectory:
         with atomic_write(self.path / "model.safetensors") as file:
             file.write(save(tensors))
         write_text(self.path / "model.json", _json({"format": FORMAT, **description}))
+
+    def write_score(self, tensors: dict[str, Tensor]) -> None:
+        """Write what a score was fitted to."""
+        with atomic_write(self.path / "score.safetensors") as file:
+            file.write(save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}))
 
     def write_predictions(self, arrays: dict[str, NDArray[Any]]) -> None:
         """Write one row per validation and target image."""
@@ -175,7 +182,17 @@ class Run:
         rows = self.predictions["split"] == split
         arrays = {name: torch.from_numpy(self.predictions[name][rows]) for name in _TENSORS if name in self.predictions}
         domain = torch.from_numpy(np.searchsorted(self.domains, self.predictions["domain"][rows]))
-        return Seen(Output(arrays["logits"], arrays.get("ova_logits"), arrays.get("features")), arrays["label"], domain)
+        ova, features, unknown = (arrays.get(name) for name in ("ova_logits", "features", "unknown_logit"))
+        return Seen(Output(arrays["logits"], ova, features, unknown), arrays["label"], domain)
+
+    @cached_property
+    def score(self) -> Score:
+        """The score that the run measured with, as it was fitted if it was."""
+        score = get_score(self.config.score or "cls")
+        if score.fitter is None:
+            return score
+        fitted = FITTED[score.name].from_tensors(read_tensors(self.path / "score.safetensors"))
+        return dataclasses.replace(score, function=fitted, fitter=None)
 
     @property
     def preprocessing(self) -> Preprocessing:

@@ -15,9 +15,6 @@ from medic.errors import TrainingError
 from medic.outputs import Output
 from medic.training import Inference
 
-RULES = [name for name in openset.RULES if name != "hard"]
-"""The rules that a run can choose its threshold by; no method here has an output for unknown."""
-
 
 class Seen(NamedTuple):
     """What a model said of N images, with their labels and domains (N,)."""
@@ -61,7 +58,7 @@ class Evaluator:
     domains: tuple[str, ...]
     problem: Problem
     inference: Inference
-    score: str
+    score: openset.Score
     rule: str
 
     def infer(self, samples: Samples, features: bool) -> Seen:
@@ -77,8 +74,9 @@ class Evaluator:
 
     def record(self) -> dict[str, Any]:
         """Everything that is measured at an evaluation, DomainBed's keys among it."""
-        problem, outputs = self.problem, self.infer_all()
-        train, target = self.infer(problem.train, features=False), outputs["target"]
+        problem, features = self.problem, "features" in self.score.needs
+        train, outputs = self.infer(problem.train, features), self.infer_all(features)
+        target = outputs["target"]
         known, held_out = target.label >= 0, problem.held_out.to(target.label.device)
         source_parts = {"in": train, "out": outputs["validation"]}
         target_parts = {"in": target.where(known & ~held_out), "out": target.where(known & held_out)}
@@ -90,9 +88,16 @@ class Evaluator:
                     accuracies[f"env{domain}_{part}_acc"] = _accuracy(here)
         return {
             "validation": measure_validation(outputs["validation"]),
-            **measure(outputs, self.domains, self.score, self.rule),
+            **measure(outputs, self.domains, self.score.fit(train.output, train.label), self.rule),
             **accuracies,
         }
+
+    def fitted_score(self) -> openset.Score:
+        """The score, fitted on what the model says of the training images now if it needs that."""
+        if self.score.fitter is None:
+            return self.score
+        train = self.infer(self.problem.train, "features" in self.score.needs)
+        return self.score.fit(train.output, train.label)
 
 
 def measured(problem: Problem) -> dict[str, Samples]:
@@ -102,14 +107,17 @@ def measured(problem: Problem) -> dict[str, Samples]:
 
 
 def measure_validation(seen: Seen) -> dict[str, float]:
-    """Accuracy and cross-entropy, pooled over the source domains."""
+    """Accuracy and cross-entropy, pooled over the source domains, and the mean of the domains' cross-entropies."""
+    losses = functional.cross_entropy(seen.output.logits.double(), seen.label, reduction="none")
+    domains = [losses[seen.domain == domain].mean() for domain in seen.domain.unique()]
     return {
         "acc": _accuracy(seen),
-        "loss": float(functional.cross_entropy(seen.output.logits.double(), seen.label)),
+        "loss": float(losses.mean()),
+        "domain_loss": float(torch.stack(domains).mean()),
     }
 
 
-def choose_threshold(outputs: Outputs, score: str, rule: str) -> openset.Threshold:
+def choose_threshold(outputs: Outputs, score: openset.Score, rule: str) -> openset.Threshold:
     """One threshold for a model; an oracle is shown all targets together."""
     target = outputs["target"]
     return openset.threshold(
@@ -117,7 +125,7 @@ def choose_threshold(outputs: Outputs, score: str, rule: str) -> openset.Thresho
     )
 
 
-def measure(outputs: Outputs, domains: Sequence[str], score: str, rule: str) -> dict[str, Any]:
+def measure(outputs: Outputs, domains: Sequence[str], score: openset.Score, rule: str) -> dict[str, Any]:
     """The metrics on each target, their mean over the targets, and those on the sources, which know the domain.
 
     `targets` has them by domain and `target` their mean. `source` is plain open-set recognition: validation images
@@ -147,12 +155,13 @@ def mean_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _measure(seen: Seen, score: str, threshold: openset.Threshold | None) -> dict[str, Any]:
+def _measure(seen: Seen, score: openset.Score, threshold: openset.Threshold | None) -> dict[str, Any]:
     """Every metric of some images. Without unknown ones among them it is the accuracy alone."""
     output, label = seen.output, seen.label
     prediction = openset.predicted_class(output)
-    scores = {name: s(output) for name, s in openset.SCORES.items() if output.ova is not None or not s.needs_ova}
-    confidence = scores[score]
+    plain = [entry for entry in openset.SCORES.values() if entry.fitter is None and entry.reads(output)]
+    scores = {entry.name: entry(output) for entry in (*plain, score)}
+    confidence = scores[score.name]
     if threshold is None or not bool((label < 0).any()):
         return {"acc": openset.acc(confidence, prediction, label)}
     oracle = openset.threshold("oracle-10", score, target=output, label=label)
@@ -162,7 +171,7 @@ def _measure(seen: Seen, score: str, threshold: openset.Threshold | None) -> dic
     balanced = {} if output.ova is None else _balance(output.ova, label)
     return {
         "acc": ranked.pop("acc"),
-        "score": score,
+        "score": score.name,
         "threshold_rule": threshold.rule,
         "threshold": threshold.value,
         **h._asdict(),

@@ -12,9 +12,10 @@ from medic.data import Benchmark, benchmark, describe_recipe
 from medic.errors import MedicError, check_choice
 from medic.experiments.config import RunConfig
 from medic.experiments.data_plan import DataPlan, plan_data
-from medic.experiments.evaluation import RULES
 from medic.methods import (
+    AVERAGES,
     DOMAINBED_ADAM,
+    OBJECTIVES,
     PENALTIES,
     Method,
     Numbers,
@@ -23,9 +24,9 @@ from medic.methods import (
     find_method,
     make_objective,
 )
-from medic.models import Head
+from medic.models import HEADS
 from medic.objectives import Objective, Penalty
-from medic.openset import SCORES
+from medic.openset import RULES, SCORES
 from medic.strategies import BnBuffers, InnerLoop, Strategy
 from medic.tasks import Grid, Separation
 from medic.training import (
@@ -35,6 +36,7 @@ from medic.training import (
     Precision,
     RateSchedule,
     Schedule,
+    Swad,
     derive,
     pick_precision,
 )
@@ -46,9 +48,10 @@ class ModelPlan:
 
     backbone: str
     weights: Path | None
-    head: Head
+    head: str
     objective: Objective
     score: str
+    threshold: str
     device: torch.device
     precision: Precision
     capture: Capture
@@ -65,6 +68,7 @@ class TrainingPlan:
     optimizer: OptimizerSettings
     schedule: RateSchedule
     evaluate_every: int
+    averaging: Swad | None
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,7 @@ def resolve(config: RunConfig) -> Resolved:
         separate=training.grid.separate if _separates(training.grid) else None,
         class_groups=training.grid.class_groups,
         score=model.score,
+        threshold=model.threshold,
         domain_splits=training.grid.domains,
         class_splits=training.grid.classes,
         steps=list(training.grid.sizes),
@@ -125,6 +130,7 @@ def resolve(config: RunConfig) -> Resolved:
         momentum=optimizer.momentum,
         weight_decay=optimizer.weight_decay,
         schedule=training.schedule.name,
+        averaging=_averaging(config, method),
         evaluate_every=training.evaluate_every,
     )
     return Resolved(complete, data, model, training)
@@ -199,23 +205,19 @@ def _check_penalties(objective: Objective, grid: Grid) -> None:
 def _plan_model(config: RunConfig, bench: Benchmark, method: Method, numbers: Numbers) -> ModelPlan:
     device = pick_device(config.device)
     _check_speed_options(config, device)
-    objective = check_choice("objective", config.objective or method.objective, get_args(ObjectiveName))
-    heads = {"ce": ("close",), "ce+ova": ("separate", "shared"), "ova": ("shared",)}[objective]
-    head = check_choice("head", config.head or heads[0], get_args(Head))
+    objective = check_choice("objective", config.objective or method.objective, OBJECTIVES)
+    heads = OBJECTIVES[objective].heads
+    head = check_choice("head", config.head or heads[0], HEADS)
     if head not in heads:
         raise MedicError(f"head {head!r} does not go with objective {objective!r}, which trains {' or '.join(heads)}")
-    score = check_choice("score", config.score or ("cls" if objective == "ce" else "bcls"), SCORES)
-    if SCORES[score].needs_ova and objective == "ce":
-        raise MedicError(f"score {score!r} needs a one-vs-all head: train with --objective ce+ova")
-    check_choice("threshold rule", config.threshold, RULES)
-    if config.threshold == "fixed" and not SCORES[score].probability:
-        raise MedicError(f"threshold 'fixed' is a probability and the score {score!r} is none: use cls or bcls")
+    score = _pick_score(config, method, objective)
+    threshold = _pick_threshold(config, score)
     if config.weights is not None and not Path(config.weights).is_file():
         raise MedicError(f"weights {config.weights} do not exist")
     return ModelPlan(
         config.backbone or bench.backbone,
         None if config.weights is None else Path(config.weights),
-        cast(Head, head),
+        head,
         make_objective(
             cast(ObjectiveName, objective),
             _ova_scale(config, method) or 1.0,
@@ -225,11 +227,34 @@ def _plan_model(config: RunConfig, bench: Benchmark, method: Method, numbers: Nu
             method.change,
         ),
         score,
+        threshold,
         device,
         pick_precision(check_choice("precision", config.precision, ["auto", *get_args(Precision)]), device),
         cast(Capture, check_choice("capture", config.capture, get_args(Capture))),
         _compiles(config, method, device),
     )
+
+
+def _pick_score(config: RunConfig, method: Method, objective: str) -> str:
+    """The score that was asked for, the method's, or what goes with the objective; it must find what it reads."""
+    own = method.score if config.objective in (None, method.objective) else None
+    score = check_choice("score", config.score or own or OBJECTIVES[objective].score, SCORES)
+    if "ova" in SCORES[score].needs and "ova" not in objective:
+        raise MedicError(f"score {score!r} needs a one-vs-all head: train with --objective ce+ova")
+    if "unknown" in SCORES[score].needs and objective != "onering":
+        raise MedicError(f"score {score!r} needs an output for unknown: train with --objective onering")
+    return score
+
+
+def _pick_threshold(config: RunConfig, name: str) -> str:
+    """The rule that was asked for, or the system's own decision where it has one, or else `source`."""
+    score = SCORES[name]
+    rule = check_choice("threshold rule", config.threshold or ("hard" if score.rejects else "source"), RULES)
+    if rule == "fixed" and not score.probability:
+        raise MedicError(f"threshold 'fixed' is a probability and the score {name!r} is none: use cls or bcls")
+    if rule == "hard" and not score.rejects:
+        raise MedicError(f"threshold 'hard' is of systems that say unknown, which score {name!r} does not: use source")
+    return rule
 
 
 def _ova_scale(config: RunConfig, method: Method) -> float | None:
@@ -266,7 +291,13 @@ def _plan_training(config: RunConfig, method: Method, data: DataPlan, numbers: N
         _plan_optimizer(config, method, lr),
         RateSchedule(cast(Schedule, schedule), config.iterations, config.warmup),
         config.evaluate_every or every,
+        None if (averaging := _averaging(config, method)) == "none" else numbers.make(AVERAGES[averaging]),
     )
+
+
+def _averaging(config: RunConfig, method: Method) -> str:
+    """The name of what is averaged, or `none`."""
+    return check_choice("averaging", config.averaging or method.averaging or "none", ["none", *AVERAGES])
 
 
 def _at(rate: float | Rate | str | None, image_size: int) -> float | None:

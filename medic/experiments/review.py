@@ -5,9 +5,9 @@ from typing import Any
 
 from medic.errors import MedicError, check_choice
 from medic.experiments.directory import Run
-from medic.experiments.evaluation import RULES, Outputs, Seen, measure, measured
+from medic.experiments.evaluation import Outputs, Seen, measure, measured
 from medic.experiments.resolve import resolve
-from medic.openset import SCORES
+from medic.openset import RULES, SCORES, Score
 from medic.training import infer
 
 
@@ -18,25 +18,47 @@ def review(run: Run, score: str | None, rule: str, outputs: Outputs | None = Non
     """
     check_choice("threshold rule", rule, RULES)
     outputs = outputs or {split: run.outputs(split) for split in run.splits}
-    ova = outputs["target"].output.ova
-    names = [name for name, s in SCORES.items() if ova is not None or not s.needs_ova]
-    if score is None:
-        names = [name for name in names if rule != "fixed" or SCORES[name].probability]
-    elif check_choice("score", score, SCORES) in names:
-        names = [score]
+    if score is not None:
+        chosen = [_ready(run, SCORES[check_choice("score", score, SCORES)], outputs)]
     else:
-        raise MedicError(f"score {score!r} needs a one-vs-all head, which run {run.path} has not")
-    return {name: measure(outputs, run.domains, name, rule) for name in names}
+        fits = [entry for entry in SCORES.values() if _goes_with(entry, rule) and _is_there(run, entry, outputs)]
+        chosen = [_ready(run, entry, outputs) for entry in fits]
+    measured_on = {split: seen for split, seen in outputs.items() if split != "train"}
+    return {entry.name: measure(measured_on, run.domains, entry, rule) for entry in chosen}
+
+
+def _goes_with(score: Score, rule: str) -> bool:
+    return {"fixed": score.probability, "hard": score.rejects}.get(rule, True)
+
+
+def _is_there(run: Run, score: Score, outputs: Outputs) -> bool:
+    """Whether all that a score needs is there: parts of the outputs, and what it was or can be fitted on."""
+    fitted = score.fitter is None or run.config.score == score.name or "train" in outputs
+    return score.reads(outputs["target"].output) and fitted
+
+
+def _ready(run: Run, score: Score, outputs: Outputs) -> Score:
+    """A score that can be used on a run's outputs."""
+    if not score.reads(outputs["target"].output) and score.needs != ("features",):
+        part = {"ova": "a one-vs-all head", "unknown": "an output for unknown"}[score.needs[0]]
+        raise MedicError(f"score {score.name!r} needs {part}, which run {run.path} has not")
+    if not _is_there(run, score, outputs):
+        raise MedicError(f"score {score.name!r} is fitted on the training images: add --rerun")
+    if score.fitter is None:
+        return score
+    if run.config.score == score.name:
+        return run.score
+    return score.fit(outputs["train"].output, outputs["train"].label)
 
 
 def infer_again(run: Run, device: str) -> Outputs:
-    """Run a finished run's model over its images once more."""
+    """Run a finished run's model over its images once more, those that it was trained on among them."""
     plan = resolve(dataclasses.replace(run.config, device=device, weights=None))
     dataset = plan.data.load(lambda line: None)
     if dataset.hash != run.description["provenance"]["images"]:
         raise MedicError(f"run {run.path} was made from other images of {dataset.name!r} than there are now")
-    model = run.model.to(plan.model.device)
+    model, problem = run.model.to(plan.model.device), plan.data.split(dataset)
     return {
         split: Seen.of(infer(model, dataset.images, samples.indices, run.preprocessing, plan.model.device), samples)
-        for split, samples in measured(plan.data.split(dataset)).items()
+        for split, samples in {**measured(problem), "train": problem.train}.items()
     }

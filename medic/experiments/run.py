@@ -29,6 +29,7 @@ from medic.experiments.selection import select, shown
 from medic.models import OURS, Classifier, create_backbone
 from medic.objectives import Penalty
 from medic.training import (
+    Swad,
     Trainer,
     derive,
     generator,
@@ -38,6 +39,10 @@ from medic.training import (
 
 CHECKPOINT_SECONDS = 60.0
 """The work that a killed run loses at most, unless checkpoints are asked for by iterations."""
+
+
+REFRESHED = 500
+"""Iterations that batch-norm statistics of averaged weights are estimated from, or as many as the run had."""
 
 
 def train(config: RunConfig, quiet: bool = False) -> Run:
@@ -88,15 +93,15 @@ class Session:
         self.problem = resolved.data.split(dataset)
         self.trainer = make_trainer(resolved, dataset, self.problem, say)
         inference = self.trainer.inference(compiled=self._evaluates_much())
-        self.evaluator = Evaluator(
-            dataset.domains, self.problem, inference, resolved.model.score, self.config.threshold
-        )
+        score, rule = openset.get_score(resolved.model.score), resolved.model.threshold
+        self.evaluator = Evaluator(dataset.domains, self.problem, inference, score, rule)
         self._check()
         self.records: list[dict[str, Any]] = []
         self.best: dict[str, Tensor] = {}
         self.losses: list[float] = []  # of the iterations since the last evaluation
         self.seconds = 0.0  # of an iteration, since the last evaluation or start; no part of the result
         self._saved, self._saved_at = 0, time.monotonic()
+        self.averaging = resolved.training.averaging
 
     def _evaluates_much(self) -> bool:
         """Whether a compiled network pays for evaluation too."""
@@ -112,8 +117,8 @@ class Session:
             shape = " × ".join(map(str, self.dataset.images.shape[1:]))
             backbone, reason = self.plan.model.backbone, first_line(error)
             raise MedicError(f"backbone {backbone!r} does not take images of {shape}: {reason}") from error
-        if openset.RULES[self.config.threshold].oracle and not bool((self.problem.target.label < 0).any()):
-            raise MedicError(f"threshold {self.config.threshold!r} needs unknown images, and the target has none")
+        if openset.RULES[self.plan.model.threshold].oracle and not bool((self.problem.target.label < 0).any()):
+            raise MedicError(f"threshold {self.plan.model.threshold!r} needs unknown images, and the target has none")
 
     def run(self, interrupts: Interrupts, quiet: bool) -> None:
         """Train to the end, and write everything."""
@@ -131,6 +136,8 @@ class Session:
         reporter = make_reporter(title, self.trainer.iteration, config.iterations, quiet)
         try:
             self._iterate(interrupts, reporter)
+            if self.averaging is not None:
+                self._average(self.averaging, reporter)
         except TrainingError as error:
             hint = f"the checkpoint of iteration {self._saved} is kept; a learning rate below {config.lr:g} may help"
             raise TrainingError(f"{error}; {hint}") from error
@@ -150,8 +157,10 @@ class Session:
         every = self.plan.training.evaluate_every
         trainer.model.train()
         began, started = time.perf_counter(), trainer.iteration
-        while trainer.iteration < config.iterations:
+        while trainer.iteration < config.iterations and not self._is_averaged():
             self.losses += trainer.step()
+            if self.averaging is not None:
+                self.averaging.update(self._weights())
             reporter.advance(trainer.iteration, self.losses[-1] if self.losses else None)
             last = trainer.iteration == config.iterations
             evaluating = last or trainer.iteration % every == 0
@@ -168,22 +177,39 @@ class Session:
                 stopped = f"stopped at iteration {trainer.iteration}; the same command resumes it"
                 raise Stopped(stopped, interrupts.received or signal.SIGTERM)
 
+    def _average(self, averaging: Swad, reporter: Reporter) -> None:
+        """Put the averaged weights into the model, with batch-norm statistics that fit them, and measure it."""
+        with torch.no_grad():
+            torch._foreach_copy_(list[Tensor](self._weights()), averaging.result())
+        self.trainer.refresh_statistics(min(REFRESHED, self.config.iterations))
+        self._evaluate(reporter, averaged=True)
+
+    def _weights(self) -> list[nn.Parameter]:
+        """What is averaged."""
+        return [parameter for parameter in self.trainer.model.parameters() if parameter.requires_grad]
+
+    def _is_averaged(self) -> bool:
+        """Whether further iterations would not change the average."""
+        return self.averaging is not None and self.averaging.dead
+
     def _checkpoint_due(self) -> bool:
         every = self.config.checkpoint_every
         if every is None:
             return time.monotonic() - self._saved_at >= CHECKPOINT_SECONDS
         return self.trainer.iteration % every == 0
 
-    def _evaluate(self, reporter: Reporter) -> None:
+    def _evaluate(self, reporter: Reporter, averaged: bool = False) -> None:
         """Measure the model, and keep its weights if they are the best so far by source validation."""
         self.trainer.check_finite()
         try:
             metrics = self.evaluator.record()
         except TrainingError as error:
             raise TrainingError(f"{error} at iteration {self.trainer.iteration}") from error
-        record = {**self._progress(), **metrics, **self._domainbed()}
+        record = {**self._progress(), **metrics, **({"averaged": True} if averaged else {}), **self._domainbed()}
         self.records.append(record)
         self.losses.clear()
+        if self.averaging is not None and not averaged:
+            self.averaging.close(record["validation"]["domain_loss"], record["iteration"])
         if self._selected() == len(self.records) - 1:
             self.best = {name: tensor.detach().clone() for name, tensor in self.trainer.model.state_dict().items()}
         if self.writes:
@@ -194,7 +220,8 @@ class Session:
             if key in record["target"]
         )
         validation = 100 * record["validation"]["acc"]
-        reporter.say(f"iteration {record['iteration']}: validation acc {validation:.1f}; target {found}")
+        what = "averaged weights" if averaged else f"iteration {record['iteration']}"
+        reporter.say(f"{what}: validation acc {validation:.1f}; target {found}")
 
     def _selected(self) -> int:
         """The position of the record that source validation selects."""
@@ -211,7 +238,7 @@ class Session:
             "iteration": trainer.iteration,
             "step": trainer.iteration,
             "epoch": images / len(self.problem.train),
-            "loss": float(np.mean(self.losses)),
+            "loss": float(np.mean(self.losses)) if self.losses else self.records[-1]["loss"],
             "lr": trainer.rates[0] * trainer.schedule.factor(trainer.iteration - 1),
             "step_time": self.seconds,
             "mem_gb": peak / gigabyte,
@@ -240,6 +267,7 @@ class Session:
             "records": self.records,
             "best": self.best,
             "losses": self.losses,
+            "averaging": None if self.averaging is None else self.averaging.state_dict(),
         }
         if self.writes:
             save_checkpoint(self.directory.checkpoint, state)
@@ -251,6 +279,8 @@ class Session:
         try:
             self.trainer.load_state_dict(state["trainer"])
             self.records, self.best, self.losses = state["records"], state["best"], state["losses"]
+            if self.averaging is not None:
+                self.averaging.load_state_dict(state["averaging"])
         except (KeyError, RuntimeError, TypeError, ValueError, IndexError) as error:
             path = self.directory.checkpoint
             raise MedicError(f"checkpoint {path} is not of this run; delete it to start this run again") from error
@@ -262,10 +292,13 @@ class Session:
         """Write the selected model and its predictions."""
         model = self.trainer.model
         model.load_state_dict(self.best)
-        outputs = self.evaluator.infer_all(self.config.save_features)
-        threshold = choose_threshold(outputs, self.plan.model.score, self.config.threshold)
+        score = self.evaluator.fitted_score()
+        outputs = self.evaluator.infer_all(self.config.save_features or "features" in score.needs)
+        threshold = choose_threshold(outputs, score, self.plan.model.threshold)
         if self.writes:
-            self.directory.write_predictions(self._predictions(outputs, threshold.value))
+            self.directory.write_predictions(self._predictions(outputs, score, threshold.value))
+            if isinstance(score.function, openset.Fitted):
+                self.directory.write_score(score.function.tensors)
             self.directory.write_model(model, self._description(threshold, self._selected()))
             self.directory.write_done()
         processes.wait_for_all()
@@ -274,12 +307,12 @@ class Session:
         where = "on the GPU" if self.plan.model.device.type == "cuda" else "of the process"
         self.say(f"{images:.0f} images/s in training; peak memory {where} {last['mem_gb']:.2f} GiB")
 
-    def _predictions(self, outputs: Outputs, threshold: float) -> dict[str, Any]:
+    def _predictions(self, outputs: Outputs, score: openset.Score, threshold: float) -> dict[str, Any]:
         """Plain arrays, a row per image: what it is, what the model said of it, and the decision at the threshold."""
         dataset, samples = self.dataset, measured(self.problem)
         indices = torch.cat([samples[split].indices for split in outputs])
         seen = Seen.cat(list(outputs.values())).cpu()
-        confidence = openset.score(self.plan.model.score, seen.output)
+        confidence = score(seen.output)
         arrays = {
             "path": np.array([dataset.paths[index] for index in indices.tolist()]),
             "split": np.array([split for split, part in outputs.items() for _ in part.label]),
@@ -291,7 +324,9 @@ class Session:
         }
         if seen.output.ova is not None:
             arrays["ova_logits"] = seen.output.ova.numpy()
-        if seen.output.features is not None:
+        if seen.output.unknown is not None:
+            arrays["unknown_logit"] = seen.output.unknown.numpy()
+        if self.config.save_features and seen.output.features is not None:
             arrays["features"] = seen.output.features.numpy()
         return arrays
 
@@ -316,7 +351,9 @@ class Session:
                 "target": list(data.targets),
                 "method": config.method,
                 "seed": config.seed,
-                "selection": "pooled source-validation accuracy, first on ties",
+                "selection": "averaged weights"
+                if self.averaging is not None
+                else "pooled source-validation accuracy, first on ties",
                 "iteration": self.records[record]["iteration"],
                 "record": record,
             },

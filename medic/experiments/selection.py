@@ -13,5 +13,10 @@ def shown(record: Record, targets: Sequence[int]) -> dict[str, Any]:
 
 
 def select(records: Sequence[Record]) -> int:
-    """The position of the record with the best pooled source-validation accuracy, the first on ties."""
+    """The position of the record with the best pooled source-validation accuracy, the first on ties.
+
+    Where weights were averaged, the record of the averaged ones is the result, and there is nothing to choose.
+    """
+    if records[-1].get("averaged"):
+        return len(records) - 1
     return max(range(len(records)), key=lambda position: (records[position]["validation"]["acc"], -position))

@@ -15,6 +15,15 @@ META = (
         Joint(),
     ),
     Method(
+        "swad",
+        "average the weights over the valley of the validation loss",
+        "after the loop: plain training, then the mean of the weights of many iterations",
+        "Cha et al. 2021",
+        Grid(),
+        Joint(),
+        averaging="swad",
+    ),
+    Method(
         "maml",
         "minimise the risk of the last step, met after the others",
         "strategy: keeps the last step's gradient only",

@@ -1,18 +1,34 @@
 """A method: a value that says what to split, how to descend, and what to minimise."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from medic.methods.numbers import Numbers
 from medic.methods.parts import CHANGES, PENALTIES
 from medic.methods.search import Law, Rate
-from medic.objectives import Forward, Loss, Objective, Ova, ce, objective
+from medic.objectives import Arpl, Forward, Loss, Objective, OneRing, Ova, ce, objective
 from medic.strategies import Strategy
 from medic.tasks import Grid
 from medic.training import OptimizerName, Schedule
 
-ObjectiveName = Literal["ce", "ce+ova", "ova"]
+ObjectiveName = Literal["ce", "ce+ova", "ova", "arpl", "onering"]
+
+
+class Reading(NamedTuple):
+    """What goes with an objective: the heads that it trains, the usual one first, and the score that reads them."""
+
+    heads: tuple[str, ...]
+    score: str
+
+
+OBJECTIVES: Mapping[str, Reading] = {
+    "ce": Reading(("close",), "cls"),
+    "ce+ova": Reading(("separate", "shared"), "bcls"),
+    "ova": Reading(("shared",), "bcls"),
+    "arpl": Reading(("reciprocal",), "max-logit"),
+    "onering": Reading(("ring",), "reject"),
+}
 
 
 @dataclass(frozen=True)
@@ -49,6 +65,9 @@ class Method:
     """Whether every source domain is a split of its own, however many there are."""
     penalty: str | None = None
     change: str | None = None
+    score: str | None = None
+    """What reads its outputs, if not what goes with its objective."""
+    averaging: str | None = None
     search: Mapping[str, Law] = field(default_factory=dict)
     """Where DomainBed's protocol searches for its own numbers."""
 
@@ -63,9 +82,14 @@ def make_objective(
 ) -> Objective:
     """The objective of a run: the losses named in `name`, joined by `+`, and the parts by their names."""
     numbers = numbers or Numbers(None)
-    losses: dict[str, Loss] = {"ce": ce, "ova": Ova(ova_scale)}
+    losses: dict[str, Callable[[], Loss]] = {
+        "ce": lambda: ce,
+        "ova": lambda: Ova(ova_scale),
+        "arpl": lambda: numbers.make(Arpl),
+        "onering": lambda: numbers.make(OneRing),
+    }
     return objective(
-        *(losses[part] for part in name.split("+")),
+        *(losses[part]() for part in name.split("+")),
         penalties=[] if penalty is None else [numbers.make(PENALTIES[penalty])],
         forward=forward,
         change=None if change is None else numbers.make(CHANGES[change]),

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from medic.objectives import Balance, Change, Coral, Fishr, GroupDro, Hgp, Hutchinson, Penalty, Rsc, VRex
+from medic.training.averaging import Swad
 
 PENALTIES: Mapping[str, Callable[..., Penalty]] = {
     "balance": Balance,
@@ -17,3 +18,6 @@ PENALTIES: Mapping[str, Callable[..., Penalty]] = {
 
 CHANGES: Mapping[str, Callable[..., Change]] = {"rsc": Rsc}
 """What is done to the outputs of a model before they are measured."""
+
+AVERAGES: Mapping[str, Callable[..., Swad]] = {"swad": Swad}
+"""Which weights of a run are averaged."""

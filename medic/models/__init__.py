@@ -1,16 +1,17 @@
 """Models: backbones by name, and the classifier on top."""
 
 from medic.models.backbones import HALVES, OURS, Backbone, Preprocessing, create_backbone, native_size
-from medic.models.classifier import Classifier, Head
+from medic.models.classifier import Classifier
 from medic.models.convnet import ConvNet, MnistCnn
+from medic.models.heads import HEADS
 
 __all__ = [
     "HALVES",
+    "HEADS",
     "OURS",
     "Backbone",
     "Classifier",
     "ConvNet",
-    "Head",
     "MnistCnn",
     "Preprocessing",
     "create_backbone",

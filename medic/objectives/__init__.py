@@ -4,12 +4,13 @@ from medic.objectives.balance import Balance
 from medic.objectives.coral import Coral
 from medic.objectives.groupdro import GroupDro
 from medic.objectives.head_gradients import Fishr, Hgp, Hutchinson
-from medic.objectives.losses import Ova, ce, ova
+from medic.objectives.losses import Arpl, OneRing, Ova, ce, ova
 from medic.objectives.objective import Change, Forward, Loss, Objective, Penalty, PenaltyFunction, Risk, objective
 from medic.objectives.rsc import Rsc
 from medic.objectives.vrex import VRex
 
 __all__ = [
+    "Arpl",
     "Balance",
     "Change",
     "Coral",
@@ -20,6 +21,7 @@ __all__ = [
     "Hutchinson",
     "Loss",
     "Objective",
+    "OneRing",
     "Ova",
     "Penalty",
     "PenaltyFunction",

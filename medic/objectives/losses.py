@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from medic.errors import MedicError
@@ -42,3 +42,43 @@ class Ova:
 
 
 ova = Ova()
+
+
+class Arpl(nn.Module):
+    """ARPL (Chen et al. 2021): cross-entropy of the distances to reciprocal points, and a bound on the known space.
+
+    Per sample `CE(l / temperature, y) + weight · max(0, ‖f - P_y‖² / F - R + 1)`, R the radius; the margin of 1 and the
+    one radius are the authors' code's.
+    """
+
+    def __init__(self, weight: float = 0.1, temperature: float = 1.0) -> None:
+        super().__init__()
+        self.weight, self.temperature = weight, temperature
+
+    def forward(self, output: Output, y: Tensor) -> Tensor:
+        """The loss per sample (N,)."""
+        if output.distance is None:
+            raise MedicError("the loss of ARPL needs a head of reciprocal points: --head reciprocal")
+        outside = output.distance.gather(1, y[:, None]).squeeze(1)
+        own = functional.cross_entropy(output.logits / self.temperature, y, reduction="none")
+        return own + self.weight * (outside + 1).relu()
+
+
+class OneRing(nn.Module):
+    """OneRing (Yang et al. 2022): unknown must be the second best class of every known sample.
+
+    Per sample `CE(o, y) + weight · CE(o without o_y, unknown)` over C + 1 outputs o.
+    """
+
+    def __init__(self, weight: float = 1.0) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, output: Output, y: Tensor) -> Tensor:
+        """The loss per sample (N,)."""
+        if output.unknown is None:
+            raise MedicError("the loss of OneRing needs an output for unknown: --head ring")
+        outputs = torch.cat([output.logits, output.unknown[:, None]], dim=1)
+        others = outputs.scatter(1, y[:, None], -torch.inf)
+        second = others.logsumexp(1) - output.unknown
+        return functional.cross_entropy(outputs, y, reduction="none") + self.weight * second

@@ -1,5 +1,6 @@
 """Open set recognition: scores of how known a sample looks, metrics of them, and rules for a threshold."""
 
+from medic.openset.fitted import Fitted, Mahalanobis, Nearest, OpenMax
 from medic.openset.metrics import (
     Curve,
     HScore,
@@ -19,14 +20,20 @@ from medic.openset.metrics import (
     oscr,
     oscr_curve,
 )
-from medic.openset.scores import SCORES, Score, conf_bcls, conf_cls, energy, max_logit, predicted_class, score
+from medic.openset.registry import FITTED, SCORES, get_score, score
+from medic.openset.scores import Score, conf_bcls, conf_cls, energy, max_logit, predicted_class, rejection
 from medic.openset.thresholds import RULES, Rule, Threshold, fixed, hard, oracle_10, source, threshold
 
 __all__ = [
+    "FITTED",
     "RULES",
     "SCORES",
     "Curve",
+    "Fitted",
     "HScore",
+    "Mahalanobis",
+    "Nearest",
+    "OpenMax",
     "Rule",
     "Score",
     "Threshold",
@@ -45,6 +52,7 @@ __all__ = [
     "fixed",
     "fpr95",
     "fpr_at_tpr",
+    "get_score",
     "hard",
     "hard_hscore",
     "hscore",
@@ -53,6 +61,7 @@ __all__ = [
     "oscr",
     "oscr_curve",
     "predicted_class",
+    "rejection",
     "score",
     "source",
     "threshold",

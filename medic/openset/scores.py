@@ -5,13 +5,13 @@ logits still tell apart, so the two scores that are probabilities are ranked by 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 import torch
 from torch import Tensor
 
-from medic.errors import MedicError, check_choice
+from medic.errors import MedicError
 from medic.outputs import Output
 
 if TYPE_CHECKING:
@@ -20,23 +20,40 @@ if TYPE_CHECKING:
 Values: TypeAlias = Union[Tensor, "ArrayLike"]
 
 
+Function = Callable[[Output], Tensor]
+"""A confidence (N,) in float64, large = known, from the outputs for N samples."""
+
+
 @dataclass(frozen=True)
 class Score:
-    """A confidence by name: a function from an `Output` of N samples to N float64 values, large = known.
+    """A confidence by name.
 
-    `needs_ova` says that it reads the one-vs-all head, `probability` that the sigmoid of its value is a
-    probability.
+    `needs` names the parts of an output that it reads beside the logits. `probability` says that the sigmoid of its
+    value is a probability, and `rejects` that the system itself calls what is below 0 unknown. A score with a `fitter`
+    has to be fitted on training samples before it can be used.
     """
 
     name: str
-    function: Callable[[Output], Tensor]
-    needs_ova: bool
-    probability: bool
+    function: Function | None
     description: str
+    needs: tuple[str, ...] = ()
+    probability: bool = False
+    rejects: bool = False
+    fitter: Callable[[Output, Tensor], Function] | None = None
 
     def __call__(self, output: Output | Tensor) -> Tensor:
         """The confidence (N,) of every sample of `output`."""
+        if self.function is None:
+            raise MedicError(f"the score {self.name!r} is fitted on training samples first: score.fit(output, label)")
         return self.function(Output.of(output))
+
+    def fit(self, output: Output, label: Tensor) -> "Score":
+        """The score fitted on the outputs for training samples and their classes (N,), if it needs that."""
+        return self if self.fitter is None else replace(self, function=self.fitter(output, label), fitter=None)
+
+    def reads(self, output: Output) -> bool:
+        """Whether an output has all the parts that it needs."""
+        return all(getattr(output, part) is not None for part in self.needs)
 
 
 def close_set_logits(output: Output) -> Tensor:
@@ -63,8 +80,9 @@ def ova_log_odds(ova: Values) -> Tensor:
 def output_log_odds(output: Output) -> Tensor:
     """d_k (N, C) of the one-vs-all head of `output`, which must have one over the classes of the logits."""
     if output.ova is None:
-        others = ", ".join(name for name, score in SCORES.items() if not score.needs_ova)
-        raise MedicError(f"this model has no one-vs-all head to score by; train it with one, or score by {others}")
+        raise MedicError(
+            "this model has no one-vs-all head to score by; train it with one, or score by cls, max-logit, energy"
+        )
     odds, logits = ova_log_odds(output.ova), close_set_logits(output)
     if odds.shape != logits.shape:
         raise MedicError(
@@ -102,22 +120,8 @@ def energy(output: Output) -> Tensor:
     return close_set_logits(output).logsumexp(dim=1)
 
 
-SCORES: dict[str, Score] = {
-    entry.name: entry
-    for entry in (
-        Score("cls", conf_cls, False, True, "largest softmax probability of the close-set head"),
-        Score("bcls", conf_bcls, True, True, "one-vs-all probability of the close-set prediction"),
-        Score("max-logit", max_logit, False, False, "largest close-set logit"),
-        Score("energy", energy, False, False, "log-sum-exp of the close-set logits"),
-    )
-}
-
-
-def get_score(score: str | Score) -> Score:
-    """The score of that name; a `Score` is returned as it is."""
-    return score if isinstance(score, Score) else SCORES[check_choice("score", score, SCORES)]
-
-
-def score(name: str | Score, output: Output | Tensor) -> Tensor:
-    """The confidence (N,) in float64 of every sample of `output` under the named score, large = known."""
-    return get_score(name)(output)
+def rejection(output: Output) -> Tensor:
+    """How far the largest close-set logit is above that of unknown: max_k z_k − z_unknown; known means 0 or more."""
+    if output.unknown is None:
+        raise MedicError("this model has no output for unknown to score by; use cls, max-logit or energy")
+    return max_logit(output) - torch.as_tensor(output.unknown, dtype=torch.float64)

@@ -1,6 +1,5 @@
 """Rules that choose the threshold of a score; a sample is known if and only if its confidence is at least it."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -9,7 +8,8 @@ import torch
 
 from medic.errors import MedicError, check_choice
 from medic.openset.metrics import as_confidence, check_share, hscore
-from medic.openset.scores import SCORES, Score, Values, get_score, output_log_odds, predicted_class
+from medic.openset.registry import SCORES, get_score
+from medic.openset.scores import Score, Values, output_log_odds, predicted_class
 from medic.outputs import Output
 
 
@@ -71,11 +71,14 @@ def fixed(score: Score, *, probability: float = 0.5) -> Threshold:
 
 
 def hard(score: Score) -> Threshold:
-    """No threshold, for a system with an output for unknown: its prediction is −1 already.
-
-    The value is −∞, which leaves every prediction, −1 among them, as it is.
-    """
-    return Threshold(-math.inf, "hard")
+    """The decision of a system with an output for unknown: known means that a class has the larger one, 0 or more."""
+    if not score.rejects:
+        names = " or ".join(name for name, entry in SCORES.items() if entry.rejects)
+        raise MedicError(
+            f"the threshold rule 'hard' is of systems with an output for unknown, and the score {score.name!r} has "
+            f"none; score by {names}, or use the rule 'source'"
+        )
+    return Threshold(0.0, "hard")
 
 
 def oracle_10(score: Score, *, target: Output, label: Values) -> Threshold:
@@ -89,7 +92,7 @@ def oracle_10(score: Score, *, target: Output, label: Values) -> Threshold:
     confidence = as_confidence(score(target))
     if not len(confidence):
         raise MedicError("the threshold rule 'oracle-10' was given no target sample")
-    spread = output_log_odds(target).amax(dim=1).detach() if score.needs_ova else confidence
+    spread = output_log_odds(target).amax(dim=1).detach() if "ova" in score.needs else confidence
     level = confidence
     if score.probability:
         spread, level = spread.sigmoid(), level.sigmoid()
@@ -113,7 +116,7 @@ RULES: dict[str, Rule] = {
     for entry in (
         Rule("source", source, ("validation",), "keeps 95 % of the source validation samples"),
         Rule("fixed", fixed, (), "a probability, 0.5 unless given"),
-        Rule("hard", hard, (), "none: the system itself predicts unknown"),
+        Rule("hard", hard, (), "none: the system itself says unknown"),
         Rule("oracle-10", oracle_10, ("target", "label"), "best H-score of ten values on the labelled target"),
     )
 }

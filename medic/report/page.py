@@ -63,7 +63,7 @@ def _curves(runs: Sequence[Run]) -> str:
         output, label, _ = run.outputs("target")
         prediction = openset.predicted_class(output)
         for name, style in (("cls", ":"), ("bcls", "-")):
-            if openset.SCORES[name].needs_ova and output.ova is None:
+            if not openset.SCORES[name].reads(output):
                 continue
             confidence = openset.score(name, output)
             curve = openset.oscr_curve(confidence, prediction, label)

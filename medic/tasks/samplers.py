@@ -1,15 +1,27 @@
-"""How the classes of a domain are dealt over tasks: at random, or so that confusable ones are apart."""
+"""How the classes of a domain are dealt over tasks: at random, or so that confusable ones are apart or together."""
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from medic.errors import MedicError
+from medic.tasks.confusable import Confusable
+from medic.tasks.lagged import Lagged, block_sums, softmax_sums
 from medic.tasks.partition import chunks
+
+__all__ = [
+    "SAMPLERS",
+    "Adaptive",
+    "Confusable",
+    "Probe",
+    "Random",
+    "Sampler",
+    "chain",
+    "group_confusion",
+    "softmax_sums",
+]
 
 
 class Sampler(Protocol):
@@ -82,40 +94,24 @@ class Random:
         """No state."""
 
 
-class Adaptive:
+class Adaptive(Lagged):
     """Option (vi) of the paper: classes that the model confuses go to different tasks of their domain.
 
     A chain visits every class once: the first at random, each next one with the probability of being taken for it,
     p(j | i) over the classes j not visited. Dealing the chain round-robin puts neighbours into different tasks.
 
     p is a moving average per domain, row by row, of the softmax that training computes anyway:
-    `p ← decay · p + (1 - decay) · mean over the iteration's samples of class i`, starting uniform. A split uses
-    p as it was `lag` iterations earlier, the same on every device.
+    `p ← decay · p + (1 - decay) · mean over the iteration's samples of class i`, starting uniform.
     """
 
-    probes = False
-
     def __init__(self, decay: float = 0.9, lag: int = 4) -> None:
-        if lag < 1:
-            raise MedicError(f"lag is {lag}: a split can use what earlier iterations observed, so 1 or more")
+        super().__init__(lag)
         self.decay = decay
-        self.lag = lag
-        self.ahead = lag - 1
-        self._confusion = torch.empty(0, 0, 0)  # (domains, classes, classes), grown to what is observed
-        self._pending: deque[Tensor] = deque()
-        self._seen: set[int] = set()
 
     def confusion(self, domains: Sequence[int], ahead: int = 0) -> Tensor | None:
-        """The lagged confusion (C, C) averaged over `domains` (all seen, if empty), or None while there is none.
-
-        It is the same whenever an iteration is split, up to `lag - 1` iterations before its turn.
-        """
-        position = len(self._pending) - self.lag + ahead
-        if position < 0:
-            return None
-        past = self._pending[position]
-        seen = [domain for domain in domains or sorted(self._seen) if domain < len(past)]
-        return past[seen].mean(0) if seen else None
+        """The lagged confusion (C, C) averaged over `domains` (all met, if empty), or None while there is none."""
+        past = self.past(domains, ahead)
+        return None if past is None else past.mean(0)
 
     def split(
         self,
@@ -129,40 +125,13 @@ class Adaptive:
         order = chain(group_confusion(self.confusion(domains, ahead), groups), generator)
         return [order[part::parts] for part in range(parts)]
 
-    def summarise(self, logits: Tensor, y: Tensor, domain: Tensor | None, domains: int) -> Tensor | None:
-        """The softmax summed over the samples of every (domain, class)."""
-        return softmax_sums(logits, y, domain, domains)
+    def initial(self, classes: int) -> float:
+        """Uniform."""
+        return 1 / classes
 
-    def observe(self, summary: Tensor) -> None:
-        """Average the mean softmax of each (domain, class) of the iteration into its row."""
-        sums, counts = summary[..., :-1], summary[..., -1:]
-        self._seen |= set(counts.sum((1, 2)).nonzero().squeeze(1).tolist())
-        self._grow(*sums.shape[:2])
-        old = self._confusion[: len(sums)]
-        averaged = self.decay * old + (1 - self.decay) * sums / counts.clamp(min=1)
-        updated = torch.where(counts > 0, averaged, old)
-        self._confusion = torch.cat([updated, self._confusion[len(sums) :]])
-        self._pending.append(self._confusion)
-        if len(self._pending) > self.lag:
-            self._pending.popleft()
-
-    def _grow(self, domains: int, classes: int) -> None:
-        if self._confusion.shape[1] != classes:
-            self._confusion = torch.empty(0, classes, classes, dtype=torch.double)
-        missing = domains - len(self._confusion)
-        if missing > 0:
-            uniform = torch.full((missing, classes, classes), 1 / classes, dtype=torch.double)
-            self._confusion = torch.cat([self._confusion, uniform])
-
-    def state_dict(self) -> dict[str, Any]:
-        """The running confusion, and the past ones that splits still have to use."""
-        return {"confusion": self._confusion, "pending": list(self._pending), "seen": sorted(self._seen)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` left off."""
-        self._confusion = state["confusion"]
-        self._pending = deque(state["pending"])
-        self._seen = set(state["seen"])
+    def updated(self, matrices: Tensor, mean: Tensor, met: Tensor) -> Tensor:
+        """Average the mean softmax of the classes that were met into their rows."""
+        return torch.where(met, self.decay * matrices + (1 - self.decay) * mean, matrices)
 
 
 class Probe(Adaptive):
@@ -181,22 +150,8 @@ class Probe(Adaptive):
 
     def observe(self, summary: Tensor) -> None:
         """Take the mean softmax of the fresh images; classes without any are uniform."""
-        self._confusion = torch.empty(0, 0, 0)
+        self._matrices = torch.empty(0, 0, 0)
         super().observe(summary)
-
-
-def softmax_sums(logits: Tensor, y: Tensor, domain: Tensor | None, domains: int) -> Tensor:
-    """Sums over the samples of every (domain, class) of their softmax, and their number: (domains, C, C + 1).
-
-    The close-set logits are (N, C), classes and domains (N,). It stays on their device and asks it for nothing.
-    """
-    classes = logits.shape[1]
-    row = y if domain is None else domain * classes + y
-    # A product with one-hot rows, not index_add, whose order of summation is undefined on a GPU.
-    member = (row[:, None] == torch.arange(domains * classes, device=row.device)).double()
-    probability = logits.detach().double().softmax(dim=1)
-    sums = member.T @ torch.cat([probability, probability.new_ones(len(row), 1)], dim=1)
-    return sums.view(domains, classes, classes + 1)
 
 
 def group_confusion(confusion: Tensor | None, groups: Sequence[tuple[int, ...]]) -> Tensor:
@@ -204,17 +159,7 @@ def group_confusion(confusion: Tensor | None, groups: Sequence[tuple[int, ...]])
 
     Without a confusion, and for classes it has not met, it is uniform.
     """
-    classes = 1 + max(max(group) for group in groups)
-    if confusion is None or len(confusion) < classes:
-        confusion = torch.full((classes, classes), 1 / classes, dtype=torch.double)
-    if all(len(group) == 1 for group in groups):  # nothing to sum, however many classes there are
-        chosen = torch.tensor([group[0] for group in groups])
-        blocks = confusion[chosen][:, chosen]
-    else:
-        member = torch.zeros(len(groups), len(confusion), dtype=confusion.dtype)
-        for index, group in enumerate(groups):
-            member[index, list(group)] = 1
-        blocks = member @ confusion @ member.T
+    blocks = block_sums(confusion, groups, unknown=1.0)
     return blocks / blocks.sum(1, keepdim=True)
 
 
@@ -232,8 +177,9 @@ def chain(confusion: Tensor, generator: torch.Generator) -> list[int]:
     return order
 
 
-SAMPLERS: dict[str, type[Random] | type[Adaptive] | type[Probe]] = {
+SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "random": Random,
     "adaptive": Adaptive,
+    "confusable": Confusable,
     "probe": Probe,
 }

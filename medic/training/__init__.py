@@ -1,5 +1,6 @@
 """Training: the one loop's body, its optimizers, its checkpoints."""
 
+from medic.training.averaging import Swad
 from medic.training.capture import Capture
 from medic.training.checkpoint import load_checkpoint, save_checkpoint
 from medic.training.inference import Inference, infer
@@ -16,6 +17,7 @@ __all__ = [
     "Precision",
     "RateSchedule",
     "Schedule",
+    "Swad",
     "Trainer",
     "derive",
     "generator",

@@ -20,7 +20,7 @@ from medic.training.capture import Capture, Captured
 from medic.training.inference import Inference
 from medic.training.iteration import Batch, Iteration, Outcome
 from medic.training.optim import RateSchedule, forget, load_optimizer, optimizer_state, set_rates
-from medic.training.precision import Precision
+from medic.training.precision import Precision, arithmetic
 
 
 class _Pending(NamedTuple):
@@ -107,6 +107,26 @@ class Trainer:
         on_gpu = self.device.type == "cuda" and self.images.device == self.device
         captured = on_gpu and self.capture != "off"
         return Inference(self.model, self.images, self.preprocessing, self.device, self.precision, captured, compiled)
+
+    @torch.no_grad()
+    def refresh_statistics(self, iterations: int) -> None:
+        """Estimate batch-norm statistics anew, as means over so many iterations, for weights that have none of theirs."""
+        norms = [module for module in self.model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+        tracked = [(norm, norm.momentum) for norm in norms if norm.track_running_stats]
+        if not tracked:
+            return
+        for norm, _ in tracked:
+            norm.reset_running_stats()
+            norm.momentum = None
+        self.model.train()
+        for _ in range(iterations):
+            steps = self._body.load(self._batch(self._next()).to(self.device))
+            with arithmetic(self.precision, self.device):
+                for step in steps:
+                    self.model(step.x)
+        for norm, momentum in tracked:
+            norm.momentum = momentum
+        processes.spread(list(self.model.buffers()))
 
     def step(self) -> list[float]:
         """Start one iteration; returns the mean task risks of those that have ended since the last call."""

@@ -5,7 +5,9 @@ import math
 import pytest
 import torch
 
-from medic.objectives import Ova, ce, objective, ova
+from medic.errors import MedicError
+from medic.models import HEADS
+from medic.objectives import Arpl, OneRing, Ova, ce, objective, ova
 from medic.outputs import Output
 from medic.tasks import Step
 
@@ -85,3 +87,53 @@ def test_cross_entropy():
     logits = torch.tensor([[1.0, 2.0, 0.5]], dtype=torch.float64)
     expected = math.log(sum(math.exp(v) for v in (1.0, 2.0, 0.5))) - 2.0
     assert ce(Output(logits), torch.tensor([1])).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_arpl():
+    """f = (1, 0), reciprocal points (0, 0) and (1, 1), radius 0, class 0."""
+    head = HEADS["reciprocal"](2, 2).double()
+    with torch.no_grad():
+        head.points.copy_(torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
+    output = head(torch.tensor([[1.0, 0.0]], dtype=torch.float64))
+    assert output.distance.tolist() == [pytest.approx([0.5, 0.5])]
+    assert output.logits.tolist() == [pytest.approx([0.5, -0.5])]
+    y = torch.tensor([0])
+    assert Arpl(weight=0.0)(output, y).item() == pytest.approx(0.313262, abs=5e-7)
+    assert Arpl(weight=1.0)(output, y).item() - Arpl(weight=0.0)(output, y).item() == pytest.approx(1.5)
+    assert Arpl()(output, y).item() == pytest.approx(0.463262, abs=5e-7)
+
+
+def test_arpl_trains_points_and_radius():
+    torch.manual_seed(0)
+    head = HEADS["reciprocal"](3, 4)
+    Arpl()(head(torch.randn(5, 3)), torch.tensor([0, 1, 2, 3, 0])).sum().backward()
+    assert head.points.grad.abs().sum() > 0
+    assert head.radius.grad.item() == pytest.approx(-0.5)  # every sample is outside, and pulls the radius
+
+
+def test_onering():
+    zero = Output(torch.zeros(1, 3, dtype=torch.float64), unknown=torch.zeros(1, dtype=torch.float64))
+    assert OneRing()(zero, torch.tensor([0])).item() == pytest.approx(math.log(4) + math.log(3))
+    output = Output(torch.tensor([[5.0, 0.0, 0.0]]).double(), unknown=torch.tensor([2.0]).double())
+    y = torch.tensor([0])
+    assert OneRing(0.0)(output, y).item() == pytest.approx(0.061342, abs=5e-7)
+    assert OneRing(1.0)(output, y).item() - OneRing(0.0)(output, y).item() == pytest.approx(0.239545, abs=5e-7)
+
+
+def test_the_ring_has_rows_of_length_one_when_it_is_trained():
+    head = HEADS["ring"](4, 3)
+    with torch.no_grad():
+        head.ring_head.weight.mul_(7)
+    before = head.ring_head.weight.clone()
+    head.eval()(torch.ones(1, 4))
+    assert torch.equal(head.ring_head.weight, before)
+    output = head.train()(torch.ones(2, 4))
+    assert torch.allclose(head.ring_head.weight.norm(dim=1), torch.ones(4))
+    OneRing()(output, torch.tensor([0, 2])).sum().backward()
+    assert head.ring_head.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("loss", [Arpl(), OneRing()])
+def test_losses_name_the_head_they_need(loss):
+    with pytest.raises(MedicError, match="--head"):
+        loss(Output(torch.zeros(1, 2)), torch.tensor([0]))

@@ -74,13 +74,41 @@ def test_predictions_repeat_every_metric(run):
 
 def test_the_model_gives_its_predictions_again(run):
     again = infer_again(run, "cpu")
-    assert list(again) == run.splits == ["validation", "source-unknown", "target"]
-    for split, (output, label, _) in again.items():
+    assert list(again) == [*run.splits, "train"] == ["validation", "source-unknown", "target", "train"]
+    for split in run.splits:
+        output, label, _ = again[split]
         kept, kept_label, _ = run.outputs(split)
         torch.testing.assert_close(output.logits, kept.logits)
         torch.testing.assert_close(output.ova, kept.ova)
         assert torch.equal(label, kept_label)
     assert not run.model.training
+
+
+def test_scores_that_are_fitted(mini, tmp_path):
+    run = medic.train(dataset=mini, method="openmax", output=str(tmp_path), **SHORT)
+    assert (run.config.score, run.config.threshold) == ("openmax", "hard")
+    assert run.metrics["threshold"] == 0
+    assert (run.path / "score.safetensors").exists()
+    again = review(run, "openmax", "hard")["openmax"]["target"]
+    assert {k: v for k, v in again.items() if "/" not in k} == {k: v for k, v in run.metrics.items() if "/" not in k}
+    assert set(review(run, None, "source")) == {"cls", "max-logit", "energy", "openmax"}
+    assert set(review(run, None, "hard")) == {"openmax"}
+    with pytest.raises(MedicError, match="score 'knn' is fitted on the training images: add --rerun"):
+        review(run, "knn", "source")
+    rerun = review(run, None, "source", infer_again(run, "cpu"))
+    assert set(rerun) == {"cls", "max-logit", "energy", "openmax", "knn", "mahalanobis"}
+    assert 0 <= rerun["knn"]["target"]["auroc"] <= 1
+    with pytest.raises(MedicError, match="needs an output for unknown"):
+        review(run, "reject", "hard")
+
+
+def test_a_system_with_an_output_for_unknown(mini, tmp_path):
+    run = medic.train(dataset=mini, method="onering", output=str(tmp_path), **SHORT)
+    assert (run.config.score, run.config.threshold) == ("reject", "hard")
+    output, label, _ = run.outputs("target")
+    said = torch.cat([output.logits, output.unknown[:, None]], dim=1).argmax(1)
+    decided = run.predictions["prediction"][run.predictions["split"] == "target"]
+    assert (decided == torch.where(said == 6, -1, said).numpy()).all()
 
 
 def test_the_description_is_enough_to_use_the_model(run):
@@ -266,15 +294,15 @@ class TestWiring:
     def test_seeds_and_scales_reach_their_place(self, mini, tmp_path):
         a, b = (self.trainer(mini, tmp_path, method="medic", seed=seed, batch_size=2) for seed in (0, 1))
         assert a.grid.seed != b.grid.seed
-        assert a.objective.forward == "task"
+        assert a.objective.passes == "task"
         scaled = self.trainer(mini, tmp_path, method="medic", ova_scale=1.0, batch_size=2)
         assert [trainer.objective.losses[1].scale for trainer in (a, scaled)] == [0.5, 1.0]
 
     def test_evaluation_uses_running_statistics(self, mini, tmp_path):
         run = medic.train(dataset=mini, method="erm", backbone="resnet10t", output=str(tmp_path), **SHORT)
-        dataset = infer_again(run, "cpu")
-        for split, seen in dataset.items():
-            torch.testing.assert_close(seen.output.logits, run.outputs(split).output.logits)
+        again = infer_again(run, "cpu")
+        for split in run.splits:
+            torch.testing.assert_close(again[split].output.logits, run.outputs(split).output.logits)
 
 
 def test_the_best_weights_are_the_ones_that_are_kept(mini, tmp_path, monkeypatch):

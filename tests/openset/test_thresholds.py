@@ -42,17 +42,23 @@ def test_fixed_is_a_probability_on_the_scale_of_the_confidence():
     assert threshold("fixed", "cls", probability=1.0).value == math.inf
 
 
-def test_hard_leaves_the_predictions_as_they_are():
-    chosen = threshold("hard", "cls")
-    confidence, prediction, label = torch.tensor([-torch.inf, 0.0, 3.0]), [2, -1, 1], [2, -1, 0]
-    assert decide(confidence, prediction, chosen.value).tolist() == prediction
-    assert hscore(confidence, prediction, label, chosen.value) == hard_hscore(prediction, label)
+def test_hard_is_the_argmax_over_one_class_more():
+    output = Output(torch.tensor([[1.0, 3.0], [0.0, 1.0], [2.0, 0.0]]), unknown=torch.tensor([2.0, 5.0, 2.0]))
+    chosen, label = threshold("hard", "reject"), [1, -1, 1]
+    decided = decide(score("reject", output), predicted_class(output), chosen.value)
+    assert decided.tolist() == [1, -1, 0]  # a tie is known
+    assert hscore(score("reject", output), predicted_class(output), label, 0.0) == hard_hscore(decided, label)
+
+
+def test_hard_needs_a_system_that_says_unknown():
+    with pytest.raises(MedicError, match="score by reject or openmax"):
+        threshold("hard", "cls")
 
 
 target_samples = st.lists(st.tuples(st.floats(0, 60), st.integers(-1, 1)), max_size=20)
 
 
-@given(target_samples, st.sampled_from(sorted(SCORES)))
+@given(target_samples, st.sampled_from(["cls", "bcls", "max-logit", "energy"]))
 def test_oracle_is_the_first_best_of_the_grid_and_its_value_decides_like_it(rows, name):
     margins, label = zip((1.0, 0), (2.0, -1), *rows, strict=True)
     target, label = outputs(torch.tensor(margins, dtype=torch.float64)), torch.tensor(label)

@@ -1,10 +1,20 @@
 """What samplers learn from, and when."""
 
+import io
+import itertools
+import math
+import time
+from collections import Counter
+
 import pytest
 import torch
 
 from medic.tasks import Grid
-from medic.tasks.samplers import SAMPLERS, Adaptive, Probe, softmax_sums
+from medic.tasks.samplers import SAMPLERS, Adaptive, Confusable, Probe, softmax_sums
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 def outputs(seed: int, count: int = 40, classes: int = 5, domains: int = 3):
@@ -24,22 +34,109 @@ def test_sums_are_those_of_a_loop():
     torch.testing.assert_close(softmax_sums(logits, y, None, 1)[0], expected.sum(0))
 
 
-def test_an_iteration_is_split_the_same_before_its_turn_and_at_it():
-    """Splits that are drawn up to `ahead` iterations early use the same confusion as if they had waited."""
+@pytest.mark.parametrize("kind", [Adaptive, Confusable])
+@pytest.mark.parametrize("domains", [[0, 2], []])
+def test_an_iteration_is_split_the_same_before_its_turn_and_at_it(kind, domains):
+    """Splits that are drawn up to `ahead` iterations early use the same matrices as if they had waited."""
+
+    def observation(iteration):  # a domain that is first met halfway
+        return softmax_sums(*outputs(iteration, domains=2 if iteration < 6 else 3), 3)
+
     groups = [(k,) for k in range(5)]
-    waiting, early = Adaptive(), Adaptive()
+    waiting, early = kind(), kind()
     at_its_turn, drawn = [], []
-    generators = [torch.Generator().manual_seed(1) for _ in range(2)]
-    for iteration in range(12):
-        at_its_turn.append(waiting.split([0, 2], groups, 2, generators[0]))
-        waiting.observe(softmax_sums(*outputs(iteration), 3))
+    for iteration in range(16):
+        at_its_turn.append((waiting.past(domains), waiting.split(domains, groups, 2, seeded(iteration))))
+        waiting.observe(observation(iteration))
     observed = 0
-    for iteration in range(12):
+    for iteration in range(16):
         while iteration - observed > early.ahead:
-            early.observe(softmax_sums(*outputs(observed), 3))
+            early.observe(observation(observed))
             observed += 1
-        drawn.append(early.split([0, 2], groups, 2, generators[1], ahead=iteration - observed))
-    assert drawn == at_its_turn
+        ahead = iteration - observed
+        drawn.append((early.past(domains, ahead), early.split(domains, groups, 2, seeded(iteration), ahead)))
+    for (then, split), (before, split_before) in zip(at_its_turn, drawn, strict=True):
+        assert split == split_before
+        assert (then is None and before is None) or torch.equal(then, before)
+
+
+@pytest.mark.parametrize("kind", [Adaptive, Confusable])
+def test_saved_and_loaded_it_draws_the_same(kind):
+    groups = [(k,) for k in range(5)]
+    sampler, again = kind(), kind()
+    for iteration in range(6):
+        sampler.observe(softmax_sums(*outputs(iteration), 3))
+    file = io.BytesIO()
+    torch.save(sampler.state_dict(), file)
+    file.seek(0)
+    again.load_state_dict(torch.load(file, weights_only=True))
+    for iteration in range(6, 12):
+        splits = [each.split([0, 2], groups, 2, seeded(iteration)) for each in (sampler, again)]
+        assert splits[0] == splits[1]
+        assert torch.equal(sampler.past([]), again.past([]))
+        for each in (sampler, again):
+            each.observe(softmax_sums(*outputs(iteration), 3))
+
+
+def test_lag_of_potentials_is_constant():
+    """What is observed in iteration i is used from iteration i + lag on: log K is then u · (1 + 1/2 + 1/4 + …)."""
+    sampler = Confusable()
+    probability = torch.tensor([[0.2, 0.8], [0.6, 0.4]], dtype=torch.double)
+    for iteration in range(2 * sampler.lag):
+        potentials = sampler.potentials([0])
+        assert (potentials is None) == (iteration < sampler.lag)
+        if potentials is not None:
+            assert float(potentials[0, 1]) == pytest.approx(0.7 * (2 - 0.5 ** (iteration - sampler.lag)))
+        sampler.observe(softmax_sums(probability.log(), torch.tensor([0, 1]), None, 1))
+
+
+@pytest.mark.parametrize("kind", [Adaptive, Confusable])
+def test_more_domains_than_before_keep_what_was_learned(kind):
+    few, all_at_once = kind(lag=1), kind(lag=1)
+    for domains in (1, 3, 2):
+        logits, y, domain = outputs(domains, domains=domains)
+        few.observe(softmax_sums(logits, y, domain, domains))
+        all_at_once.observe(softmax_sums(logits, y, domain, 3))
+    torch.testing.assert_close(few.past([0, 1, 2]), all_at_once.past([0, 1, 2]), rtol=0, atol=0)
+    few.observe(softmax_sums(*outputs(0, classes=7), 3))
+    assert few.past([0]).shape == (1, 7, 7)
+
+
+def test_confused_classes_of_each_domain_share_its_tasks():
+    """Domain 0 always confuses 0-1 and 2-3, domain 1 0-2 and 1-3: log K is 2.
+
+    So a task is one of these pairs with probability 2 e² / (2 e² + 4), and not 1/3 as at random.
+    """
+    confused = {0: (1, 0, 3, 2), 1: (2, 3, 0, 1)}
+    y, domain = torch.arange(4).repeat(2), torch.arange(2).repeat_interleave(4)
+    logits = torch.zeros(8, 4)
+    for row in range(8):
+        logits[row, confused[int(domain[row])][int(y[row])]] = 50.0
+    grid = Grid(2, 2, sampling="confusable")
+    for _ in range(60):
+        grid.observe(logits, y, domain)
+    cells, together = grid.index(y, domain), Counter()
+    for _ in range(1000):
+        for task in (task for step in grid.draw(cells, 2) for task in step):
+            (place, first), (_, second) = task.cells
+            together[place] += confused[place][first] == second
+    expected = 2 * math.e**2 / (2 * math.e**2 + 4)
+    for place in (0, 1):
+        assert together[place] / 2000 == pytest.approx(expected, abs=0.05)
+
+
+def test_many_classes_are_split_fast():
+    """345 classes, as DomainNet has: about 13 ms on two cores."""
+    sampler, groups = Confusable(), [(k,) for k in range(345)]
+    for iteration in range(sampler.lag):
+        sampler.observe(softmax_sums(*outputs(iteration, count=700, classes=345), 3))
+    seconds = []
+    for seed in range(5):
+        start = time.perf_counter()
+        tasks = sampler.split([0, 1, 2], groups, 3, seeded(seed))
+        seconds.append(time.perf_counter() - start)
+        assert sorted(itertools.chain(*tasks)) == list(range(345))
+    assert min(seconds) < 0.05
 
 
 def test_a_probe_remembers_nothing():

@@ -1,0 +1,116 @@
+"""What samplers that learn share: a matrix per domain, made of the softmax and used some iterations late."""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from medic.errors import MedicError
+
+
+class Lagged(ABC):
+    """Keeps a matrix (C, C) per domain of how the model confuses its classes, from what training computes anyway.
+
+    A split uses the matrices as they were `lag` iterations earlier. So it is the same whenever it is drawn, up to
+    `lag - 1` iterations before its turn, and on every device.
+    """
+
+    probes = False
+
+    def __init__(self, lag: int) -> None:
+        if lag < 1:
+            raise MedicError(f"lag is {lag}: a split can use what earlier iterations observed, so 1 or more")
+        self.lag = lag
+        self.ahead = lag - 1
+        self._matrices = torch.empty(0, 0, 0)  # (domains, classes, classes), grown to what is observed
+        self._pending: deque[Tensor] = deque()
+
+    @abstractmethod
+    def initial(self, classes: int) -> float:
+        """What every entry of a matrix is at the start."""
+
+    @abstractmethod
+    def updated(self, matrices: Tensor, mean: Tensor, met: Tensor) -> Tensor:
+        """The matrices (D, C, C) after an iteration.
+
+        `mean` (D, C, C) has the mean softmax over its samples of each (domain, class) in a row, where `met` (D, C, 1).
+        """
+
+    def past(self, domains: Sequence[int], ahead: int = 0) -> Tensor | None:
+        """The lagged matrices of `domains` (all met, if empty), (number, C, C), or None while there are none."""
+        position = len(self._pending) - self.lag + ahead
+        if position < 0:
+            return None
+        past = self._pending[position]
+        known = [domain for domain in domains or self._met(past) if domain < len(past)]
+        return past[known] if known else None
+
+    def summarise(self, logits: Tensor, y: Tensor, domain: Tensor | None, domains: int) -> Tensor | None:
+        """The softmax summed over the samples of every (domain, class)."""
+        return softmax_sums(logits, y, domain, domains)
+
+    def observe(self, summary: Tensor) -> None:
+        """Update the matrices by the mean softmax of each (domain, class) of the iteration."""
+        sums, counts = summary[..., :-1], summary[..., -1:]
+        self._grow(*sums.shape[:2])
+        updated = self.updated(self._matrices[: len(sums)], sums / counts.clamp(min=1), counts > 0)
+        self._matrices = torch.cat([updated, self._matrices[len(sums) :]])
+        self._pending.append(self._matrices)
+        if len(self._pending) > self.lag:
+            self._pending.popleft()
+
+    def _met(self, matrices: Tensor) -> list[int]:
+        """The domains whose matrices were ever updated; a running list of them would not be lagged."""
+        changed = (matrices != self.initial(matrices.shape[1])).flatten(1).any(1)
+        return [domain for domain, met in enumerate(changed.tolist()) if met]
+
+    def _grow(self, domains: int, classes: int) -> None:
+        if self._matrices.shape[1] != classes:
+            self._matrices = torch.empty(0, classes, classes, dtype=torch.double)
+        missing = domains - len(self._matrices)
+        if missing > 0:
+            new = torch.full((missing, classes, classes), self.initial(classes), dtype=torch.double)
+            self._matrices = torch.cat([self._matrices, new])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The running matrices, and the past ones that splits still have to use."""
+        return {"confusion": self._matrices, "pending": list(self._pending)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` left off."""
+        self._matrices = state["confusion"]
+        self._pending = deque(state["pending"])
+
+
+def softmax_sums(logits: Tensor, y: Tensor, domain: Tensor | None, domains: int) -> Tensor:
+    """Sums over the samples of every (domain, class) of their softmax, and their number: (domains, C, C + 1).
+
+    The close-set logits are (N, C), classes and domains (N,). It stays on their device and asks it for nothing.
+    """
+    classes = logits.shape[1]
+    row = y if domain is None else domain * classes + y
+    # A product with one-hot rows, not index_add, whose order of summation is undefined on a GPU.
+    member = (row[:, None] == torch.arange(domains * classes, device=row.device)).double()
+    probability = logits.detach().double().softmax(dim=1)
+    sums = member.T @ torch.cat([probability, probability.new_ones(len(row), 1)], dim=1)
+    return sums.view(domains, classes, classes + 1)
+
+
+def block_sums(matrix: Tensor | None, groups: Sequence[tuple[int, ...]], unknown: float) -> Tensor:
+    """Sums (G, G) over the blocks of a matrix (C, C) that `groups` of classes make.
+
+    Without a matrix, or if it is of fewer classes, every entry is `unknown`.
+    """
+    classes = 1 + max(max(group) for group in groups)
+    if matrix is None or len(matrix) < classes:
+        matrix = torch.full((classes, classes), unknown, dtype=torch.double)
+    if all(len(group) == 1 for group in groups):  # nothing to sum, however many classes there are
+        chosen = torch.tensor([group[0] for group in groups])
+        return matrix[chosen][:, chosen]
+    member = torch.zeros(len(groups), len(matrix), dtype=matrix.dtype)
+    for index, group in enumerate(groups):
+        member[index, list(group)] = 1
+    return member @ matrix @ member.T

@@ -1,0 +1,198 @@
+"""SWAD (Cha et al. 2021): the mean of the weights along the valley of the validation loss."""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from medic.errors import MedicError, TrainingError
+
+
+class RunningMean:
+    """The mean of the lists of tensors that were added; until one is, whatever it was made with."""
+
+    def __init__(self, tensors: list[Tensor] | None = None, count: int = 0) -> None:
+        self.tensors, self.count = tensors or [], count
+
+    @torch.no_grad()
+    def add(self, tensors: Sequence[Tensor]) -> None:
+        """Add a list of tensors, of the same shapes each time: mean ← mean + (tensors - mean) / (count + 1)."""
+        if self.count == 0:
+            self.tensors = [tensor.clone() for tensor in tensors]
+        else:
+            torch._foreach_lerp_(self.tensors, list(tensors), 1 / (self.count + 1))
+        self.count += 1
+
+    def copy(self) -> "RunningMean":
+        """The same mean, in tensors of its own."""
+        return RunningMean([tensor.clone() for tensor in self.tensors], self.count)
+
+
+class Segment(NamedTuple):
+    """The iterations between two evaluations: their mean parameters, and the loss and iteration at their end."""
+
+    parameters: list[Tensor]
+    loss: float
+    end: int
+
+
+class Valley(NamedTuple):
+    """Where the loss stopped falling: the iteration at the end of that segment, and the loss that is too high."""
+
+    start: int
+    threshold: float
+
+
+class Swad:
+    """The mean of the parameters from where the validation loss stops falling to where it has risen for good.
+
+    Parameters are averaged over the iterations of each segment, from one evaluation to the next, and segments are
+    averaged with equal weights. The loss has converged when it did not fall below that at the end of a segment for
+    the rest of `converge` segments. The valley ends, and training is dead, when it stayed for `tolerance` segments
+    above the threshold: 1 + `ratio` times the mean loss of the segments that showed convergence.
+    """
+
+    def __init__(self, converge: int = 3, tolerance: int = 6, ratio: float = 0.3) -> None:
+        for name, value in (("converge", converge), ("tolerance", tolerance)):
+            if value < 1:
+                raise MedicError(f"{name} of SWAD is {value}: give a number of evaluations, 1 or more")
+        if not 0 <= ratio < math.inf:
+            raise MedicError(f"ratio of SWAD is {ratio}: give by what share the loss may rise, 0 or more")
+        self.converge, self.tolerance, self.ratio = converge, tolerance, ratio
+        self.valley: Valley | None = None
+        self._dead = False
+        self._segment, self._final = RunningMean(), RunningMean()
+        # Both queues of the method end with the newest segment, so one holds them; its tensors never change.
+        self._queue: deque[Segment] = deque(maxlen=max(converge, tolerance))
+        self._placed = True
+
+    @property
+    def converged(self) -> bool:
+        """Whether the valley was entered."""
+        return self.valley is not None
+
+    @property
+    def dead(self) -> bool:
+        """Whether the valley was left, so that further iterations change nothing."""
+        return self._dead
+
+    def update(self, parameters: Sequence[Tensor]) -> None:
+        """Count the parameters, detached, in the current segment: call it after every iteration."""
+        if self._dead:
+            return
+        if not self._placed:
+            self._load(self.state_dict(), [parameter.device for parameter in parameters])
+            self._placed = True
+        self._segment.add(parameters)
+
+    def close(self, loss: float, iteration: int) -> bool:
+        """End the segment with the mean validation loss over source domains; whether training should stop."""
+        if self._dead:
+            return True
+        if self._segment.count == 0:
+            raise MedicError(f"SWAD was given no parameters between iteration {iteration} and the evaluation before")
+        if not math.isfinite(loss):
+            raise TrainingError(f"the validation loss became {loss} at iteration {iteration}")
+        self._queue.append(Segment(self._segment.tensors, loss, iteration))
+        self._segment = RunningMean()
+        if self.valley is None:
+            self._find_valley()
+        else:
+            self._follow_valley(self.valley)
+        return self._dead
+
+    def result(self) -> list[Tensor]:
+        """The parameters to use if training ended now, as copies; of a run that never converged, the last segment's.
+
+        Iterations since the last evaluation count only if there was none yet.
+        """
+        if self.valley is None:
+            last = self._queue[-1].parameters if self._queue else self._segment.tensors
+            if not last:
+                raise MedicError("SWAD has no result before the first iteration")
+            return [tensor.clone() for tensor in last]
+        final = self._final.copy()
+        if not self._dead:
+            remaining = self._newest(self.tolerance)[1:]
+            while remaining and min(segment.loss for segment in remaining) <= self.valley.threshold:
+                final.add(remaining.pop(0).parameters)
+        return final.tensors
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, in plain containers; each copy of the parameters once, and those that change copied."""
+        copies = [segment.parameters for segment in self._queue]
+        final = next((i for i, copy in enumerate(copies) if copy is self._final.tensors), len(copies))
+        if final == len(copies):
+            copies.append(self._final.copy().tensors)
+        return {
+            "numbers": [self.converge, self.tolerance, self.ratio],
+            "copies": copies,
+            "losses": [segment.loss for segment in self._queue],
+            "ends": [segment.end for segment in self._queue],
+            "final": {"copy": final, "count": self._final.count},
+            "segment": {"parameters": self._segment.copy().tensors, "count": self._segment.count},
+            "valley": None if self.valley is None else list(self.valley),
+            "dead": self._dead,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` gave; it moves to the device of the parameters at the next `update`."""
+        numbers = [self.converge, self.tolerance, self.ratio]
+        if state["numbers"] != numbers:
+            raise MedicError(f"this state of SWAD is of the numbers {state['numbers']}, not {numbers}")
+        self._load(state, None)
+        self._placed = False
+
+    def _load(self, state: dict[str, Any], devices: list[torch.device] | None) -> None:
+        def placed(tensors: list[Tensor]) -> list[Tensor]:
+            if devices is None or not tensors:
+                return tensors
+            return [tensor.to(device) for tensor, device in zip(tensors, devices, strict=True)]
+
+        copies = [placed(copy) for copy in state["copies"]]
+        ends = zip(state["losses"], state["ends"], strict=True)
+        self._queue.clear()
+        self._queue.extend(Segment(copies[i], loss, end) for i, (loss, end) in enumerate(ends))
+        # What changes in place is copied; the final mean does so once something was added.
+        self._segment = RunningMean(placed(state["segment"]["parameters"]), state["segment"]["count"]).copy()
+        final = RunningMean(copies[state["final"]["copy"]], state["final"]["count"])
+        self._final = final.copy() if final.count else final
+        self.valley = None if state["valley"] is None else Valley(*state["valley"])
+        self._dead = state["dead"]
+
+    def _newest(self, count: int) -> list[Segment]:
+        """The newest segments, at most `count`, oldest first."""
+        return list(self._queue)[-count:]
+
+    def _find_valley(self) -> None:
+        """Before convergence: if the oldest segment has the least loss, start the mean and add what came before."""
+        latest = self._newest(self.converge)
+        losses = [segment.loss for segment in latest]
+        if len(latest) < self.converge or losses[0] > min(losses):
+            return
+        self.valley = Valley(latest[0].end, (1 + self.ratio) * fmean(losses))
+        # Of no weight: it is the result only if the loss rises at once, so that nothing is ever added.
+        self._final = RunningMean(latest[0].parameters)
+        if self.tolerance > self.converge:
+            queue = self._newest(self.tolerance)[: self.tolerance - self.converge + 1]
+            start = next((i + 1 for i in reversed(range(len(queue))) if queue[i].loss > self.valley.threshold), 0)
+            # The method leaves out the first segment below the threshold too.
+            inside = queue[start + 1 :]
+        else:
+            inside = latest[1 : 1 + self.converge - self.tolerance]
+        for segment in inside:
+            self._final.add(segment.parameters)
+
+    def _follow_valley(self, valley: Valley) -> None:
+        """After convergence: add the oldest segment, if it is not of before, or find that the loss has risen."""
+        queue = self._newest(self.tolerance)
+        if queue[0].end < valley.start:
+            return
+        if min(segment.loss for segment in queue) > valley.threshold:
+            self._dead = True
+        else:
+            self._final.add(queue[0].parameters)

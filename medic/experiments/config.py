@@ -42,7 +42,7 @@ class RunConfig:
     holdout: float | None = _option(None, "share of the sources kept for validation (0.2)")
     trial_seed: int | None = _option(None, "seed of that choice (the seed)")
     method: str = _option("medic++", "what to train (see `medic methods`)")
-    backbone: str | None = _option(None, "convnet, mnist-cnn or a model of timm (the benchmark's)")
+    backbone: str | None = _option(None, "convnet, mnist-cnn, gfnet_h_ti or a model of timm (the benchmark's)")
     weights: str | None = _option(None, "file with the backbone's weights: safetensors or torch", local=True)
     head: str | None = _option(
         None, "close, separate, shared, reciprocal or ring: which head there is (as the objective needs)"
@@ -64,7 +64,7 @@ class RunConfig:
     inner_lr: float | None = _option(None, "rate of the inner steps (the method's)")
     momentum: float | None = _option(None, "momentum of sgd (the method's)")
     weight_decay: float | None = _option(None, "weight decay (the method's)")
-    head_lr_scale: float = _option(1.0, "learning rate of the heads relative to the backbone's")
+    head_lr_scale: float | None = _option(None, "learning rate of the heads relative to the backbone's (1)")
     clip_norm: float | None = _option(None, "largest norm of the gradient (unlimited)")
     schedule: str | None = _option(None, "step, cosine or constant (the method's)")
     warmup: int = _option(0, "iterations until the learning rate is reached")
@@ -82,6 +82,7 @@ class RunConfig:
     augment: str | dict[str, Any] | None = _option(
         None, "recipe for training images: medic, domainbed, digits or none, or numbers, scale=0.8:1,jitter=0.4"
     )
+    layer: str | None = _option(None, "put inside the backbone: mixstyle, aloft-e, aloft-s or none (the method's)")
     averaging: str | None = _option(None, "weights to average: swad or none (the method's)")
     evaluate_every: int | None = _option(None, "iterations between evaluations (300, or a fifth of a short run)")
     checkpoint_every: int | None = _option(
@@ -90,7 +91,9 @@ class RunConfig:
     save_features: bool = _option(False, "keep the backbone's features in predictions.npz")
     device: str = _option("auto", "auto, cpu or cuda", local=True)
     precision: str = _option("auto", "of the network's products: bf16, tf32 or fp32 (bf16 on a GPU, else fp32)")
-    batch_norm: str = _option("local", "statistics, where several processes share a task: local to each, or sync")
+    batch_norm: str | None = _option(
+        None, "statistics: local to each process, sync over all, or frozen as they came (the method's)"
+    )
     capture: str = _option("auto", "an iteration as one CUDA graph: auto, on or off", local=True)
     compile: str = _option(
         "auto", "the network by torch.compile: auto (on a GPU, if the run is long), on or off", local=True

@@ -81,7 +81,7 @@ class DataPlan:
         return {domain: list(names) for domain, names in self.classes.partial.items()} or None
 
 
-def plan_data(config: RunConfig, bench: Benchmark, device: torch.device) -> DataPlan:
+def plan_data(config: RunConfig, bench: Benchmark, backbone: str, device: torch.device) -> DataPlan:
     """What a configuration says of the data, checked against what there is."""
     opened = bench.open(bench, None if config.root is None else Path(config.root), config.seed)
     domains = opened.domains
@@ -90,7 +90,7 @@ def plan_data(config: RunConfig, bench: Benchmark, device: torch.device) -> Data
     if rule == "official" and (config.holdout or config.trial_seed) is not None:
         raise MedicError("holdout and trial_seed have no effect on validation 'official': its lists say all")
     on_bad = cast(OnBad, check_choice("on_bad_image", config.on_bad_image, get_args(OnBad)))
-    size = config.image_size or bench.image_size or native_size(config.backbone or bench.backbone)
+    size = config.image_size or bench.image_size or native_size(backbone)
     if config.store_size is not None and config.store_size < size:
         raise MedicError(f"store_size {config.store_size} is smaller than the images, {size}: there is nothing to crop")
     storage = Storage(

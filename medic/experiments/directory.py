@@ -204,7 +204,8 @@ class Run:
     def model(self) -> Classifier:
         """The selected model, in evaluation mode, on the CPU."""
         made = self.description["model"]
-        model = Classifier(create_backbone(made["backbone"]), len(self.description["classes"]), made["head"])
+        backbone = create_backbone(made["backbone"], size=self.preprocessing.size)
+        model = Classifier(backbone, len(self.description["classes"]), made["head"])
         try:
             model.load_state_dict(read_tensors(self.path / "model.safetensors"))
         except RuntimeError as error:

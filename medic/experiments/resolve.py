@@ -8,13 +8,14 @@ from typing import Any, cast, get_args
 
 import torch
 
-from medic.data import Benchmark, benchmark, describe_recipe
+from medic.data import benchmark, describe_recipe
 from medic.errors import MedicError, check_choice
 from medic.experiments.config import RunConfig
 from medic.experiments.data_plan import DataPlan, plan_data
 from medic.methods import (
     AVERAGES,
     DOMAINBED_ADAM,
+    LAYERS,
     OBJECTIVES,
     PENALTIES,
     Method,
@@ -25,6 +26,8 @@ from medic.methods import (
     make_objective,
 )
 from medic.models import HEADS
+from medic.models.aloft import Aloft
+from medic.models.mixstyle import MixStyle
 from medic.objectives import Objective, Penalty
 from medic.openset import RULES, SCORES
 from medic.strategies import BnBuffers, InnerLoop, Strategy
@@ -52,6 +55,8 @@ class ModelPlan:
     objective: Objective
     score: str
     threshold: str
+    layer: MixStyle | Aloft | None
+    batch_norm: str
     device: torch.device
     precision: Precision
     capture: Capture
@@ -85,9 +90,10 @@ def resolve(config: RunConfig) -> Resolved:
     """Fill in what was left open and check all of it, or raise with the one thing that is wrong."""
     _check_numbers(config)
     bench, method = benchmark(config.dataset), find_method(config.method)
-    data = plan_data(config, bench, pick_device(config.device))
+    backbone = config.backbone or method.backbone or bench.backbone
+    data = plan_data(config, bench, backbone, pick_device(config.device))
     numbers = Numbers(config.hparams)
-    model = _plan_model(config, bench, method, numbers)
+    model = _plan_model(config, backbone, method, numbers)
     training = _plan_training(config, method, data, numbers)
     numbers.check(method.name)
     _check_penalties(model.objective, training.grid)
@@ -130,6 +136,9 @@ def resolve(config: RunConfig) -> Resolved:
         momentum=optimizer.momentum,
         weight_decay=optimizer.weight_decay,
         schedule=training.schedule.name,
+        head_lr_scale=optimizer.head_lr_scale,
+        layer=_layer(config, method),
+        batch_norm=model.batch_norm,
         averaging=_averaging(config, method),
         evaluate_every=training.evaluate_every,
     )
@@ -190,6 +199,10 @@ def _compiles(config: RunConfig, method: Method, device: torch.device) -> bool:
     twice = getattr(method.strategy, "second_order", False)
     if config.compile == "on" and twice:
         raise MedicError(f"compile 'on': method {method.name!r} differentiates twice, which torch.compile cannot do")
+    if getattr(PENALTIES.get(config.penalty or method.penalty or ""), "eager", False):
+        if config.compile == "on":
+            raise MedicError("compile 'on': the penalty 'miro' looks inside the network, which then is not compiled")
+        return False
     long = config.iterations * (config.batch_size or 16) * method.grid.tasks >= COMPILED
     return config.compile == "on" or (config.compile == "auto" and device.type == "cuda" and long and not twice)
 
@@ -202,7 +215,7 @@ def _check_penalties(objective: Objective, grid: Grid) -> None:
             raise MedicError(f"penalty {name!r} remembers every domain, all in one step: use --method {name}")
 
 
-def _plan_model(config: RunConfig, bench: Benchmark, method: Method, numbers: Numbers) -> ModelPlan:
+def _plan_model(config: RunConfig, backbone: str, method: Method, numbers: Numbers) -> ModelPlan:
     device = pick_device(config.device)
     _check_speed_options(config, device)
     objective = check_choice("objective", config.objective or method.objective, OBJECTIVES)
@@ -215,7 +228,7 @@ def _plan_model(config: RunConfig, bench: Benchmark, method: Method, numbers: Nu
     if config.weights is not None and not Path(config.weights).is_file():
         raise MedicError(f"weights {config.weights} do not exist")
     return ModelPlan(
-        config.backbone or bench.backbone,
+        backbone,
         None if config.weights is None else Path(config.weights),
         head,
         make_objective(
@@ -228,6 +241,8 @@ def _plan_model(config: RunConfig, bench: Benchmark, method: Method, numbers: Nu
         ),
         score,
         threshold,
+        None if (layer := _layer(config, method)) == "none" else numbers.make(LAYERS[layer]),
+        check_choice("batch_norm", config.batch_norm or method.batch_norm, ["local", "sync", "frozen"]),
         device,
         pick_precision(check_choice("precision", config.precision, ["auto", *get_args(Precision)]), device),
         cast(Capture, check_choice("capture", config.capture, get_args(Capture))),
@@ -295,6 +310,11 @@ def _plan_training(config: RunConfig, method: Method, data: DataPlan, numbers: N
     )
 
 
+def _layer(config: RunConfig, method: Method) -> str:
+    """The name of what is put inside the backbone, or `none`."""
+    return check_choice("layer", config.layer or method.layer or "none", ["none", *LAYERS])
+
+
 def _averaging(config: RunConfig, method: Method) -> str:
     """The name of what is averaged, or `none`."""
     return check_choice("averaging", config.averaging or method.averaging or "none", ["none", *AVERAGES])
@@ -310,6 +330,8 @@ def _at(rate: float | Rate | str | None, image_size: int) -> float | None:
 def _plan_grid(config: RunConfig, method: Method, data: DataPlan) -> Grid:
     """The method's grid, no larger than the data, with what was asked for explicitly on top."""
     domains, classes = len(data.sources), min(len(data.classes.of_source(source)) for source in data.sources)
+    if domains < method.least_domains:
+        raise MedicError(f"method {method.name!r} needs {method.least_domains} source domains, and there are {domains}")
     axes = _parse_axes(config.axes)
     for axis in axes:
         if not data.opened.axes:
@@ -402,5 +424,5 @@ def _plan_optimizer(config: RunConfig, method: Method, lr: float) -> OptimizerSe
         float(lr),
         float(momentum) if name == "sgd" else None,
         float(own_decay if config.weight_decay is None else config.weight_decay),
-        float(config.head_lr_scale),
+        float(config.head_lr_scale or defaults.head_lr_scale),
     )

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from medic import openset, processes
 from medic.data import Dataset, Problem
 from medic.data.cache import cache_directory
-from medic.errors import MedicError, TrainingError, check_choice, first_line
+from medic.errors import MedicError, TrainingError, first_line
 from medic.experiments.config import RunConfig
 from medic.experiments.directory import Run, RunDirectory, run_name
 from medic.experiments.evaluation import Evaluator, Outputs, Seen, choose_threshold, measured
@@ -368,9 +368,13 @@ def make_trainer(
     if plan.model.compiled:  # so that the next run finds what this one compiled
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_directory() / "compiled"))
     torch.manual_seed(derive(seed, "model"))
-    backbone = create_backbone(plan.model.backbone, plan.model.weights)
+    backbone = create_backbone(plan.model.backbone, plan.model.weights, plan.data.size)
+    if plan.model.layer is not None:
+        plan.model.layer.insert(backbone.module)
     model = Classifier(backbone, len(problem.known), plan.model.head)
-    if check_choice("batch_norm", plan.config.batch_norm, ["local", "sync"]) == "sync":
+    if plan.model.batch_norm == "frozen":
+        model.norms = "frozen"
+    if plan.model.batch_norm == "sync":
         if processes.world() == 1 or plan.model.device.type != "cuda":
             raise MedicError(
                 "batch_norm 'sync' needs several processes on GPUs: torchrun --nproc-per-node N -m medic …"
@@ -380,7 +384,7 @@ def make_trainer(
     model = model.to(plan.model.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     body = [p for p in model.backbone.parameters() if p.requires_grad]
     objective = plan.model.objective
-    objective.prepare(max(plan.training.grid.sizes), len(problem.known), backbone.features)
+    objective.prepare(model, max(plan.training.grid.sizes))
     objective.to(plan.model.device)
     others = [(list(part.parameters()), part.rate) for part in objective.penalties if isinstance(part, Penalty)]
     return Trainer(

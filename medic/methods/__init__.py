@@ -5,14 +5,15 @@ A plain name is the system as the paper's open-set tables have it; a suffix name
 
 from medic.errors import check_choice
 from medic.methods.alignment import ALIGNMENT
+from medic.methods.layers import LAYERED
 from medic.methods.meta import META
 from medic.methods.method import OBJECTIVES, Method, ObjectiveName, Training, make_objective
 from medic.methods.numbers import Numbers
 from medic.methods.openset import OPENSET
-from medic.methods.parts import AVERAGES, CHANGES, PENALTIES
+from medic.methods.parts import AVERAGES, CHANGES, LAYERS, PENALTIES
 from medic.methods.search import DOMAINBED_ADAM, SHARED, Choice, Range, Rate
 
-METHODS: dict[str, Method] = {method.name: method for method in (*META, *ALIGNMENT, *OPENSET)}
+METHODS: dict[str, Method] = {method.name: method for method in (*META, *ALIGNMENT, *OPENSET, *LAYERED)}
 
 
 def find_method(name: str) -> Method:
@@ -24,6 +25,7 @@ __all__ = [
     "AVERAGES",
     "CHANGES",
     "DOMAINBED_ADAM",
+    "LAYERS",
     "METHODS",
     "OBJECTIVES",
     "PENALTIES",

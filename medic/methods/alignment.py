@@ -100,6 +100,16 @@ ALIGNMENT = (
         search={"alpha": log10("penalty_alpha", 1, 4), "beta": log10("penalty_beta", 2, 6)},
     ),
     Method(
+        "miro",
+        "stay near the features of the pretrained network",
+        "objective: penalty on the distance of stage maps to those before training; batch norm is frozen",
+        "Cha et al. 2022",
+        Grid(),
+        Joint(),
+        penalty="miro",
+        batch_norm="frozen",
+    ),
+    Method(
         "andmask",
         "move where the gradients of all domains agree in sign",
         "strategy: coordinates without agreement are masked",

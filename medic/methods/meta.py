@@ -2,7 +2,7 @@
 
 from medic.methods.method import Method, Training
 from medic.methods.search import DOMAINBED_ADAM, Choice, log10
-from medic.strategies import Joint, MultiStep, TwoStep
+from medic.strategies import Joint, MultiStep, Trajectories, TwoStep
 from medic.tasks import Grid
 
 META = (
@@ -78,6 +78,16 @@ META = (
         training=Training(lr=0.5, inner_lr=DOMAINBED_ADAM, momentum=0.0, weight_decay=0.0, schedule="constant"),
         each_domain=True,
         search={"lr": Choice("meta_lr", (0.05, 0.1, 0.5))},
+    ),
+    Method(
+        "mvdg",
+        "go to the mean of several trajectories, each of which trains on some domains and tests on the others",
+        "grid and strategy: three trajectories of three times two steps with a fresh Adam",
+        "Zhang et al. 2022",
+        Grid(2, repeat=9),
+        Trajectories(lr=1e-3),
+        training=Training(lr=0.05, momentum=0.0, weight_decay=5e-4, head_lr_scale=10.0),
+        least_domains=3,
     ),
     Method(
         "medic",

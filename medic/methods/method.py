@@ -43,6 +43,7 @@ class Training:
     weight_decay: float = 5e-4 / 9
     """The authors' 5e-4 beside a gradient summed over t = 9 tasks; here `p.grad` is their mean."""
     schedule: Schedule = "step"
+    head_lr_scale: float = 1.0
     images: int = 144
     """Images per iteration, over all tasks."""
 
@@ -61,6 +62,8 @@ class Method:
     objective: ObjectiveName = "ce"
     forward: Forward = "step"
     training: Training = field(default_factory=Training)
+    least_domains: int = 1
+    """How many source domains it needs."""
     each_domain: bool = False
     """Whether every source domain is a split of its own, however many there are."""
     penalty: str | None = None
@@ -68,6 +71,10 @@ class Method:
     score: str | None = None
     """What reads its outputs, if not what goes with its objective."""
     averaging: str | None = None
+    layer: str | None = None
+    backbone: str | None = None
+    """The only backbone that it works with, if there is but one."""
+    batch_norm: str = "local"
     search: Mapping[str, Law] = field(default_factory=dict)
     """Where DomainBed's protocol searches for its own numbers."""
 

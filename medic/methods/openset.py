@@ -1,7 +1,7 @@
 """Systems of open-set recognition."""
 
 from medic.methods.method import Method
-from medic.strategies import Joint
+from medic.strategies import Joint, TwoStep
 from medic.tasks import Grid
 
 OPENSET = (
@@ -22,6 +22,17 @@ OPENSET = (
         Grid(),
         Joint(),
         "arpl",
+    ),
+    Method(
+        "l2ot",
+        "classes whose features are far from each other (experimental: our reading)",
+        "objective: MEDIC with a penalty on the transport between classes",
+        "Li et al. 2025",
+        Grid(2, 2, pairing="diagonal"),
+        TwoStep(second_order=True),
+        "ce+ova",
+        forward="task",
+        penalty="transport",
     ),
     Method(
         "onering",

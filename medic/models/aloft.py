@@ -47,6 +47,15 @@ class Aloft(nn.Module):
         change = functional.pad(change, (0, 0, 0, width - len(columns), 0, height - len(rows)))
         return spectrum + change.roll(-shift, dims=1)
 
+    def insert(self, backbone: nn.Module) -> None:
+        """Perturb the spectrum in every global filter of a backbone, in training."""
+        filters = [part for part in backbone.modules() if isinstance(part, GlobalFilter)]
+        if not filters:
+            name = type(backbone).__name__
+            raise MedicError(f"ALOFT perturbs global filters, and {name} has none: use the backbone gfnet_h_ti")
+        for part in filters:
+            part.perturb = self
+
     @staticmethod
     def _by_element(amplitude: Tensor) -> Tensor:
         """What to add to amplitudes (B, rows, columns, C): as much as their deviation over the batch."""
@@ -83,14 +92,3 @@ def _polar(z: Tensor) -> tuple[Tensor, Tensor]:
     z = torch.where(known, z, 1)
     amplitude = z.abs()
     return torch.where(known, amplitude, 0), z / amplitude
-
-
-def insert_aloft(module: nn.Module, variant: Variant, **numbers: float) -> None:
-    """Perturb the spectrum in every global filter inside a module, in training; `numbers` are those of `Aloft`."""
-    filters = [part for part in module.modules() if isinstance(part, GlobalFilter)]
-    if not filters:
-        name = type(module).__name__
-        raise MedicError(f"ALOFT perturbs global filters, and {name} has none: use the backbone gfnet_h_ti")
-    aloft = Aloft(variant, **numbers)
-    for part in filters:
-        part.perturb = aloft

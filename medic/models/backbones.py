@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.nn import functional
 
 from medic.errors import MedicError, closest, first_line
 from medic.models.convnet import ConvNet, MnistCnn
+from medic.models.gfnet import PATCH, GFNet, gfnet_h_ti, load_official
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,12 @@ def _per_channel(values: tuple[float, ...], pixels: Tensor) -> Tensor:
 HALVES = Preprocessing((0.5,) * 3, (0.5,) * 3, size=32)
 UNCHANGED = Preprocessing((0.0,) * 2, (1.0,) * 2, size=28)
 
+IMAGENET = Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), size=224)
+
 OURS: dict[str, tuple[Callable[[], nn.Module], Preprocessing]] = {
     "convnet": (ConvNet, HALVES),
     "mnist-cnn": (MnistCnn, UNCHANGED),
+    "gfnet_h_ti": (gfnet_h_ti, IMAGENET),
 }
 
 
@@ -55,11 +60,14 @@ class Backbone:
     preprocessing: Preprocessing
 
 
-def create_backbone(name: str, weights: Path | None = None) -> Backbone:
-    """Make a backbone: `convnet`, `mnist-cnn`, or any model name of timm; `weights` is a local file to load."""
+def create_backbone(name: str, weights: Path | None = None, size: int | None = None) -> Backbone:
+    """Make a backbone: `convnet`, `mnist-cnn`, `gfnet_h_ti`, or any of timm; `weights` is a local file to load.
+
+    `size` is the side of the images in pixels, for a network that is made for a certain one.
+    """
     if name in OURS:
         make, preprocessing = OURS[name]
-        module = make()
+        module = GFNet(image_size=size or preprocessing.size) if make is gfnet_h_ti else make()
         backbone = Backbone(module, int(module.num_features), preprocessing)  # type: ignore[arg-type]
     else:
         backbone = _from_timm(name)
@@ -105,6 +113,8 @@ def load_weights(module: nn.Module, path: Path) -> None:
     """Load a file of weights into a backbone: every tensor must be there, and a classifier's may be left over."""
     # The prefixes are those of our own runs, and of a model that was wrapped for several GPUs.
     state = {key.removeprefix("module.").removeprefix("backbone."): v for key, v in read_tensors(path).items()}
+    if isinstance(module, GFNet):
+        state = load_official(state, PATCH * isqrt(module.pos_embed.shape[1]))
     expected = module.state_dict()
     missing = [key for key in expected if key not in state and not key.endswith("num_batches_tracked")]
     if missing:

@@ -1,12 +1,18 @@
 """The model: a backbone with a head over the known classes."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
 from medic.errors import check_choice
 from medic.models.backbones import Backbone
 from medic.models.heads import HEADS
+from medic.models.stages import Taps, find_stages
 from medic.outputs import Output
+
+Norms = Literal["trained", "frozen"]
+"""What becomes of batch-norm statistics in training."""
 
 
 class Classifier(nn.Module):
@@ -19,17 +25,36 @@ class Classifier(nn.Module):
     def __init__(self, backbone: Backbone, classes: int, head: str = "separate") -> None:
         super().__init__()
         self.backbone = backbone.module
-        self.classes = classes
+        self.classes, self.features = classes, backbone.features
+        self.norms: Norms = "trained"
+        self._taps: Taps | None = None
         self.head = HEADS[check_choice("head", head, HEADS)](backbone.features, classes)
 
     def forward(self, x: Tensor) -> Output:
         """Map inputs (N, …) to what the head says of their features (N, F)."""
-        return self.classify(self.backbone(x))
+        output = self.classify(self.backbone(x))
+        return output if self._taps is None else output._replace(stages=self._taps.take())
 
     def classify(self, features: Tensor) -> Output:
         """What the head says of features (N, F)."""
         with torch.autocast(features.device.type, enabled=False):  # heads are small, and confidences need all digits
             return Output.of(self.head(features.to(next(self.head.parameters()).dtype)))
+
+    def tap(self) -> tuple[int, ...]:
+        """Give the maps of the backbone's stem and stages with every output from now on; returns their channels."""
+        stem, stages = find_stages(self.backbone)
+        tapped = (() if stem is None else (stem,)) + stages
+        self._taps = Taps(tuple(stage.module for stage in tapped))
+        return tuple(stage.channels for stage in tapped)
+
+    def train(self, mode: bool = True) -> "Classifier":
+        """Set the mode of all layers; frozen batch norm stays in evaluation mode, though its scale and shift learn."""
+        super().train(mode)
+        if self.norms == "frozen":
+            for module in self.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
+        return self
 
     def heads(self) -> list[nn.Parameter]:
         """The parameters of the head, for a rate of their own."""

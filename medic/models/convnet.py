@@ -12,6 +12,8 @@ class ConvNet(nn.Module):
     """
 
     num_features = 256
+    channels = 64
+    """Of every stage."""
 
     def __init__(self, in_channels: int = 3) -> None:
         super().__init__()
@@ -19,14 +21,16 @@ class ConvNet(nn.Module):
             convolution = nn.Conv2d(in_channels if block == 1 else 64, 64, kernel_size=3, padding=1)
             nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
             self.add_module(f"conv{block}", convolution)
+        self.stages = nn.ModuleList(nn.Identity() for _ in range(4))  # for what is put behind a block, or taken there
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images (N, C, 32, 32) to features (N, 256)."""
         if x.shape[-2:] != (32, 32):
             raise ValueError(f"the ConvNet takes images of 32x32 pixels, not {x.shape[-2]}x{x.shape[-1]}")
-        for convolution in self.children():
+        for block, stage in enumerate(self.stages, 1):
+            convolution = self.get_submodule(f"conv{block}")
             # ReLU is increasing, so it may follow the pooling: the same values and gradients for a quarter of the work.
-            x = functional.relu(functional.max_pool2d(convolution(x), 2))
+            x = stage(functional.relu(functional.max_pool2d(convolution(x), 2)))
         return x.flatten(1)
 
 

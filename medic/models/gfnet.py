@@ -98,7 +98,7 @@ class GlobalFilter(nn.Module):
             spectrum = torch.fft.rfft2(x, dim=(1, 2), norm="ortho")
             if self.perturb is not None and self.training:
                 spectrum = self.perturb(spectrum)
-            spectrum = spectrum * torch.view_as_complex(self.complex_weight)
+            spectrum = spectrum * torch.view_as_complex(self.complex_weight.contiguous())
             filtered: Tensor = torch.fft.irfft2(spectrum, s=x.shape[1:3], dim=(1, 2), norm="ortho")
             return filtered
 

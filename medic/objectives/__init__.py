@@ -5,8 +5,10 @@ from medic.objectives.coral import Coral
 from medic.objectives.groupdro import GroupDro
 from medic.objectives.head_gradients import Fishr, Hgp, Hutchinson
 from medic.objectives.losses import Arpl, OneRing, Ova, ce, ova
+from medic.objectives.miro import Miro
 from medic.objectives.objective import Change, Forward, Loss, Objective, Penalty, PenaltyFunction, Risk, objective
 from medic.objectives.rsc import Rsc
+from medic.objectives.transport import Transport
 from medic.objectives.vrex import VRex
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "Hgp",
     "Hutchinson",
     "Loss",
+    "Miro",
     "Objective",
     "OneRing",
     "Ova",
@@ -27,6 +30,7 @@ __all__ = [
     "PenaltyFunction",
     "Risk",
     "Rsc",
+    "Transport",
     "VRex",
     "ce",
     "objective",

@@ -1,7 +1,7 @@
 """GroupDRO (Sagawa et al. 2020): domains that are met with more loss weigh more."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from medic.objectives.objective import Penalty
 from medic.outputs import Output
@@ -19,14 +19,14 @@ class GroupDro(Penalty):
         self.eta = eta
         self.register_buffer("shares", None)
 
-    def prepare(self, tasks: int, classes: int, features: int) -> None:
+    def prepare(self, model: nn.Module | None, tasks: int) -> None:
         """Start with equal shares, one a task."""
         self.shares = torch.full((tasks,), 1 / tasks)
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
         """What the weighted risk has more than the mean one; `tasks` (m,) must come in the same order every time."""
         if self.shares is None:
-            self.prepare(len(tasks), 0, 0)
+            self.prepare(None, len(tasks))
         assert self.shares is not None
         # Not as a product of exponentials: with a large loss it would overflow.
         shares = (self.shares.to(tasks).log() + self.eta * tasks.detach()).softmax(0)

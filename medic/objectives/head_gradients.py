@@ -5,7 +5,7 @@ cross-entropy by weights and bias together is e z̃ᵀ (C, F + 1), and no sample
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from medic.objectives.objective import Penalty, split_features
@@ -43,15 +43,18 @@ class Fishr(Penalty):
         """When the penalty begins to count."""
         return self.anneal or None
 
-    def prepare(self, tasks: int, classes: int, features: int) -> None:
+    def prepare(self, model: nn.Module, tasks: int) -> None:
         """Averages of 0, for every task."""
-        self.variances = torch.zeros(tasks, classes, features + 1)
+        self._start(tasks, model.classes, model.features + 1)  # type: ignore[arg-type, operator]
+
+    def _start(self, *shape: int) -> None:
+        self.variances = torch.zeros(shape)
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
         """Compare the tasks, which must come in the same order every time."""
         found = [self._variance(e, z) for _, e, z in _samples(output, step)]
         if self.variances is None:
-            self.prepare(len(found), found[0].shape[0], found[0].shape[1] - 1)
+            self._start(len(found), *found[0].shape)
         assert self.variances is not None
         average = self.ema * self.variances.to(tasks) + (1 - self.ema) * torch.stack(found)
         self.variances.copy_(average.detach())

@@ -52,8 +52,11 @@ class Penalty(nn.Module):
     rate = 1.0
     """The learning rate of its parameters relative to the backbone's."""
 
-    def prepare(self, tasks: int, classes: int, features: int) -> None:
-        """Make the memory for steps of so many tasks, known classes and features of the backbone."""
+    eager = False
+    """Whether the network cannot be compiled with it."""
+
+    def prepare(self, model: nn.Module, tasks: int) -> None:
+        """Make what it needs for a model and steps of so many tasks."""
 
     @property
     def restart(self) -> int | None:
@@ -100,11 +103,11 @@ class Objective(nn.Module):
             penalties = [penalty(tasks, output, step) for penalty in self.penalties]
             return Risk(tasks, torch.stack(penalties).sum() if penalties else None, output.logits.detach())
 
-    def prepare(self, tasks: int, classes: int, features: int) -> None:
-        """Make the memory of the penalties; in a loop of one's own their first step does."""
+    def prepare(self, model: nn.Module, tasks: int) -> None:
+        """Make what the penalties need; in a loop of one's own, memories are made by their first step."""
         for part in self.parts:
             if isinstance(part, Penalty):
-                part.prepare(tasks, classes, features)
+                part.prepare(model, tasks)
 
     @property
     def restarts(self) -> set[int]:

@@ -50,14 +50,16 @@ def check_inner(inner: InnerOptimizer) -> None:
         check_choice("inner optimizer", inner, ["sgd", "adam"])
 
 
-def make_optimizer(inner: InnerOptimizer, parameters: Sequence[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+def make_optimizer(
+    inner: InnerOptimizer, parameters: Sequence[nn.Parameter], lr: float, decay: float = 0.0
+) -> torch.optim.Optimizer:
     """The inner optimizer over the given parameters: Adam by name, or what a factory makes of them."""
     if callable(inner):
         return inner(list(parameters))
     if inner == "sgd":
-        return torch.optim.SGD(list(parameters), lr=lr)
+        return torch.optim.SGD(list(parameters), lr=lr, weight_decay=decay)
     # Its counters are then on the GPU too, and nothing waits for them.
-    return torch.optim.Adam(list(parameters), lr=lr, capturable=parameters[0].is_cuda)
+    return torch.optim.Adam(list(parameters), lr=lr, weight_decay=decay, capturable=parameters[0].is_cuda)
 
 
 def first_order(

@@ -41,7 +41,7 @@ class Grid:
     `pairing="diagonal"` shares one class split between the domain splits and puts (i, i + s) into step s, as MEDIC
     does; `"ordered"` draws nothing: labels and tasks stay in their order. `sampling` names a sampler for class splits;
     with `separate="step"` the tasks of a domain split also go to different steps. `class_groups` makes contiguous
-    groups of classes the unit of splitting.
+    groups of classes the unit of splitting. `repeat` draws all of this so many times for one iteration.
     """
 
     domains: int | None = None
@@ -53,6 +53,7 @@ class Grid:
     sampling: str = "random"
     separate: Separation = "task"
     class_groups: int | None = None
+    repeat: int = 1
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -65,7 +66,11 @@ class Grid:
         for axis, parts in self.splits.items():
             if parts < 1:
                 raise MedicError(f"{parts} {axis} splits: give at least 1")
-        self.sizes = step_sizes(self.tasks, max(self.splits.values(), default=1) if self.steps is None else self.steps)
+        if self.repeat < 1:
+            raise MedicError(f"repeat is {self.repeat}: a grid is drawn 1 time or more")
+        once = math.prod(self.splits.values())
+        self._once = step_sizes(once, max(self.splits.values(), default=1) if self.steps is None else self.steps)
+        self.sizes = self._once * self.repeat
         if self.pairing == "diagonal":
             self._check_diagonal()
         self.sampler: Sampler = SAMPLERS[self.sampling]()
@@ -77,7 +82,7 @@ class Grid:
     @property
     def tasks(self) -> int:
         """The number of tasks of an iteration, t."""
-        return math.prod(self.splits.values())
+        return self.repeat * math.prod(self.splits.values())
 
     def __call__(self, x: Tensor, y: Tensor, domain: Tensor | None = None, **attributes: Tensor) -> list[Step]:
         """Partition a batch: every sample is in exactly one task of one step.
@@ -88,6 +93,8 @@ class Grid:
             raise MedicError("class_groups needs the classes of a whole dataset: draw from `index` instead")
         attributes = attributes if domain is None else {"domain": domain, **attributes}
         cells = self._index(y, attributes)
+        if self.repeat > 1:
+            raise MedicError(f"a batch is partitioned once, not {self.repeat} times: draw from `index` instead")
         steps = self._steps(cells.keys)
         return [gather([Task(task, cells.all(task)) for task in step], x, y, attributes) for step in steps]
 
@@ -107,7 +114,7 @@ class Grid:
         observed yet.
         """
         self._ahead = ahead
-        steps = self._steps(cells.keys)
+        steps = [step for _ in range(self.repeat) for step in self._steps(cells.keys)]
         return [[Task(task, self._sample(cells, task, batch_size)) for task in step] for step in steps]
 
     def observe(self, logits: Tensor, y: Tensor, domain: Tensor | None = None) -> None:
@@ -155,10 +162,10 @@ class Grid:
 
     def _check_diagonal(self) -> None:
         rows, columns = math.prod(list(self.splits.values())[:-1]), list(self.splits.values())[-1:]
-        if columns == [] or self.sizes != (rows,) * columns[0]:
+        if columns == [] or self._once != (rows,) * columns[0]:
             raise MedicError(
                 "the diagonal pairing needs one step per class split, each with one task of every domain split, "
-                f"not {' × '.join(map(str, self.splits.values()))} in steps {self.sizes}"
+                f"not {' × '.join(map(str, self.splits.values()))} in steps {self._once}"
             )
 
     def _grouped(self, y: Tensor) -> Tensor:
@@ -176,7 +183,7 @@ class Grid:
         """The tasks of every step, as lists of cells."""
         steps = self._deal(self._split(cells))
         for _ in range(_REDRAWS if self.pairing == "diagonal" else 0):
-            if len(steps) == len(self.sizes):
+            if len(steps) == len(self._once):
                 break
             # A shared class split can miss the classes that a domain has, and leave a step without any task.
             steps = self._deal(self._split(cells))
@@ -212,7 +219,7 @@ class Grid:
     def _deal(self, split: list[list[list[Cell]]]) -> list[list[list[Cell]]]:
         """Deal the tasks of a split over the steps."""
         if self.pairing == "diagonal":
-            columns = range(len(self.sizes))
+            columns = range(len(self._once))
             steps = [[row[(i + s) % len(row)] for i, row in enumerate(split)] for s in columns]
             return [[task for task in step if task] for step in steps if any(step)]
         rows = [self._shuffled(row) for row in split]
@@ -220,7 +227,7 @@ class Grid:
         tasks = [row[rank] for rank in range(max(map(len, rows))) for row in rows if rank < len(row)]
         if self.separate == "task":
             tasks = self._shuffled(tasks)
-        ends = list(itertools.accumulate(_shrunk(self.sizes, len(tasks)), initial=0))
+        ends = list(itertools.accumulate(_shrunk(self._once, len(tasks)), initial=0))
         return [tasks[a:b] for a, b in itertools.pairwise(ends)]
 
     def _sample(self, cells: Cells, task: Sequence[Cell], batch_size: int) -> Tensor:

@@ -110,7 +110,7 @@ class Trainer:
 
     @torch.no_grad()
     def refresh_statistics(self, iterations: int) -> None:
-        """Estimate batch-norm statistics anew, as means over so many iterations, for weights that have none of theirs."""
+        """Estimate batch-norm statistics anew, as means over so many iterations, for weights that have none."""
         norms = [module for module in self.model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
         tracked = [(norm, norm.momentum) for norm in norms if norm.track_running_stats]
         if not tracked:

@@ -5,8 +5,22 @@ import torch
 from torch import nn
 
 from medic.errors import MedicError
-from medic.objectives import Balance, Coral, Fishr, GroupDro, Hgp, Hutchinson, Rsc, VRex, ce, objective
+from medic.objectives import (
+    Balance,
+    Coral,
+    Fishr,
+    GroupDro,
+    Hgp,
+    Hutchinson,
+    Miro,
+    Rsc,
+    Transport,
+    VRex,
+    ce,
+    objective,
+)
 from medic.objectives.rsc import percentile
+from medic.objectives.transport import transport_plan
 from medic.outputs import Output
 from medic.strategies import AndMask, Joint, SandMask
 from medic.tasks import Step
@@ -289,3 +303,86 @@ def test_sand_mask_of_one_task_is_its_gradient():
 def test_masks_refuse_numbers(make, message):
     with pytest.raises(MedicError, match=message):
         make()
+
+
+class Stage(nn.Module):
+    """A model whose one map is its input times a weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros(()))
+        self.tapped = False
+
+    def tap(self):
+        self.tapped = True
+        return (1,)
+
+    def forward(self, x):
+        maps = self.scale * x
+        return Output(maps.flatten(1), features=maps.flatten(1), stages=(maps,) if self.tapped else None)
+
+
+def test_miro():
+    """One map (1, 2) where it was (0, 0), variance 0.1."""
+    model, penalty = Stage(), Miro(weight=0.1)
+    penalty.prepare(model, 1)
+    x = torch.tensor([1.0, 2.0]).view(1, 1, 1, 2)
+    with torch.no_grad():
+        model.scale.fill_(1.0)
+    output = model(x)
+    found = penalty(torch.zeros(1), output, step([1], x=x))
+    assert penalty.spreads[0].item() == pytest.approx(-2.2522735, abs=5e-8)
+    assert found.item() == pytest.approx(1.1348707, abs=5e-7)
+    (gradient,) = torch.autograd.grad(found / 0.1, output.stages[0])
+    assert gradient.flatten().tolist() == pytest.approx([5.0, 10.0])
+
+
+def test_miro_trains_its_variances_and_leaves_the_reference():
+    model, loss = Stage(), objective(ce, penalties=[Miro()])
+    loss.prepare(model, 1)
+    x = torch.randn(3, 1, 1, 2)
+    Joint()(model, [step([3], [0, 1, 0], x)], loss)
+    (penalty,) = loss.penalties
+    assert penalty.spreads[0].grad.abs().item() > 0
+    assert not any(parameter.requires_grad for parameter in penalty.reference.parameters())
+    assert penalty.rate == 10
+
+
+def test_miro_refuses_a_model_without_stages():
+    with pytest.raises(MedicError, match="Linear has no tap"):
+        Miro().prepare(nn.Linear(1, 2), 1)
+    with pytest.raises(MedicError, match="was not prepared"):
+        Miro()(torch.zeros(1), Output(torch.zeros(1, 2)), step([1]))
+
+
+def test_transport_of_orthogonal_features():
+    output = Output(torch.zeros(2, 2), features=torch.tensor([[3.0, 0.0], [0.0, 0.5]]))
+    assert Transport(1.0)(torch.zeros(1), output, step([2], [0, 1])).item() == pytest.approx(0.135335, abs=5e-7)
+
+
+def test_transport_leaves_out_classes_that_are_not_there():
+    features = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
+    output = Output(torch.zeros(3, 4), features=features)
+    pairs = [2.0, 4.0, 2.0]  # squared distances of classes 0-1, 0-3, 1-3
+    expected = torch.tensor(pairs).neg().exp().mean().item()
+    assert Transport(1.0)(torch.zeros(1), output, step([3], [0, 1, 3])).item() == pytest.approx(expected)
+    assert Transport(1.0)(torch.zeros(1), output, step([3], [1, 1, 1])).item() == 0
+
+
+def test_transport_plan_has_its_marginals():
+    torch.manual_seed(0)
+    cost = torch.rand(5, 5)
+    rows, columns = torch.tensor([[1, 1, 0, 0, 0]]).bool(), torch.tensor([[0, 0, 1, 1, 1]]).bool()
+    plan = transport_plan(cost, rows, columns)[0]
+    assert plan.sum(0).tolist() == pytest.approx([0, 0, 1 / 3, 1 / 3, 1 / 3])
+    assert plan.sum(1).tolist() == pytest.approx([0.5, 0.5, 0, 0, 0], abs=1e-6)
+
+
+def test_transport_pushes_classes_apart():
+    torch.manual_seed(0)
+    features = torch.randn(6, 3, requires_grad=True)
+    one = step([6], [0, 0, 1, 1, 2, 2])
+    near = Transport()(torch.zeros(1), Output(torch.zeros(6, 3), features=features), one)
+    (gradient,) = torch.autograd.grad(near, features)
+    moved = features.detach() - 0.5 * gradient
+    assert Transport()(torch.zeros(1), Output(torch.zeros(6, 3), features=moved), one) < near

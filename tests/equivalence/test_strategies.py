@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from medic.strategies import Joint, MultiStep, TwoStep
+from medic.errors import MedicError
+from medic.strategies import Joint, MultiStep, Trajectories, TwoStep
 from medic.tasks import matched_pairs
 from tests.equivalence.toys import Scalar, gradient, quadratic, step
 
@@ -175,3 +176,23 @@ class TestArith:
         """1.5 · (-3) + 6.09 + 0.5 · (-9.0927) = -2.95635, without the authors' further division by α."""
         assert gradient(MultiStep(lr=0.01, weights="arithmetic"), self.steps) == approx(-2.95635)
         assert gradient(MultiStep(lr=0.01, weights=(1.5, 1.0, 0.5)), self.steps) == approx(-2.95635)
+
+
+class TestMvdg:
+    def test_one_trajectory(self):
+        """(θ - 1)²/2 from 0, two steps of a fresh Adam: φ = 0.002; an outer step of 0.05 goes to 1e-4."""
+        model = Scalar()
+        Trajectories(lr=1e-3, count=1, decay=0.0)(model, [L1, L1], quadratic)
+        assert model.theta.grad.item() == pytest.approx(-0.002, rel=1e-3)
+        torch.optim.SGD(model.parameters(), lr=0.05).step()
+        assert model.theta.item() == pytest.approx(1e-4, rel=1e-3)
+
+    def test_the_mean_of_where_trajectories_end(self):
+        model = Scalar()
+        Trajectories(lr=1e-3, count=2, decay=0.0)(model, [L1, step((-1, 1))], quadratic)
+        assert model.theta.grad.item() == pytest.approx(0.0, abs=1e-12)
+        assert model.theta.item() == 0
+
+    def test_trajectories_have_as_many_steps(self):
+        with pytest.raises(MedicError, match="3 steps cannot be dealt evenly to 2 trajectories"):
+            Trajectories(count=2)(Scalar(), [L1, L1, L2], quadratic)

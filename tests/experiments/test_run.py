@@ -105,7 +105,7 @@ def test_scores_that_are_fitted(mini, tmp_path):
 def test_a_system_with_an_output_for_unknown(mini, tmp_path):
     run = medic.train(dataset=mini, method="onering", output=str(tmp_path), **SHORT)
     assert (run.config.score, run.config.threshold) == ("reject", "hard")
-    output, label, _ = run.outputs("target")
+    output = run.outputs("target").output
     said = torch.cat([output.logits, output.unknown[:, None]], dim=1).argmax(1)
     decided = run.predictions["prediction"][run.predictions["split"] == "target"]
     assert (decided == torch.where(said == 6, -1, said).numpy()).all()

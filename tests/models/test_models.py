@@ -28,7 +28,7 @@ def test_our_backbones(name, count, shape, features):
 def test_convnet_equals_relu_before_pooling():
     model, x = ConvNet().double(), torch.randn(3, 3, 32, 32, dtype=torch.float64)
     y = x
-    for convolution in model.children():
+    for convolution in (model.conv1, model.conv2, model.conv3, model.conv4):
         y = functional.max_pool2d(functional.relu(convolution(y)), 2)
     expected = torch.autograd.grad(y.pow(2).sum(), list(model.parameters()))
     ours = torch.autograd.grad(model(x).pow(2).sum(), list(model.parameters()))

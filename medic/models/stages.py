@@ -1,0 +1,58 @@
+"""The stages of a backbone: maps that get smaller and deeper."""
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from medic.errors import MedicError
+
+
+class Stage(NamedTuple):
+    """A module whose output is a map (N, C, H, W), and its number C of channels."""
+
+    module: nn.Module
+    channels: int
+
+
+class Stages(NamedTuple):
+    """A backbone's stem, where it has one, and its stages."""
+
+    stem: Stage | None
+    stages: tuple[Stage, ...]
+
+
+def find_stages(module: nn.Module) -> Stages:
+    """The stages of one of our networks or of timm's convolutional ones; an error for a network without any."""
+    own = getattr(module, "stages", None)
+    if isinstance(own, nn.ModuleList) and not hasattr(module, "feature_info"):
+        return Stages(None, tuple(Stage(part, int(module.channels)) for part in own))  # type: ignore[arg-type]
+    described = getattr(module, "feature_info", None)
+    entries = list(getattr(described, "info", described) or [])
+    reductions = [entry["reduction"] for entry in entries]
+    if len(entries) < 2 or reductions != sorted(set(reductions)):
+        name = type(module).__name__
+        raise MedicError(f"{name} has no stages of maps that get smaller: use a ResNet, an EfficientNet or convnet")
+    # Timm's ResNets tell of the map before the pooling of the stem; the stage begins behind it.
+    first, *others = (Stage(module.get_submodule(entry["module"]), entry["num_chs"]) for entry in entries)
+    if reductions[0] >= 4:
+        return Stages(None, (first, *others))
+    pool = getattr(module, "maxpool", None)
+    return Stages(first._replace(module=pool) if isinstance(pool, nn.Module) else first, tuple(others))
+
+
+class Taps:
+    """Collects what some modules give in a forward pass."""
+
+    def __init__(self, modules: tuple[nn.Module, ...]) -> None:
+        self._maps: list[Tensor] = []
+        for module in modules:
+            module.register_forward_hook(self._keep)
+
+    def _keep(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        self._maps.append(output)
+
+    def take(self) -> tuple[Tensor, ...]:
+        """The maps of the last forward pass, which are then forgotten."""
+        maps = tuple(self._maps)
+        self._maps.clear()
+        return maps

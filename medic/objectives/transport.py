@@ -1,0 +1,59 @@
+"""L2OT (Li et al. 2025): classes whose features are far from each other.
+
+Our reading: neither code nor formulas are public.
+"""
+
+import itertools
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from medic.objectives.objective import Penalty, split_features
+from medic.outputs import Output
+from medic.tasks import Step
+
+SMOOTHING = 0.05
+ROUNDS = 50
+
+
+class Transport(Penalty):
+    """λ mean_{a<b} exp(-OT_ab), OT_ab the entropic transport between the unit features of two classes of a step.
+
+    The cost is the squared distance; gradients flow through it, not through the plan.
+    """
+
+    def __init__(self, weight: float = 0.1) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
+        """How near the classes of a step are to each other; 0 where there are fewer than two."""
+        unit = functional.normalize(torch.cat(split_features(output, step)))
+        cost = (2 - 2 * unit @ unit.T).clamp(min=0)
+        members = functional.one_hot(step.y, output.logits.shape[1]).bool().T
+        pairs = list(itertools.combinations(range(len(members)), 2))
+        if not pairs:
+            return cost.sum() * 0
+        first, second = (members[list(side)] for side in zip(*pairs, strict=True))
+        plan = transport_plan(cost.detach(), first, second)
+        both = (first.any(1) & second.any(1)).to(cost)
+        nearness = (-(plan * cost).sum((1, 2))).exp() * both
+        return self.weight * nearness.sum() / both.sum().clamp(min=1)
+
+
+def transport_plan(cost: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """The plans (P, N, N) between P pairs of sets of samples, masks (P, N), each with equal weights, by Sinkhorn.
+
+    Computed with logarithms; a set without samples has a plan of 0.
+    """
+    lowest = torch.finfo(cost.dtype).min / 4  # not −∞, which would give NaN for an empty set
+    allowed = rows[:, :, None] & columns[:, None, :]
+    kernel = torch.where(allowed, -cost / SMOOTHING, lowest)
+    log_rows = -rows.sum(1, keepdim=True).clamp(min=1).to(cost).log()
+    log_columns = -columns.sum(1, keepdim=True).clamp(min=1).to(cost).log()
+    u, v = torch.zeros_like(rows, dtype=cost.dtype), torch.zeros_like(columns, dtype=cost.dtype)
+    for _ in range(ROUNDS):
+        u = torch.where(rows, log_rows - (kernel + v[:, None, :]).logsumexp(2), 0)
+        v = torch.where(columns, log_columns - (kernel + u[:, :, None]).logsumexp(1), 0)
+    return torch.where(allowed, (kernel + u[:, :, None] + v[:, None, :]).exp(), 0)

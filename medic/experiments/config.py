@@ -44,6 +44,7 @@ class RunConfig:
     method: str = _option("medic++", "what to train (see `medic methods`)")
     backbone: str | None = _option(None, "convnet, mnist-cnn, gfnet_h_ti or a model of timm (the benchmark's)")
     weights: str | None = _option(None, "file with the backbone's weights: safetensors or torch", local=True)
+    freeze: str | None = _option(None, "train the head alone, on features that are computed once: backbone, or nothing")
     head: str | None = _option(
         None, "close, separate, shared, reciprocal or ring: which head there is (as the objective needs)"
     )
@@ -74,7 +75,9 @@ class RunConfig:
     steps: int | list[int] | str | None = _option(
         None, "tasks in each step, 3,3,3, or the number of steps (the method's)"
     )
-    sampling: str | None = _option(None, "how classes are dealt over tasks: random or adaptive (the method's)")
+    sampling: str | None = _option(
+        None, "how classes are dealt over tasks: random, balanced, adaptive, probe or confusable (the method's)"
+    )
     axes: dict[str, int] | str | None = _option(None, "further axes of the grid and their splits: hospital=2,year=3")
     separate: str | None = _option(None, "tasks of one domain may share a step, or not: task or step (the method's)")
     class_groups: int | None = _option(None, "split contiguous groups of classes instead of single ones")

@@ -116,6 +116,10 @@ def plan_data(config: RunConfig, bench: Benchmark, backbone: str, device: torch.
 
 
 def _plan_recipe(config: RunConfig, bench: Benchmark) -> Recipe:
+    if config.freeze is not None:
+        if config.augment not in (None, "none"):
+            raise MedicError(f"augment {config.augment!r} has no effect on the features of a frozen backbone")
+        return make_recipe("none")
     recipe = make_recipe(config.augment or bench.augment)
     if bench.channels != 3 and (recipe.jitter or recipe.grey):
         raise MedicError(

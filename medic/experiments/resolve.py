@@ -57,6 +57,7 @@ class ModelPlan:
     threshold: str
     layer: MixStyle | Aloft | None
     batch_norm: str
+    frozen: bool
     device: torch.device
     precision: Precision
     capture: Capture
@@ -126,7 +127,7 @@ def resolve(config: RunConfig) -> Resolved:
         threshold=model.threshold,
         domain_splits=training.grid.domains,
         class_splits=training.grid.classes,
-        steps=list(training.grid.sizes),
+        steps=list(training.grid.round),
         sampling=None if training.grid.classes is None else training.grid.sampling,
         batch_size=training.batch_size,
         inner_lr=inner.lr if inner else None,
@@ -203,6 +204,8 @@ def _compiles(config: RunConfig, method: Method, device: torch.device) -> bool:
         if config.compile == "on":
             raise MedicError("compile 'on': the penalty 'miro' looks inside the network, which then is not compiled")
         return False
+    if config.freeze is not None:
+        return False
     long = config.iterations * (config.batch_size or 16) * method.grid.tasks >= COMPILED
     return config.compile == "on" or (config.compile == "auto" and device.type == "cuda" and long and not twice)
 
@@ -243,6 +246,7 @@ def _plan_model(config: RunConfig, backbone: str, method: Method, numbers: Numbe
         threshold,
         None if (layer := _layer(config, method)) == "none" else numbers.make(LAYERS[layer]),
         check_choice("batch_norm", config.batch_norm or method.batch_norm, ["local", "sync", "frozen"]),
+        _freezes(config, method),
         device,
         pick_precision(check_choice("precision", config.precision, ["auto", *get_args(Precision)]), device),
         cast(Capture, check_choice("capture", config.capture, get_args(Capture))),
@@ -310,6 +314,18 @@ def _plan_training(config: RunConfig, method: Method, data: DataPlan, numbers: N
     )
 
 
+def _freezes(config: RunConfig, method: Method) -> bool:
+    """Whether the head alone is trained; refuse what works inside the backbone."""
+    if config.freeze is None:
+        return False
+    check_choice("part to freeze", config.freeze, ["backbone"])
+    if (layer := _layer(config, method)) != "none":
+        raise MedicError(f"layer {layer!r} works inside the backbone, which is frozen: leave out --freeze")
+    if (config.penalty or method.penalty) == "miro":
+        raise MedicError("the penalty 'miro' works inside the backbone, which is frozen: leave out --freeze")
+    return True
+
+
 def _layer(config: RunConfig, method: Method) -> str:
     """The name of what is put inside the backbone, or `none`."""
     return check_choice("layer", config.layer or method.layer or "none", ["none", *LAYERS])
@@ -342,6 +358,8 @@ def _plan_grid(config: RunConfig, method: Method, data: DataPlan) -> Grid:
             plural = "source domains" if axis == "domain" else "known classes"
             raise MedicError(f"{splits} {axis} splits need {splits} {plural} or more, but there are {there}")
     grid = replace(method.grid, domains=domains) if method.each_domain else method.grid.fitted(domains, classes)
+    if config.sampling == "balanced":  # an axis that is split into 1 is balanced, but not cut
+        grid = replace(grid, domains=grid.domains or 1, classes=grid.classes or 1)
     resized = config.domain_splits or config.class_splits or axes
     planned = replace(
         grid,

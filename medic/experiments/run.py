@@ -16,17 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from medic import openset, processes
-from medic.data import Dataset, Problem
+from medic.data import Dataset, Images, Problem
 from medic.data.cache import cache_directory
 from medic.errors import MedicError, TrainingError, first_line
 from medic.experiments.config import RunConfig
 from medic.experiments.directory import Run, RunDirectory, run_name
 from medic.experiments.evaluation import Evaluator, Outputs, Seen, choose_threshold, measured
+from medic.experiments.frozen import frozen_features, weights_identity
 from medic.experiments.interrupts import Interrupts, Stopped
 from medic.experiments.progress import Reporter, make_reporter, make_sayer
 from medic.experiments.resolve import COMPILED, Resolved, resolve
 from medic.experiments.selection import select, shown
-from medic.models import OURS, Classifier, create_backbone
+from medic.models import OURS, Backbone, Classifier, create_backbone
 from medic.objectives import Penalty
 from medic.training import (
     Swad,
@@ -299,13 +300,21 @@ class Session:
             self.directory.write_predictions(self._predictions(outputs, score, threshold.value))
             if isinstance(score.function, openset.Fitted):
                 self.directory.write_score(score.function.tensors)
-            self.directory.write_model(model, self._description(threshold, self._selected()))
+            self.directory.write_model(self._whole(model), self._description(threshold, self._selected()))
             self.directory.write_done()
         processes.wait_for_all()
         last = self.records[-1]
         images = self.trainer.batch_size * self.trainer.grid.tasks / last["step_time"] if last["step_time"] else 0.0
         where = "on the GPU" if self.plan.model.device.type == "cuda" else "of the process"
         self.say(f"{images:.0f} images/s in training; peak memory {where} {last['mem_gb']:.2f} GiB")
+
+    def _whole(self, model: nn.Module) -> nn.Module:
+        """The model with the backbone that it was frozen without."""
+        if not self.plan.model.frozen:
+            return model
+        whole = Classifier(make_backbone(self.plan), len(self.problem.known), self.plan.model.head)
+        whole.head.load_state_dict(model.head.state_dict())  # type: ignore[union-attr]
+        return whole
 
     def _predictions(self, outputs: Outputs, score: openset.Score, threshold: float) -> dict[str, Any]:
         """Plain arrays, a row per image: what it is, what the model said of it, and the decision at the threshold."""
@@ -360,6 +369,12 @@ class Session:
         }
 
 
+def make_backbone(plan: Resolved) -> Backbone:
+    """The backbone of a run, as it is before training."""
+    torch.manual_seed(derive(plan.config.seed, "model"))
+    return create_backbone(plan.model.backbone, plan.model.weights, plan.data.size)
+
+
 def make_trainer(
     plan: Resolved, dataset: Dataset, problem: Problem, say: Callable[[str], None] = lambda line: None
 ) -> Trainer:
@@ -367,8 +382,14 @@ def make_trainer(
     seed = plan.config.seed
     if plan.model.compiled:  # so that the next run finds what this one compiled
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_directory() / "compiled"))
-    torch.manual_seed(derive(seed, "model"))
-    backbone = create_backbone(plan.model.backbone, plan.model.weights, plan.data.size)
+    backbone = make_backbone(plan)
+    preprocessing = dataclasses.replace(backbone.preprocessing, size=plan.data.size)
+    images: Images = dataset.images
+    if plan.model.frozen:
+        identity = weights_identity(plan.model.backbone, plan.model.weights, seed)
+        device, precision = plan.model.device, plan.model.precision
+        images = frozen_features(dataset, backbone, preprocessing, identity, device, precision, say)
+        backbone = dataclasses.replace(backbone, module=nn.Flatten())
     if plan.model.layer is not None:
         plan.model.layer.insert(backbone.module)
     model = Classifier(backbone, len(problem.known), plan.model.head)
@@ -389,7 +410,7 @@ def make_trainer(
     others = [(list(part.parameters()), part.rate) for part in objective.penalties if isinstance(part, Penalty)]
     return Trainer(
         model=model,
-        images=dataset.images,
+        images=images,
         samples=problem.train,
         grid=plan.training.grid,
         strategy=plan.training.strategy,
@@ -397,11 +418,11 @@ def make_trainer(
         optimizer=plan.training.optimizer.make(body, model.heads(), [group for group in others if group[0]]),
         schedule=plan.training.schedule,
         recipe=plan.data.recipe,
-        preprocessing=dataclasses.replace(backbone.preprocessing, size=plan.data.size),
+        preprocessing=preprocessing,
         batch_size=plan.training.batch_size,
         generator=generator(seed, "augment"),
         clip_norm=plan.config.clip_norm,
-        frames=dataset.frames,
+        frames=None if plan.model.frozen else dataset.frames,
         device=plan.model.device,
         precision=plan.model.precision,
         capture=plan.model.capture,

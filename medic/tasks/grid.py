@@ -69,8 +69,9 @@ class Grid:
         if self.repeat < 1:
             raise MedicError(f"repeat is {self.repeat}: a grid is drawn 1 time or more")
         once = math.prod(self.splits.values())
-        self._once = step_sizes(once, max(self.splits.values(), default=1) if self.steps is None else self.steps)
-        self.sizes = self._once * self.repeat
+        self.round = step_sizes(once, max(self.splits.values(), default=1) if self.steps is None else self.steps)
+        # The tasks in each step, of one draw and of an iteration.
+        self.sizes = self.round * self.repeat
         if self.pairing == "diagonal":
             self._check_diagonal()
         self.sampler: Sampler = SAMPLERS[self.sampling]()
@@ -162,10 +163,10 @@ class Grid:
 
     def _check_diagonal(self) -> None:
         rows, columns = math.prod(list(self.splits.values())[:-1]), list(self.splits.values())[-1:]
-        if columns == [] or self._once != (rows,) * columns[0]:
+        if columns == [] or self.round != (rows,) * columns[0]:
             raise MedicError(
                 "the diagonal pairing needs one step per class split, each with one task of every domain split, "
-                f"not {' × '.join(map(str, self.splits.values()))} in steps {self._once}"
+                f"not {' × '.join(map(str, self.splits.values()))} in steps {self.round}"
             )
 
     def _grouped(self, y: Tensor) -> Tensor:
@@ -183,7 +184,7 @@ class Grid:
         """The tasks of every step, as lists of cells."""
         steps = self._deal(self._split(cells))
         for _ in range(_REDRAWS if self.pairing == "diagonal" else 0):
-            if len(steps) == len(self._once):
+            if len(steps) == len(self.round):
                 break
             # A shared class split can miss the classes that a domain has, and leave a step without any task.
             steps = self._deal(self._split(cells))
@@ -219,7 +220,7 @@ class Grid:
     def _deal(self, split: list[list[list[Cell]]]) -> list[list[list[Cell]]]:
         """Deal the tasks of a split over the steps."""
         if self.pairing == "diagonal":
-            columns = range(len(self._once))
+            columns = range(len(self.round))
             steps = [[row[(i + s) % len(row)] for i, row in enumerate(split)] for s in columns]
             return [[task for task in step if task] for step in steps if any(step)]
         rows = [self._shuffled(row) for row in split]
@@ -227,7 +228,7 @@ class Grid:
         tasks = [row[rank] for rank in range(max(map(len, rows))) for row in rows if rank < len(row)]
         if self.separate == "task":
             tasks = self._shuffled(tasks)
-        ends = list(itertools.accumulate(_shrunk(self._once, len(tasks)), initial=0))
+        ends = list(itertools.accumulate(_shrunk(self.round, len(tasks)), initial=0))
         return [tasks[a:b] for a, b in itertools.pairwise(ends)]
 
     def _sample(self, cells: Cells, task: Sequence[Cell], batch_size: int) -> Tensor:

@@ -63,7 +63,11 @@ class Sampler(Protocol):
 
 
 class Random:
-    """Option (i) of the paper: a uniform split."""
+    """Option (i) of the paper: a uniform split.
+
+    By the name `balanced` it is option (ii): a grid that splits nothing is then drawn with equal numbers of every
+    domain and class. Grids that split both are always.
+    """
 
     ahead = 8
     probes = False
@@ -179,6 +183,7 @@ def chain(confusion: Tensor, generator: torch.Generator) -> list[int]:
 
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "random": Random,
+    "balanced": Random,
     "adaptive": Adaptive,
     "confusable": Confusable,
     "probe": Probe,

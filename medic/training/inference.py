@@ -69,8 +69,9 @@ class Inference:
         return self._graph(padded).map(lambda rows: rows[:count].clone())
 
     def _forward(self, positions: Tensor) -> Output:
-        pixels = self.images.gather(positions, self.device).float() / 255
-        inputs = self.preprocessing(pixels).contiguous(memory_format=torch.channels_last)
+        inputs = self.images.gather(positions, self.device)
+        if not inputs.is_floating_point():  # as features of a frozen backbone are
+            inputs = self.preprocessing(inputs.float() / 255).contiguous(memory_format=torch.channels_last)
         with arithmetic(self.precision, self.device):
             return Output.of(self._network(inputs))
 

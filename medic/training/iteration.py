@@ -129,7 +129,7 @@ class Iteration:
         shapes = zip(batch.sizes, batch.totals, strict=True)
         for (sizes, totals), given, (positions, draws, y, *attributes) in zip(shapes, pixels, rows, strict=True):
             raw = self.images.gather(positions, self.device) if given is None else given
-            inputs = self.vary(raw, draws)
+            inputs = raw if raw.is_floating_point() else self.vary(raw, draws)  # features of a frozen backbone stay
             yield Step(inputs, y, sizes, dict(zip(batch.attributes, attributes, strict=True)), totals)
 
     def _vary(self, pixels: Tensor, draws: Tensor) -> Tensor:

@@ -33,7 +33,8 @@ class Lowered(nn.Module):
     def forward(self, x: Tensor) -> Output:
         """Forward a batch."""
         # Read from the layers each time: a functional call may have put other weights there.
-        low = _CastAll.apply(*(getattr(layer, name) for _, layer, name in self._layers))  # type: ignore[no-untyped-call]
+        weights = [getattr(layer, name) for _, layer, name in self._layers]
+        low = _CastAll.apply(*weights) if weights else ()  # type: ignore[no-untyped-call]
         return self._call(low, x)  # type: ignore[no-any-return]
 
     def classify(self, features: Tensor) -> Output:

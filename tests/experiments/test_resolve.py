@@ -18,9 +18,9 @@ def resolved(**settings):
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_resolves_and_is_stable(method):
     """What resolving wrote out resolves to itself, so a run's own configuration repeats it."""
-    first = resolved(method=method).config
-    assert resolve(first).config == first
-    assert first.batch_size * sum(first.steps) == 144
+    plan = resolved(method=method)
+    assert resolve(plan.config).config == plan.config
+    assert plan.config.batch_size * plan.training.grid.tasks == 144
 
 
 def test_the_methods_of_the_paper():
@@ -168,3 +168,16 @@ def test_configuration_files_round_trip(tmp_path):
     config = resolved(method="medic").config
     (tmp_path / "c.yaml").write_text(config.to_yaml())
     assert RunConfig.from_yaml(tmp_path / "c.yaml") == config
+
+
+def test_balanced_sampling_draws_every_cell_alike(mini):
+    plan = resolve(RunConfig(dataset=mini, target="street", method="erm", sampling="balanced", batch_size=36))
+    grid = plan.training.grid
+    assert (grid.splits, grid.sizes) == ({"domain": 1, "class": 1}, (1,))
+    problem = plan.data.split(plan.data.load(lambda line: None))
+    cells = grid.index(problem.train.label, problem.train.domain)
+    ((task,),) = grid.draw(cells, 36)
+    labels, domains = problem.train.label[task.indices], problem.train.domain[task.indices]
+    counts = (domains * 6 + labels).bincount()
+    assert set(counts[counts > 0].tolist()) == {2}
+    assert len(counts[counts > 0]) == 18

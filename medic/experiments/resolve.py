@@ -92,12 +92,14 @@ def resolve(config: RunConfig) -> Resolved:
     _check_numbers(config)
     bench, method = benchmark(config.dataset), find_method(config.method)
     backbone = config.backbone or method.backbone or bench.backbone
+    if method.backbone not in (None, backbone):
+        raise MedicError(f"method {method.name!r} works inside {method.backbone}: leave out --backbone {backbone}")
     data = plan_data(config, bench, backbone, pick_device(config.device))
     numbers = Numbers(config.hparams)
     model = _plan_model(config, backbone, method, numbers)
     training = _plan_training(config, method, data, numbers)
     numbers.check(method.name)
-    _check_penalties(model.objective, training.grid)
+    _check_penalties(model, training.grid)
     optimizer, strategy = training.optimizer, training.strategy
     inner = strategy if isinstance(strategy, InnerLoop) else None
     complete = replace(
@@ -210,12 +212,20 @@ def _compiles(config: RunConfig, method: Method, device: torch.device) -> bool:
     return config.compile == "on" or (config.compile == "auto" and device.type == "cuda" and long and not twice)
 
 
-def _check_penalties(objective: Objective, grid: Grid) -> None:
-    """Refuse a penalty with a memory of tasks that are never the same."""
-    for part in objective.penalties:
-        if isinstance(part, Penalty) and part.ordered and (grid.pairing != "ordered" or len(grid.sizes) > 1):
-            name = next(name for name, make in PENALTIES.items() if make is type(part))
+def _check_penalties(model: ModelPlan, grid: Grid) -> None:
+    """Refuse penalties that would do nothing, or something else, on this grid and this head."""
+    for part in model.objective.penalties:
+        if not isinstance(part, Penalty):
+            continue
+        name = next(name for name, make in PENALTIES.items() if make is type(part))
+        if part.ordered and (grid.pairing != "ordered" or len(grid.sizes) > 1):
             raise MedicError(f"penalty {name!r} remembers every domain, all in one step: use --method {name}")
+        if part.compares and max(grid.sizes) < 2:
+            raise MedicError(
+                f"penalty {name!r} compares the tasks of a step, and there is one: use more domains or splits"
+            )
+        if part.linear and model.head == "reciprocal":
+            raise MedicError(f"penalty {name!r} needs logits that are linear in the features, which ARPL's are not")
 
 
 def _plan_model(config: RunConfig, backbone: str, method: Method, numbers: Numbers) -> ModelPlan:
@@ -244,7 +254,7 @@ def _plan_model(config: RunConfig, backbone: str, method: Method, numbers: Numbe
         ),
         score,
         threshold,
-        None if (layer := _layer(config, method)) == "none" else numbers.make(LAYERS[layer]),
+        None if (layer := _layer(config, method)) == "none" else numbers.make(layer, LAYERS[layer]),
         check_choice("batch_norm", config.batch_norm or method.batch_norm, ["local", "sync", "frozen"]),
         _freezes(config, method),
         device,
@@ -310,7 +320,7 @@ def _plan_training(config: RunConfig, method: Method, data: DataPlan, numbers: N
         _plan_optimizer(config, method, lr),
         RateSchedule(cast(Schedule, schedule), config.iterations, config.warmup),
         config.evaluate_every or every,
-        None if (averaging := _averaging(config, method)) == "none" else numbers.make(AVERAGES[averaging]),
+        None if (averaging := _averaging(config, method)) == "none" else numbers.make(averaging, AVERAGES[averaging]),
     )
 
 
@@ -366,7 +376,7 @@ def _plan_grid(config: RunConfig, method: Method, data: DataPlan) -> Grid:
         domains=config.domain_splits or grid.domains,
         classes=config.class_splits or grid.classes,
         axes=axes,
-        steps=(None if resized else grid.steps) if config.steps is None else _parse_steps(config.steps),
+        steps=_kept_steps(grid, bool(resized)) if config.steps is None else _parse_steps(config.steps),
         sampling=config.sampling or grid.sampling,
         separate=cast(Separation, config.separate or grid.separate),
         class_groups=config.class_groups or grid.class_groups,
@@ -374,6 +384,11 @@ def _plan_grid(config: RunConfig, method: Method, data: DataPlan) -> Grid:
     )
     _check_grid_options(config, planned)
     return planned
+
+
+def _kept_steps(grid: Grid, resized: bool) -> int | Sequence[int] | None:
+    """The steps of a grid: their sizes do not fit one that was resized, their number does."""
+    return None if resized and not isinstance(grid.steps, int) else grid.steps
 
 
 def _check_grid_options(config: RunConfig, grid: Grid) -> None:
@@ -415,7 +430,7 @@ def _plan_strategy(
     config: RunConfig, method: Method, numbers: Numbers, grid: Grid, lr: float, inner_lr: float | None
 ) -> Strategy:
     """A copy of the method's strategy, which starts without state, with the run's numbers, inner rate and buffers."""
-    strategy = numbers.changed(method.strategy)
+    strategy = numbers.changed(method.name, method.strategy)
     if isinstance(strategy, InnerLoop):
         strategy.check_steps(len(grid.sizes))
         buffers = check_choice("bn_buffers", config.bn_buffers or strategy.bn_buffers, get_args(BnBuffers))

@@ -67,6 +67,7 @@ META = (
         "Shi et al. 2022",
         Grid(3),
         MultiStep(),
+        each_domain=True,
     ),
     Method(
         "fish-domainbed",

@@ -92,12 +92,12 @@ def make_objective(
     losses: dict[str, Callable[[], Loss]] = {
         "ce": lambda: ce,
         "ova": lambda: Ova(ova_scale),
-        "arpl": lambda: numbers.make(Arpl),
-        "onering": lambda: numbers.make(OneRing),
+        "arpl": lambda: numbers.make("arpl", Arpl),
+        "onering": lambda: numbers.make("onering", OneRing),
     }
     return objective(
         *(losses[part]() for part in name.split("+")),
-        penalties=[] if penalty is None else [numbers.make(PENALTIES[penalty])],
+        penalties=[] if penalty is None else [numbers.make(penalty, PENALTIES[penalty])],
         forward=forward,
-        change=None if change is None else numbers.make(CHANGES[change]),
+        change=None if change is None else numbers.make(change, CHANGES[change]),
     )

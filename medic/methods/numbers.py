@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -16,36 +17,48 @@ _ELSEWHERE = ("lr", "bn_rate")
 class Numbers:
     """Numbers by name, handed to the parts of a method that have them; each part says what it has by its arguments.
 
-    `used` are those that were handed out, defaults among them.
+    A name that two parts have is written with that of the part: `hgp.beta`.
     """
 
     def __init__(self, given: Mapping[str, Any] | str | None) -> None:
         self.given = _parse(given)
-        self.used: dict[str, Any] = {}
+        self._taken: dict[tuple[str, str], Any] = {}
 
-    def make(self, part: Callable[..., T]) -> T:
+    def make(self, name: str, part: Callable[..., T]) -> T:
         """A part with the numbers that are its arguments."""
         arguments = inspect.signature(part).parameters.values()
-        return part(**self._take({argument.name: argument.default for argument in arguments}))
+        return part(**self._take(name, {argument.name: argument.default for argument in arguments}))
 
-    def changed(self, part: T) -> T:
+    def changed(self, name: str, part: T) -> T:
         """A copy of a part that is a dataclass, with the numbers that are its fields."""
         fields = [field.name for field in dataclasses.fields(part) if field.name not in _ELSEWHERE]  # type: ignore[arg-type]
-        numbers = {name: getattr(part, name) for name in fields}
-        return dataclasses.replace(part, **self._take(numbers))  # type: ignore[type-var]
+        numbers = {field: getattr(part, field) for field in fields}
+        return dataclasses.replace(part, **self._take(name, numbers))  # type: ignore[type-var]
+
+    @property
+    def used(self) -> dict[str, Any]:
+        """All numbers that were handed out, defaults among them, by the names that tell them apart."""
+        owners = Counter(name for _, name in self._taken)
+        return {name if owners[name] == 1 else f"{part}.{name}": value for (part, name), value in self._taken.items()}
 
     def check(self, method: str) -> None:
-        """Refuse numbers that no part has taken."""
+        """Refuse numbers that no part has taken, or that two parts have."""
+        used = self.used
         for name in self.given:
-            if name not in self.used:
-                if not self.used:
-                    raise MedicError(f"hparams {name!r}: method {method!r} has no numbers of its own")
-                check_choice(f"number of method {method!r}", name, self.used)
+            if not used:
+                raise MedicError(f"hparams {name!r}: method {method!r} has no numbers of its own")
+            parts = [part for part, own in self._taken if own == name]
+            if len(parts) > 1:
+                raise MedicError(f"hparams {name!r} is a number of {' and '.join(parts)}: write {parts[0]}.{name}")
+            if tuple(name.split(".", 1)) not in self._taken:
+                check_choice(f"number of method {method!r}", name, used)
 
-    def _take(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    def _take(self, part: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
         numbers = {name: value for name, value in defaults.items() if type(value) in (int, float)}
-        taken = {name: _converted(name, self.given.get(name, value), type(value)) for name, value in numbers.items()}
-        self.used |= taken
+        taken = {}
+        for name, default in numbers.items():
+            value = self.given.get(f"{part}.{name}", self.given.get(name, default))
+            taken[name] = self._taken[part, name] = _converted(name, value, type(default))
         return taken
 
 

@@ -40,11 +40,14 @@ class Classifier(nn.Module):
         with torch.autocast(features.device.type, enabled=False):  # heads are small, and confidences need all digits
             return Output.of(self.head(features.to(next(self.head.parameters()).dtype)))
 
-    def tap(self) -> tuple[int, ...]:
-        """Give the maps of the backbone's stem and stages with every output from now on; returns their channels."""
+    def tap(self, always: bool = False) -> tuple[int, ...]:
+        """Give the maps of the backbone's stem and stages with the outputs from now on; returns their channels.
+
+        They are large, so that only a pass that is differentiated gives them, or `always` every one.
+        """
         stem, stages = find_stages(self.backbone)
         tapped = (() if stem is None else (stem,)) + stages
-        self._taps = Taps(tuple(stage.module for stage in tapped))
+        self._taps = Taps(tuple(stage.module for stage in tapped), always)
         return tuple(stage.channels for stage in tapped)
 
     def train(self, mode: bool = True) -> "Classifier":

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from medic.errors import MedicError
@@ -41,18 +42,20 @@ def find_stages(module: nn.Module) -> Stages:
 
 
 class Taps:
-    """Collects what some modules give in a forward pass."""
+    """Collects what some modules give in a forward pass: one that is differentiated, or `always`."""
 
-    def __init__(self, modules: tuple[nn.Module, ...]) -> None:
+    def __init__(self, modules: tuple[nn.Module, ...], always: bool) -> None:
         self._maps: list[Tensor] = []
+        self._always = always
         for module in modules:
             module.register_forward_hook(self._keep)
 
     def _keep(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        self._maps.append(output)
+        if self._always or torch.is_grad_enabled():
+            self._maps.append(output)
 
-    def take(self) -> tuple[Tensor, ...]:
-        """The maps of the last forward pass, which are then forgotten."""
+    def take(self) -> tuple[Tensor, ...] | None:
+        """The maps of the last forward pass, if it was one to collect from; they are then forgotten."""
         maps = tuple(self._maps)
         self._maps.clear()
-        return maps
+        return maps or None

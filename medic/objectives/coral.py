@@ -14,6 +14,8 @@ from medic.tasks import Step
 class Coral(Penalty):
     """γ times the mean squared difference of feature means, plus that of covariances, averaged over pairs of tasks."""
 
+    compares = True
+
     def __init__(self, gamma: float = 1.0) -> None:
         super().__init__()
         self.gamma = gamma

@@ -11,7 +11,7 @@ from medic.tasks import Step
 class GroupDro(Penalty):
     """Σ_d q_d L_d in place of the mean risk, where q_d ← q_d exp(η L_d), normalised, at every step."""
 
-    ordered = True
+    compares = ordered = True
     shares: Tensor | None
 
     def __init__(self, eta: float = 1e-2) -> None:

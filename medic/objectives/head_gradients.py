@@ -25,10 +25,10 @@ class Fishr(Penalty):
     """Fishr (Rame et al. 2022): λ times the spread, over domains, of the variance of the head's gradients.
 
     The variances are averaged over iterations, E ← γ E + (1 - γ) v, and used as E / (1 - γ), without correction for
-    the start. The penalty counts from iteration `anneal` on.
+    the start. The penalty counts from step `anneal` on.
     """
 
-    ordered = True
+    compares = ordered = linear = True
     updates: Tensor
     variances: Tensor | None
 
@@ -73,6 +73,8 @@ class _HessianAlignment(Penalty):
 
     ḡ and h̄ are those of the mean risk, and constants.
     """
+
+    compares = linear = True
 
     def __init__(self, alpha: float, beta: float) -> None:
         super().__init__()

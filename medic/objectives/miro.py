@@ -39,7 +39,7 @@ class Miro(Penalty):
                 f"the penalty 'miro' needs the maps of a model's stages: {type(model).__name__} has no tap()"
             )
         self.reference = copy.deepcopy(model).eval().requires_grad_(False)
-        self.reference.tap()  # type: ignore[operator]
+        self.reference.tap(always=True)  # type: ignore[operator]
         channels: tuple[int, ...] = model.tap()  # type: ignore[operator]
         start = math.log(math.expm1(SPREAD - LEAST))
         self.spreads.extend(nn.Parameter(torch.full((count, 1, 1), start)) for count in channels)

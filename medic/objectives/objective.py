@@ -52,6 +52,10 @@ class Penalty(nn.Module):
     rate = 1.0
     """The learning rate of its parameters relative to the backbone's."""
 
+    compares = False
+    """Whether it compares the tasks of a step, so that there must be two."""
+    linear = False
+    """Whether it takes logits to be linear in the features."""
     eager = False
     """Whether the network cannot be compiled with it."""
 
@@ -60,7 +64,7 @@ class Penalty(nn.Module):
 
     @property
     def restart(self) -> int | None:
-        """The iteration that finds the optimizer without memory of those before, because the risk is then another."""
+        """The step before which the optimizer's memory of earlier ones is dropped, because the risk is then another."""
         return None
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
@@ -109,11 +113,10 @@ class Objective(nn.Module):
             if isinstance(part, Penalty):
                 part.prepare(model, tasks)
 
-    @property
-    def restarts(self) -> set[int]:
-        """The iterations before which the optimizer's memory is dropped."""
+    def restarts(self, steps: int) -> set[int]:
+        """The iterations, of so many steps, before which the optimizer's memory is dropped."""
         found = {part.restart for part in self.parts if isinstance(part, Penalty)}
-        return {iteration for iteration in found if iteration is not None}
+        return {-(-step // steps) for step in found if step is not None}
 
 
 def objective(

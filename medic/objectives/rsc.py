@@ -33,7 +33,7 @@ class Rsc(nn.Module):
             after = classify(model, leaf * kept).logits
             drop = (before.softmax(1) - after.softmax(1)).gather(1, step.y[:, None])
             kept |= drop < percentile(drop.T, 1 - self.samples)
-        return classify(model, z * kept)
+        return classify(model, z * kept)._replace(stages=output.stages)
 
 
 def percentile(values: Tensor, share: float) -> Tensor:

@@ -9,8 +9,9 @@ from medic.tasks import Step
 
 
 class VRex(Penalty):
-    """w · mean_d (L_d - mean L)², with w = 1 for the first `anneal` iterations and `weight` from then on."""
+    """w · mean_d (L_d - mean L)², with w = 1 for the first `anneal` steps and `weight` from then on."""
 
+    compares = True
     updates: Tensor
 
     def __init__(self, weight: float = 10.0, anneal: int = 500) -> None:

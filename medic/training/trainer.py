@@ -68,6 +68,7 @@ class Trainer:
         self._drawn: deque[list[list[Task]]] = deque()
         self._pending: deque[_Pending] = deque()
         self._losses: list[float] = []
+        self._restarts = self.objective.restarts(len(self.grid.sizes))
         body = Iteration(
             self.model,
             self.images,
@@ -94,10 +95,10 @@ class Trainer:
         """Refuse what several processes cannot share."""
         if self.batch_size < processes.world():
             raise MedicError(f"batch_size {self.batch_size} cannot be split over {processes.world()} processes")
-        if self.objective.penalties:
-            penalty = self.objective.penalties[0]
-            name = getattr(penalty, "__name__", type(penalty).__name__)
-            raise MedicError(f"the penalty {name} is no sum over samples: it cannot be shared by several processes")
+        for part in (*self.objective.penalties, self.objective.change):
+            if part is not None:
+                name = getattr(part, "__name__", type(part).__name__)
+                raise MedicError(f"{name} is no sum over samples: it cannot be shared by several processes")
         if self.capture == "on":
             raise MedicError("capture 'on': several processes run their iterations eagerly; use --capture auto")
         self.say(f"{processes.world()} processes share every task; iterations are not captured as CUDA graphs")
@@ -111,14 +112,14 @@ class Trainer:
     @torch.no_grad()
     def refresh_statistics(self, iterations: int) -> None:
         """Estimate batch-norm statistics anew, as means over so many iterations, for weights that have none."""
+        self.model.train()
         norms = [module for module in self.model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-        tracked = [(norm, norm.momentum) for norm in norms if norm.track_running_stats]
+        tracked = [(norm, norm.momentum) for norm in norms if norm.track_running_stats and norm.training]  # not frozen
         if not tracked:
             return
         for norm, _ in tracked:
             norm.reset_running_stats()
             norm.momentum = None
-        self.model.train()
         for _ in range(iterations):
             steps = self._body.load(self._batch(self._next()).to(self.device))
             with arithmetic(self.precision, self.device):
@@ -131,7 +132,7 @@ class Trainer:
     def step(self) -> list[float]:
         """Start one iteration; returns the mean task risks of those that have ended since the last call."""
         batch = self._batch(self._next())
-        if self.iteration in self.objective.restarts:
+        if self.iteration in self._restarts:
             forget(self.optimizer)
         set_rates(self.optimizer, self.rates, self.schedule.factor(self.iteration))
         outcome = self._run(batch)

@@ -442,3 +442,16 @@ class TestReading:
         assert set(review(run, None, "source")) == {"cls", "max-logit", "energy"}
         with pytest.raises(MedicError, match="needs a one-vs-all head"):
             review(run, "bcls", "source")
+
+
+def test_averaged_weights_keep_frozen_statistics(mini, tmp_path):
+    """SWAD estimates batch-norm statistics anew, but not those that are frozen."""
+    settings = {**SHORT, "backbone": "resnet10t", "averaging": "swad", "output": str(tmp_path)}
+    frozen, trained = (
+        medic.train(dataset=mini, method="erm", batch_norm=norm, **settings) for norm in ("frozen", "local")
+    )
+    assert frozen.model.backbone.bn1.running_mean.abs().sum() == 0  # as it came, without weights
+    assert trained.model.backbone.bn1.running_mean.abs().sum() > 0
+    assert trained.model.backbone.bn1.momentum == 0.1
+    assert trained.record["averaged"]
+    assert trained.description["provenance"]["selection"] == "averaged weights"

@@ -16,20 +16,20 @@ from medic.strategies import SandMask, TwoStep
 
 def test_parts_take_their_numbers():
     numbers = Numbers("weight=3,anneal=7")
-    penalty = numbers.make(VRex)
+    penalty = numbers.make("vrex", VRex)
     assert (penalty.weight, penalty.anneal, type(penalty.anneal)) == (3.0, 7, int)
     assert numbers.used == {"weight": 3.0, "anneal": 7}
 
 
 def test_strategies_take_theirs():
     numbers = Numbers({"tau": 0.25})
-    assert numbers.changed(SandMask()) == SandMask(tau=0.25)
+    assert numbers.changed("sandmask", SandMask()) == SandMask(tau=0.25)
     assert numbers.used == {"tau": 0.25, "k": 10.0}
-    assert Numbers(None).changed(TwoStep(second_order=True)) == TwoStep(second_order=True)
+    assert Numbers(None).changed("medic", TwoStep(second_order=True)) == TwoStep(second_order=True)
 
 
 def test_json_as_domainbed_has_it():
-    assert Numbers('{"weight": 2}').make(VRex).weight == 2.0
+    assert Numbers('{"weight": 2}').make("vrex", VRex).weight == 2.0
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,40 @@ def test_a_run_writes_all_its_numbers_down(mini):
     plan = resolve(RunConfig(dataset=mini, target="street", method="vrex", hparams="weight=3"))
     assert plan.config.hparams == {"weight": 3.0, "anneal": 500}
     assert resolve(plan.config).config == plan.config
+
+
+def test_numbers_of_two_parts_are_told_apart(mini):
+    settings = {"dataset": mini, "target": "street", "method": "medic", "penalty": "hgp"}
+    plan = resolve(RunConfig(**settings, hparams="hgp.beta=0.5"))
+    assert plan.config.hparams == {"alpha": 1e-4, "hgp.beta": 0.5, "medic.beta": 1.0, "meta_test": 1}
+    assert plan.model.objective.penalties[0].beta == 0.5
+    assert plan.training.strategy.beta == 1.0
+    assert resolve(plan.config).config == plan.config
+    with pytest.raises(MedicError, match=r"hparams 'beta' is a number of hgp and medic: write hgp\.beta"):
+        resolve(RunConfig(**settings, hparams="beta=0.5"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "erm", "penalty": "vrex"}, "penalty 'vrex' compares the tasks of a step, and there is one"),
+        ({"method": "coral", "sources": ["printed"]}, "penalty 'coral' compares the tasks of a step"),
+        ({"method": "fishr", "objective": "arpl"}, "penalty 'fishr' needs logits that are linear"),
+        (
+            {"method": "aloft-e", "backbone": "convnet"},
+            "'aloft-e' works inside gfnet_h_ti: leave out --backbone convnet",
+        ),
+        ({"method": "mvdg", "sources": ["printed", "handwritten"]}, "'mvdg' needs 3 source domains, and there are 2"),
+    ],
+)
+def test_what_cannot_work_is_said_before(mini, settings, message):
+    with pytest.raises(MedicError, match=message):
+        resolve(RunConfig(**{"dataset": mini, "target": "street", **settings}))
+
+
+def test_a_smaller_grid_keeps_the_number_of_steps(mini):
+    plan = resolve(RunConfig(dataset=mini, target="street", method="vrex", domain_splits=2))
+    assert plan.training.grid.sizes == (2,)
 
 
 def test_a_penalty_goes_with_another_method(mini):

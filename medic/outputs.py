@@ -42,6 +42,15 @@ class Output(NamedTuple):
         stages = None if self.stages is None else tuple(map(function, self.stages))
         return self._replace(**{name: function(part) for name, part in parts.items()}, stages=stages)
 
+    def plus(self, other: "Output") -> "Output":
+        """The sums of the parts that both have; maps of stages are left out."""
+        both = {
+            name: part + getattr(other, name)
+            for name, part in self._asdict().items()
+            if isinstance(part, Tensor) and getattr(other, name) is not None
+        }
+        return Output(**both)
+
     @classmethod
     def cat(cls, outputs: "Sequence[Output]") -> "Output":
         """Join outputs sample by sample; a part that one of them lacks is left out."""

@@ -12,6 +12,13 @@ def run(arguments: Namespace) -> int:
     """List the methods with what each differs in."""
     from medic.methods import METHODS
     from medic.report.table import print_rows
+    from medic.tasks import Grid
+
+    def shown_grid(grid: Grid, each_domain: bool) -> str:
+        return "each domain" if each_domain else " × ".join(map(str, grid.splits.values())) or "one task"
+
+    def shown_steps(grid: Grid) -> str:
+        return ",".join(map(str, grid.round)) + (f" × {grid.repeat}" if grid.repeat > 1 else "")
 
     rows = [
         {
@@ -19,8 +26,8 @@ def run(arguments: Namespace) -> int:
             "idea": method.idea,
             "differs in": method.differs,
             "objective": method.objective,
-            "grid": " × ".join(map(str, method.grid.splits.values())) or "one task",
-            "steps": ",".join(map(str, method.grid.sizes)),
+            "grid": shown_grid(method.grid, method.each_domain),
+            "steps": shown_steps(method.grid),
             "source": method.citation,
         }
         for method in METHODS.values()

@@ -156,6 +156,7 @@ COUNTS = (
     "class_groups",
     "evaluate_every",
     "checkpoint_every",
+    "views",
     "image_size",
     "store_size",
 )
@@ -329,6 +330,8 @@ def _freezes(config: RunConfig, method: Method) -> bool:
     if config.freeze is None:
         return False
     check_choice("part to freeze", config.freeze, ["backbone"])
+    if config.views > 1:
+        raise MedicError(f"{config.views} views have no effect on the features of a frozen backbone")
     if (layer := _layer(config, method)) != "none":
         raise MedicError(f"layer {layer!r} works inside the backbone, which is frozen: leave out --freeze")
     if (config.penalty or method.penalty) == "miro":

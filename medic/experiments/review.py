@@ -58,7 +58,8 @@ def infer_again(run: Run, device: str) -> Outputs:
     if dataset.hash != run.description["provenance"]["images"]:
         raise MedicError(f"run {run.path} was made from other images of {dataset.name!r} than there are now")
     model, problem = run.model.to(plan.model.device), plan.data.split(dataset)
+    given = (run.preprocessing, plan.model.device, run.config.views)
     return {
-        split: Seen.of(infer(model, dataset.images, samples.indices, run.preprocessing, plan.model.device), samples)
+        split: Seen.of(infer(model, dataset.images, samples.indices, *given), samples)
         for split, samples in {**measured(problem), "train": problem.train}.items()
     }

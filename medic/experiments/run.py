@@ -93,7 +93,7 @@ class Session:
         self.plan = resolved
         self.problem = resolved.data.split(dataset)
         self.trainer = make_trainer(resolved, dataset, self.problem, say)
-        inference = self.trainer.inference(compiled=self._evaluates_much())
+        inference = self.trainer.inference(self._evaluates_much(), self.config.views)
         score, rule = openset.get_score(resolved.model.score), resolved.model.threshold
         self.evaluator = Evaluator(dataset.domains, self.problem, inference, score, rule)
         self._check()
@@ -346,6 +346,7 @@ class Session:
             "model": {"backbone": config.backbone, "head": config.head},
             "classes": list(self.problem.known),
             "preprocessing": dataclasses.asdict(preprocessing),
+            "views": config.views,
             "score": {"name": config.score, "state": {}},
             "threshold": threshold._asdict(),
             "provenance": {

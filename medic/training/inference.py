@@ -7,12 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from medic import processes
-from medic.data import Images
+from medic.data import Images, Recipe
 from medic.models import Preprocessing
 from medic.outputs import Output
 from medic.training.capture import undisturbed
 from medic.training.precision import Precision, arithmetic
 
+VIEW = Recipe(scale=(0.8, 1.0), flip=0.5)
+"""How an image is varied where several views of it are taken."""
 BATCH = 256
 GPU_BATCH = 512
 
@@ -32,9 +34,12 @@ class Inference:
     precision: Precision = "fp32"
     captured: bool = False
     compiled: bool = False
+    views: int = 1
+    """Of more than one, random crops and flips of an image, the outputs are averaged; the same are drawn every time."""
     _graph: Callable[[Tensor], Output] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        self._generator = torch.Generator()
         self._network = torch.compile(self.model, dynamic=False) if self.compiled else self.model
 
     @torch.no_grad()  # not inference_mode: a graph's outputs are written again and again
@@ -44,6 +49,7 @@ class Inference:
         They stay on the device. Without `features` those, which are by far the largest part, are not kept.
         """
         training, count = self.model.training, len(indices)
+        self._generator.manual_seed(0)
         indices = indices[processes.share(count)] if count >= processes.world() else indices
         self.model.eval()
         try:
@@ -60,6 +66,8 @@ class Inference:
             self.model.train(training)
 
     def _batch(self, positions: Tensor) -> Output:
+        if self.views > 1:
+            return self._average(positions)
         if not self.captured:
             return self._forward(positions)
         count = len(positions)
@@ -71,9 +79,23 @@ class Inference:
     def _forward(self, positions: Tensor) -> Output:
         inputs = self.images.gather(positions, self.device)
         if not inputs.is_floating_point():  # as features of a frozen backbone are
-            inputs = self.preprocessing(inputs.float() / 255).contiguous(memory_format=torch.channels_last)
+            inputs = self.preprocessing(inputs.float() / 255)
+        return self._pass(inputs)
+
+    def _pass(self, inputs: Tensor) -> Output:
         with arithmetic(self.precision, self.device):
-            return Output.of(self._network(inputs))
+            return Output.of(self._network(inputs.contiguous(memory_format=torch.channels_last)))
+
+    def _average(self, positions: Tensor) -> Output:
+        """The mean outputs over views."""
+        pixels = self.images.gather(positions, self.device).float() / 255
+        total: Output | None = None
+        for _ in range(self.views):
+            draws = VIEW.draw(len(pixels), pixels.shape[2], pixels.shape[3], self._generator).to(self.device)
+            output = self._pass(self.preprocessing(VIEW.apply(pixels, draws, self.preprocessing.size)))
+            total = output if total is None else total.plus(output)
+        assert total is not None
+        return total.map(lambda sums: sums / self.views)
 
     def _capture(self, positions: Tensor) -> Callable[[Tensor], Output]:
         """Record a batch of this size; what is returned launches it."""
@@ -95,7 +117,12 @@ class Inference:
 
 
 def infer(
-    model: nn.Module, images: Images, indices: Tensor, preprocessing: Preprocessing, device: torch.device
+    model: nn.Module,
+    images: Images,
+    indices: Tensor,
+    preprocessing: Preprocessing,
+    device: torch.device,
+    views: int = 1,
 ) -> Output:
     """The outputs of a model for the images at `indices`, in this order, on the CPU, in full precision."""
-    return Inference(model, images, preprocessing, device)(indices).map(Tensor.cpu)
+    return Inference(model, images, preprocessing, device, views=views)(indices).map(Tensor.cpu)

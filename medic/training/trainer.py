@@ -103,11 +103,12 @@ class Trainer:
             raise MedicError("capture 'on': several processes run their iterations eagerly; use --capture auto")
         self.say(f"{processes.world()} processes share every task; iterations are not captured as CUDA graphs")
 
-    def inference(self, compiled: bool = False) -> Inference:
+    def inference(self, compiled: bool = False, views: int = 1) -> Inference:
         """The model as it is at any time, for evaluation: with the same precision, and as fast."""
         on_gpu = self.device.type == "cuda" and self.images.device == self.device
         captured = on_gpu and self.capture != "off"
-        return Inference(self.model, self.images, self.preprocessing, self.device, self.precision, captured, compiled)
+        model, images, device = self.model, self.images, self.device
+        return Inference(model, images, self.preprocessing, device, self.precision, captured, compiled, views)
 
     @torch.no_grad()
     def refresh_statistics(self, iterations: int) -> None:

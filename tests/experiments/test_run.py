@@ -455,3 +455,29 @@ def test_averaged_weights_keep_frozen_statistics(mini, tmp_path):
     assert trained.model.backbone.bn1.momentum == 0.1
     assert trained.record["averaged"]
     assert trained.description["provenance"]["selection"] == "averaged weights"
+
+
+def test_views_are_averaged(mini, tmp_path):
+    settings = {**SHORT, "output": str(tmp_path)}
+    plain, several = (medic.train(dataset=mini, method="erm", views=views, **settings) for views in (1, 4))
+    ours, theirs = (run.outputs("target").output.logits for run in (several, plain))
+    assert not torch.equal(ours, theirs)
+    assert torch.corrcoef(torch.stack([ours.flatten(), theirs.flatten()]))[0, 1] > 0.8
+    again = infer_again(several, "cpu")["target"].output.logits
+    torch.testing.assert_close(again, ours)
+
+
+def test_views_are_the_mean_of_passes(mini):
+    """A model that gives the mean of its inputs, for images of one colour: all views are alike."""
+    from medic.data.images import Resident
+    from medic.models import HALVES
+    from medic.training import Inference
+
+    class Mean(torch.nn.Module):
+        def forward(self, x):
+            return x.mean((2, 3))
+
+    images = Resident(torch.full((3, 3, 32, 32), 51, dtype=torch.uint8))
+    for views in (1, 5):
+        logits = Inference(Mean(), images, HALVES, torch.device("cpu"), views=views)(torch.arange(3)).logits
+        torch.testing.assert_close(logits, torch.full((3, 3), (0.2 - 0.5) / 0.5))

@@ -41,6 +41,9 @@ class RunConfig:
     validation: str = _option("cell", "what sources keep for validation: a share per cell, domainbed or official")
     holdout: float | None = _option(None, "share of the sources kept for validation (0.2)")
     trial_seed: int | None = _option(None, "seed of that choice (the seed)")
+    label_noise: float | None = _option(
+        None, "share of the sources' labels, validation's too, that are made wrong (none)"
+    )
     method: str = _option("medic++", "what to train (see `medic methods`)")
     backbone: str | None = _option(None, "convnet, mnist-cnn, gfnet_h_ti or a model of timm (the benchmark's)")
     weights: str | None = _option(None, "file with the backbone's weights: safetensors or torch", local=True)

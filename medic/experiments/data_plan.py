@@ -25,11 +25,12 @@ from medic.data import (
 )
 from medic.data.dataset import Listed
 from medic.data.holdout import Rule
+from medic.data.noise import mislabelled
 from medic.data.store import OnBad, Where
 from medic.errors import MedicError, check_choice
 from medic.experiments.config import RunConfig
 from medic.models import native_size
-from medic.training import derive
+from medic.training import derive, generator
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class DataPlan:
     trial_seed: int
     on_empty: Literal["error", "warn"]
     recipe: Recipe
+    label_noise: float = 0.0
 
     def load(self, report: Callable[[str], None]) -> Dataset:
         """Read the images, telling `report` where they are kept."""
@@ -66,7 +68,21 @@ class DataPlan:
                     raise MedicError(
                         f"validation 'official': no list or folder holds out images of {dataset.domains[source]!r}"
                     )
+        if self.label_noise:
+            return self._mislabelled(problem, dataset)
         return problem
+
+    def _mislabelled(self, problem: Problem, dataset: Dataset) -> Problem:
+        """The problem with some labels of the sources made wrong; nobody has clean ones to validate on either."""
+        known = {
+            source: [problem.known.index(name) for name in self.classes.of_source(dataset.domains[source])]
+            for source in problem.sources
+        }
+        draws = generator(self.trial_seed, "label noise")
+        train, validation = (
+            mislabelled(samples, self.label_noise, known, draws) for samples in (problem.train, problem.validation)
+        )
+        return replace(problem, train=train, validation=validation)
 
     def fingerprint(self, dataset: Dataset, axes: Iterable[str]) -> str:
         """The hash of the images and of whatever else of the data a run depends on."""
@@ -112,6 +128,7 @@ def plan_data(config: RunConfig, bench: Benchmark, backbone: str, device: torch.
         config.seed if config.trial_seed is None else config.trial_seed,
         "warn" if on_bad == "skip" else "error",
         _plan_recipe(config, bench),
+        config.label_noise or 0.0,
     )
 
 

@@ -175,6 +175,8 @@ def _check_numbers(config: RunConfig) -> None:
             value = getattr(config, name)
             if value is not None and not _is_number(value, kinds, zero="0 or more" in least):
                 raise MedicError(f"{name} is {value!r}: give {least}")
+    if config.label_noise is not None and not (_is_number(config.label_noise, (float,)) and config.label_noise < 1):
+        raise MedicError(f"label_noise is {config.label_noise}: give a share between 0 and 1")
     if config.holdout is not None and (not _is_number(config.holdout, (float,)) or config.holdout >= 1):
         raise MedicError(f"holdout is {config.holdout}: give a share between 0 and 1")
 

@@ -122,6 +122,7 @@ def test_rates_of_domainbed_follow_the_outer_rate():
     ({"weight_decay": -0.1}, "weight_decay is -0.1: give a number, 0 or more"),
     ({"method": 5}, "unknown method 5"),
     ({"holdout": 1.0}, "holdout is 1.0"),
+    ({"label_noise": 1.5}, "label_noise is 1.5: give a share between 0 and 1"),
     ({"objective": "ovaa"}, "unknown objective 'ovaa'"),
     ({"objective": "ce", "score": "bcls"}, "score 'bcls' needs a one-vs-all head"),
     ({"objective": "ova", "head": "separate"}, "head 'separate' does not go with objective 'ova'"),

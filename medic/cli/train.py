@@ -27,6 +27,6 @@ def run(arguments: Namespace) -> int:
         run = train(config)
         if processes.rank() == 0:
             print_run(run)
-            iteration = run.description["provenance"]["iteration"]
-            print(f"of iteration {iteration}, selected by source validation: {run.path}")
+            selected = f"iteration {run.description['provenance']['iteration']}, selected by source validation"
+            print(f"of {'averaged weights' if run.record.get('averaged') else selected}: {run.path}")
     return 0

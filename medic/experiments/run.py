@@ -335,7 +335,7 @@ class Session:
             arrays["ova_logits"] = seen.output.ova.numpy()
         if seen.output.unknown is not None:
             arrays["unknown_logit"] = seen.output.unknown.numpy()
-        if self.config.save_features and seen.output.features is not None:
+        if seen.output.features is not None:  # asked for, or what the score is computed from
             arrays["features"] = seen.output.features.numpy()
         return arrays
 

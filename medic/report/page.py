@@ -17,7 +17,7 @@ from medic.data import Dataset
 from medic.experiments.directory import Run
 from medic.experiments.resolve import resolve
 from medic.files import write_text
-from medic.report.table import METRICS, run_rows
+from medic.report.table import columns, run_rows
 
 COLOURS = ("#7a7a85", "#c2410c", "#0f766e", "#6d28d9")
 
@@ -34,7 +34,7 @@ def write_page(path: Path, runs: Sequence[Run], title: str) -> Path:
         known=data.classes.known,
         unknown=len(data.classes.unknown),
         rows=run_rows(runs),
-        numeric=list(METRICS),
+        numeric=list(columns(runs)),
         domains=_domain_strips(dataset),
         sections=sections,
         runs=[_provenance(run) for run in runs],

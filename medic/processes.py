@@ -40,6 +40,7 @@ def group() -> Iterator[None]:
     dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     try:
         yield
+        dist.barrier()  # one that leaves before the others aborts now and then
     finally:
         dist.destroy_process_group()
 

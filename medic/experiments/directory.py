@@ -93,15 +93,16 @@ class RunDirectory:
 
     def write_model(self, model: nn.Module, description: dict[str, Any]) -> None:
         """Write the weights, with nothing in the header, and what is needed to use them."""
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-        with atomic_write(self.path / "model.safetensors") as file:
-            file.write(save(tensors))
+        self._write_tensors("model.safetensors", model.state_dict())
         write_text(self.path / "model.json", _json({"format": FORMAT, **description}))
 
     def write_score(self, tensors: dict[str, Tensor]) -> None:
         """Write what a score was fitted to."""
-        with atomic_write(self.path / "score.safetensors") as file:
-            file.write(save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}))
+        self._write_tensors("score.safetensors", tensors)
+
+    def _write_tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
+        with atomic_write(self.path / name) as file:
+            file.write(save({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}))
 
     def write_predictions(self, arrays: dict[str, NDArray[Any]]) -> None:
         """Write one row per validation and target image."""

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from medic.errors import MedicError, check_choice
 from medic.tasks.cells import Cell, Cells
+from medic.tasks.lagged import softmax_sums
 from medic.tasks.partition import chunks, step_sizes
-from medic.tasks.samplers import SAMPLERS, Random, Sampler, softmax_sums
+from medic.tasks.samplers import SAMPLERS, Random, Sampler
 from medic.tasks.step import Step
 
 CLASS = "class"

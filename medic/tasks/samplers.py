@@ -8,20 +8,8 @@ import torch
 from torch import Tensor
 
 from medic.tasks.confusable import Confusable
-from medic.tasks.lagged import Lagged, block_sums, softmax_sums
+from medic.tasks.lagged import Lagged, block_sums
 from medic.tasks.partition import chunks
-
-__all__ = [
-    "SAMPLERS",
-    "Adaptive",
-    "Confusable",
-    "Probe",
-    "Random",
-    "Sampler",
-    "chain",
-    "group_confusion",
-    "softmax_sums",
-]
 
 
 class Sampler(Protocol):

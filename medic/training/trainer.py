@@ -15,7 +15,7 @@ from medic.models import Preprocessing
 from medic.objectives import Objective
 from medic.strategies import Strategy
 from medic.tasks import Cells, Grid, Task
-from medic.tasks.samplers import softmax_sums
+from medic.tasks.lagged import softmax_sums
 from medic.training.capture import Capture, Captured
 from medic.training.inference import Inference
 from medic.training.iteration import Batch, Iteration, Outcome

@@ -9,7 +9,8 @@ import torch
 
 from medic.tasks import chunks
 from medic.tasks.confusable import Confusable, group_potentials, potential_order
-from medic.tasks.samplers import Adaptive, chain, group_confusion, softmax_sums
+from medic.tasks.lagged import softmax_sums
+from medic.tasks.samplers import Adaptive, chain, group_confusion
 
 PAIRS = torch.tensor(
     [[0.7, 0.3, 0, 0], [0.3, 0.7, 0, 0], [0, 0, 0.6, 0.4], [0, 0, 0.4, 0.6]], dtype=torch.float64

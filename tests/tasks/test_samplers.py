@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from medic.tasks import Grid
-from medic.tasks.samplers import SAMPLERS, Adaptive, Confusable, Probe, softmax_sums
+from medic.tasks.confusable import Confusable
+from medic.tasks.lagged import softmax_sums
+from medic.tasks.samplers import SAMPLERS, Adaptive, Probe
 
 
 def seeded(seed: int) -> torch.Generator:

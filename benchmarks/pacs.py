@@ -3,7 +3,8 @@
     python benchmarks/pacs.py --root DIR_OF_PACS --weights lite0.safetensors --output DIR --jobs 4
 
 Every method is run at two learning rates with seed 0, and at the one of better source validation with the other seeds.
-With `--variants` MEDIC++ is also run with other ways of making tasks. Runs that are there are not done again.
+With `--variants` MEDIC++ is also run with other ways of making tasks: those of a domain in different steps, classes by
+a probe or at random. Runs that are there are not done again.
 """
 
 import argparse
@@ -25,9 +26,9 @@ from medic.report.table import print_rows
 
 RATES = (1.8e-3, 5.4e-3)
 VARIANTS = {
-    "medic++, tasks of a domain in different steps": ["--separate", "step"],
-    "medic++, probe": ["--sampling", "probe"],
-    "medic++, random": ["--sampling", "random"],
+    "step": ["--separate", "step"],
+    "probe": ["--sampling", "probe"],
+    "random": ["--sampling", "random"],
 }
 METRICS = {"Acc": "acc", "H-score": "hscore", "OSCR": "oscr"}
 
@@ -57,7 +58,8 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--iterations", type=int, default=2000)
     parser.add_argument("--jobs", type=int, default=4, help="runs at a time")
-    parser.add_argument("--variants", action="store_true")
+    parser.add_argument("--methods", nargs="+", default=["erm", "medic++"])
+    parser.add_argument("--variants", nargs="*", choices=VARIANTS, default=[], help="of medic++")
     arguments = parser.parse_args()
     first, *others = arguments.seeds
 
@@ -65,16 +67,14 @@ def main() -> None:
         with ThreadPoolExecutor(arguments.jobs) as pool:
             list(pool.map(lambda job: run(job, arguments), jobs))
 
-    cells = list(itertools.product(arguments.targets, ("erm", "medic++")))
+    cells = list(itertools.product(arguments.targets, arguments.methods))
     do([Job(target, method, lr, first) for (target, method), lr in itertools.product(cells, RATES)])
     rate = {cell: better(arguments.output, *cell, first) for cell in cells}
     jobs = [Job(target, method, rate[target, method], seed) for target, method in cells for seed in others]
-    if arguments.variants:
-        jobs += [
-            Job(target, label, rate[target, "medic++"], seed, tuple(options))
-            for label, options in VARIANTS.items()
-            for target, seed in itertools.product(arguments.targets, arguments.seeds)
-        ]
+    jobs += [
+        Job(target, f"medic++, {name}", rate[target, "medic++"], seed, tuple(VARIANTS[name]))
+        for name, seed, target in itertools.product(arguments.variants, arguments.seeds, arguments.targets)
+    ]
     do(jobs)
     done = [Job(target, method, rate[target, method], first) for target, method in cells] + jobs
     table(done, arguments.output)

@@ -13,6 +13,7 @@ from medic.errors import MedicError, check_choice
 from medic.experiments.config import RunConfig
 from medic.experiments.data_plan import DataPlan, plan_data
 from medic.methods import (
+    ADVISORS,
     AVERAGES,
     DOMAINBED_ADAM,
     LAYERS,
@@ -20,7 +21,6 @@ from medic.methods import (
     PENALTIES,
     Method,
     Numbers,
-    ObjectiveName,
     Rate,
     find_method,
     make_objective,
@@ -33,6 +33,7 @@ from medic.openset import RULES, SCORES
 from medic.strategies import BnBuffers, InnerLoop, Strategy
 from medic.tasks import Grid, Separation
 from medic.training import (
+    Advisor,
     Capture,
     OptimizerName,
     OptimizerSettings,
@@ -75,6 +76,7 @@ class TrainingPlan:
     schedule: RateSchedule
     evaluate_every: int
     averaging: Swad | None
+    advisors: Sequence[Advisor] = ()
 
 
 @dataclass(frozen=True)
@@ -205,14 +207,22 @@ def _compiles(config: RunConfig, method: Method, device: torch.device) -> bool:
     twice = getattr(method.strategy, "second_order", False)
     if config.compile == "on" and twice:
         raise MedicError(f"compile 'on': method {method.name!r} differentiates twice, which torch.compile cannot do")
-    if getattr(PENALTIES.get(config.penalty or method.penalty or ""), "eager", False):
+    if (part := _inside(config, method)) is not None:
         if config.compile == "on":
-            raise MedicError("compile 'on': the penalty 'miro' looks inside the network, which then is not compiled")
+            raise MedicError(f"compile 'on': {part} looks inside the network, which then is not compiled")
         return False
     if config.freeze is not None:
         return False
     long = config.iterations * (config.batch_size or 16) * method.grid.tasks >= COMPILED
     return config.compile == "on" or (config.compile == "auto" and device.type == "cuda" and long and not twice)
+
+
+def _inside(config: RunConfig, method: Method) -> str | None:
+    """The part that looks at images or inside the backbone, if there is one."""
+    penalty, objective = config.penalty or method.penalty, config.objective or method.objective
+    if getattr(PENALTIES.get(penalty or ""), "inside", False):
+        return f"the penalty {penalty!r}"
+    return f"the objective {objective!r}" if getattr(OBJECTIVES[objective].kind, "inside", False) else None
 
 
 def _check_penalties(model: ModelPlan, grid: Grid) -> None:
@@ -248,7 +258,7 @@ def _plan_model(config: RunConfig, backbone: str, method: Method, numbers: Numbe
         None if config.weights is None else Path(config.weights),
         head,
         make_objective(
-            cast(ObjectiveName, objective),
+            objective,
             _ova_scale(config, method) or 1.0,
             method.forward,
             numbers,
@@ -271,7 +281,7 @@ def _pick_score(config: RunConfig, method: Method, objective: str) -> str:
     """The score that was asked for, the method's, or what goes with the objective; it must find what it reads."""
     own = method.score if config.objective in (None, method.objective) else None
     score = check_choice("score", config.score or own or OBJECTIVES[objective].score, SCORES)
-    if "ova" in SCORES[score].needs and "ova" not in objective:
+    if "ova" in SCORES[score].needs and "ova" not in OBJECTIVES[objective].losses:
         raise MedicError(f"score {score!r} needs a one-vs-all head: train with --objective ce+ova")
     if "unknown" in SCORES[score].needs and objective != "onering":
         raise MedicError(f"score {score!r} needs an output for unknown: train with --objective onering")
@@ -291,7 +301,7 @@ def _pick_threshold(config: RunConfig, name: str) -> str:
 
 def _ova_scale(config: RunConfig, method: Method) -> float | None:
     """The factor of the one-vs-all loss, where it is trained: the authors' 0.5 unless another is asked for."""
-    if "ova" in (config.objective or method.objective):
+    if "ova" in OBJECTIVES[config.objective or method.objective].losses:
         return float(config.ova_scale or 0.5)
     if config.ova_scale is not None:
         raise MedicError("ova_scale has no effect on objective 'ce': use ce+ova or ova")
@@ -324,6 +334,7 @@ def _plan_training(config: RunConfig, method: Method, data: DataPlan, numbers: N
         RateSchedule(cast(Schedule, schedule), config.iterations, config.warmup),
         config.evaluate_every or every,
         None if (averaging := _averaging(config, method)) == "none" else numbers.make(averaging, AVERAGES[averaging]),
+        [] if method.advisor is None else [numbers.make(method.advisor, ADVISORS[method.advisor])],
     )
 
 
@@ -336,8 +347,8 @@ def _freezes(config: RunConfig, method: Method) -> bool:
         raise MedicError(f"{config.views} views have no effect on the features of a frozen backbone")
     if (layer := _layer(config, method)) != "none":
         raise MedicError(f"layer {layer!r} works inside the backbone, which is frozen: leave out --freeze")
-    if (config.penalty or method.penalty) == "miro":
-        raise MedicError("the penalty 'miro' works inside the backbone, which is frozen: leave out --freeze")
+    if (part := _inside(config, method)) is not None:
+        raise MedicError(f"{part} works inside the backbone, which is frozen: leave out --freeze")
     return True
 
 

@@ -27,8 +27,8 @@ from medic.experiments.interrupts import Interrupts, Stopped
 from medic.experiments.progress import Reporter, make_reporter, make_sayer
 from medic.experiments.resolve import COMPILED, Resolved, resolve
 from medic.experiments.selection import select, shown
-from medic.models import OURS, Backbone, Classifier, create_backbone
-from medic.objectives import Penalty
+from medic.models import OURS, Backbone, Classifier, Preprocessing, create_backbone
+from medic.objectives import Setup
 from medic.training import (
     Swad,
     Trainer,
@@ -406,9 +406,8 @@ def make_trainer(
     model = model.to(plan.model.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     body = [p for p in model.backbone.parameters() if p.requires_grad]
     objective = plan.model.objective
-    objective.prepare(model, max(plan.training.grid.sizes))
+    objective.prepare(model, _setup(plan, problem, images, preprocessing))
     objective.to(plan.model.device)
-    others = [(list(part.parameters()), part.rate) for part in objective.penalties if isinstance(part, Penalty)]
     return Trainer(
         model=model,
         images=images,
@@ -416,7 +415,7 @@ def make_trainer(
         grid=plan.training.grid,
         strategy=plan.training.strategy,
         objective=objective,
-        optimizer=plan.training.optimizer.make(body, model.heads(), [group for group in others if group[0]]),
+        optimizer=plan.training.optimizer.make(body, model.heads(), objective.own_parameters()),
         schedule=plan.training.schedule,
         recipe=plan.data.recipe,
         preprocessing=preprocessing,
@@ -428,5 +427,22 @@ def make_trainer(
         precision=plan.model.precision,
         capture=plan.model.capture,
         compiled=plan.model.compiled,
+        advisors=plan.training.advisors,
         say=say,
+    )
+
+
+def _setup(plan: Resolved, problem: Problem, images: Images, preprocessing: Preprocessing) -> Setup:
+    """What the objective of a run is prepared for."""
+    grid, size = plan.training.grid, plan.training.batch_size
+    tasks = max(grid.sizes)
+    shape = images.shape[1:2] if plan.model.frozen else (images.shape[1], preprocessing.size, preprocessing.size)
+    return Setup(
+        tasks,
+        tasks * size,
+        max(1, len(problem.train) // (grid.tasks * size)),
+        1 + max(problem.sources),
+        tuple(shape),
+        preprocessing.mean,
+        preprocessing.std,
     )

@@ -7,10 +7,10 @@ from medic.errors import check_choice
 from medic.methods.alignment import ALIGNMENT
 from medic.methods.layers import LAYERED
 from medic.methods.meta import META
-from medic.methods.method import OBJECTIVES, Method, ObjectiveName, Training, make_objective
+from medic.methods.method import OBJECTIVES, Method, Training, make_objective
 from medic.methods.numbers import Numbers
 from medic.methods.openset import OPENSET
-from medic.methods.parts import AVERAGES, CHANGES, LAYERS, PENALTIES
+from medic.methods.parts import ADVISORS, AVERAGES, CHANGES, LAYERS, PENALTIES
 from medic.methods.search import DOMAINBED_ADAM, SHARED, Choice, Range, Rate
 
 METHODS: dict[str, Method] = {method.name: method for method in (*META, *ALIGNMENT, *OPENSET, *LAYERED)}
@@ -22,6 +22,7 @@ def find_method(name: str) -> Method:
 
 
 __all__ = [
+    "ADVISORS",
     "AVERAGES",
     "CHANGES",
     "DOMAINBED_ADAM",
@@ -33,7 +34,6 @@ __all__ = [
     "Choice",
     "Method",
     "Numbers",
-    "ObjectiveName",
     "Range",
     "Rate",
     "Training",

@@ -2,33 +2,37 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, NamedTuple
 
 from medic.methods.numbers import Numbers
 from medic.methods.parts import CHANGES, PENALTIES
 from medic.methods.search import Law, Rate
-from medic.objectives import Arpl, Forward, Loss, Objective, OneRing, Ova, ce, objective
+from medic.objectives import Arpl, Forward, Loss, Objective, OneRing, Ova, ce
 from medic.strategies import Strategy
 from medic.tasks import Grid
 from medic.training import OptimizerName, Schedule
 
-ObjectiveName = Literal["ce", "ce+ova", "ova", "arpl", "onering"]
 
+class Composition(NamedTuple):
+    """What an objective is made of, and what goes with it."""
 
-class Reading(NamedTuple):
-    """What goes with an objective: the heads that it trains, the usual one first, and the score that reads them."""
-
+    losses: tuple[str, ...]
     heads: tuple[str, ...]
+    """The heads that it trains, the usual one first."""
     score: str
+    """What reads them."""
+    kind: Callable[..., Objective] = Objective
 
 
-OBJECTIVES: Mapping[str, Reading] = {
-    "ce": Reading(("close",), "cls"),
-    "ce+ova": Reading(("separate", "shared"), "bcls"),
-    "ova": Reading(("shared",), "bcls"),
-    "arpl": Reading(("reciprocal",), "max-logit"),
-    "onering": Reading(("ring",), "reject"),
+OBJECTIVES: Mapping[str, Composition] = {
+    "ce": Composition(("ce",), ("close",), "cls"),
+    "ce+ova": Composition(("ce", "ova"), ("separate", "shared"), "bcls"),
+    "ova": Composition(("ova",), ("shared",), "bcls"),
+    "arpl": Composition(("arpl",), ("reciprocal",), "max-logit"),
+    "onering": Composition(("onering",), ("ring",), "reject"),
 }
+"""Objectives by name."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Method:
     citation: str
     grid: Grid
     strategy: Strategy
-    objective: ObjectiveName = "ce"
+    objective: str = "ce"
     forward: Forward = "step"
     training: Training = field(default_factory=Training)
     least_domains: int = 1
@@ -70,6 +74,8 @@ class Method:
     change: str | None = None
     score: str | None = None
     """What reads its outputs, if not what goes with its objective."""
+    advisor: str | None = None
+    """What looks at the model now and then and changes what is drawn."""
     averaging: str | None = None
     layer: str | None = None
     backbone: str | None = None
@@ -80,14 +86,14 @@ class Method:
 
 
 def make_objective(
-    name: ObjectiveName,
+    name: str,
     ova_scale: float,
     forward: Forward = "step",
     numbers: Numbers | None = None,
     penalty: str | None = None,
     change: str | None = None,
 ) -> Objective:
-    """The objective of a run: the losses named in `name`, joined by `+`, and the parts by their names."""
+    """The objective of a run, and its parts, by their names."""
     numbers = numbers or Numbers(None)
     losses: dict[str, Callable[[], Loss]] = {
         "ce": lambda: ce,
@@ -95,9 +101,12 @@ def make_objective(
         "arpl": lambda: numbers.make("arpl", Arpl),
         "onering": lambda: numbers.make("onering", OneRing),
     }
-    return objective(
-        *(losses[part]() for part in name.split("+")),
-        penalties=[] if penalty is None else [numbers.make(penalty, PENALTIES[penalty])],
-        forward=forward,
-        change=None if change is None else numbers.make(change, CHANGES[change]),
+    parts = OBJECTIVES[name]
+    make = partial(
+        parts.kind,
+        [losses[part]() for part in parts.losses],
+        [] if penalty is None else [numbers.make(penalty, PENALTIES[penalty])],
+        forward,
+        None if change is None else numbers.make(change, CHANGES[change]),
     )
+    return numbers.make(name, make)

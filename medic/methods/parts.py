@@ -19,6 +19,7 @@ from medic.objectives import (
     Transport,
     VRex,
 )
+from medic.training.advisors import Advisor
 from medic.training.averaging import Swad
 
 PENALTIES: Mapping[str, Callable[..., Penalty]] = {
@@ -43,6 +44,9 @@ LAYERS: Mapping[str, Callable[..., MixStyle | Aloft]] = {
     "aloft-s": partial(Aloft, "s"),
 }
 """What is put inside the backbone, for training."""
+
+ADVISORS: Mapping[str, Callable[..., Advisor]] = {}
+"""What looks at the model now and then, and changes what is drawn next."""
 
 AVERAGES: Mapping[str, Callable[..., Swad]] = {"swad": Swad}
 """Which weights of a run are averaged."""

@@ -6,7 +6,18 @@ from medic.objectives.groupdro import GroupDro
 from medic.objectives.head_gradients import Fishr, Hgp, Hutchinson
 from medic.objectives.losses import Arpl, OneRing, Ova, ce, ova
 from medic.objectives.miro import Miro
-from medic.objectives.objective import Change, Forward, Loss, Objective, Penalty, PenaltyFunction, Risk, objective
+from medic.objectives.objective import (
+    Change,
+    Forward,
+    Loss,
+    Objective,
+    Penalty,
+    PenaltyFunction,
+    Risk,
+    Setup,
+    objective,
+)
+from medic.objectives.player import Player
 from medic.objectives.rsc import Rsc
 from medic.objectives.transport import Transport
 from medic.objectives.vrex import VRex
@@ -28,8 +39,10 @@ __all__ = [
     "Ova",
     "Penalty",
     "PenaltyFunction",
+    "Player",
     "Risk",
     "Rsc",
+    "Setup",
     "Transport",
     "VRex",
     "ce",

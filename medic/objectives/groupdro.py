@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from medic.objectives.objective import Penalty
+from medic.objectives.objective import Penalty, Setup
 from medic.outputs import Output
 from medic.tasks import Step
 
@@ -19,14 +19,14 @@ class GroupDro(Penalty):
         self.eta = eta
         self.register_buffer("shares", None)
 
-    def prepare(self, model: nn.Module | None, tasks: int) -> None:
+    def prepare(self, model: nn.Module | None, setup: Setup) -> None:
         """Start with equal shares, one a task."""
-        self.shares = torch.full((tasks,), 1 / tasks)
+        self.shares = torch.full((setup.tasks,), 1 / setup.tasks)
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
         """What the weighted risk has more than the mean one; `tasks` (m,) must come in the same order every time."""
         if self.shares is None:
-            self.prepare(None, len(tasks))
+            self.prepare(None, Setup(len(tasks)))
         assert self.shares is not None
         # Not as a product of exponentials: with a large loss it would overflow.
         shares = (self.shares.to(tasks).log() + self.eta * tasks.detach()).softmax(0)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medic.objectives.objective import Penalty, split_features
+from medic.objectives.objective import Penalty, Setup, split_features
 from medic.outputs import Output
 from medic.tasks import Step
 
@@ -43,9 +43,9 @@ class Fishr(Penalty):
         """When the penalty begins to count."""
         return self.anneal or None
 
-    def prepare(self, model: nn.Module, tasks: int) -> None:
+    def prepare(self, model: nn.Module, setup: Setup) -> None:
         """Averages of 0, for every task."""
-        self._start(tasks, model.classes, model.features + 1)  # type: ignore[arg-type, operator]
+        self._start(setup.tasks, model.classes, model.features + 1)  # type: ignore[arg-type, operator]
 
     def _start(self, *shape: int) -> None:
         self.variances = torch.zeros(shape)

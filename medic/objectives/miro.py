@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medic.errors import MedicError
-from medic.objectives.objective import Penalty
+from medic.objectives.objective import Penalty, Setup
 from medic.outputs import Output
 from medic.tasks import Step
 
@@ -24,7 +24,7 @@ class Miro(Penalty):
     """
 
     rate = 10.0
-    eager = True
+    inside = True
 
     def __init__(self, weight: float = 0.1) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Miro(Penalty):
         self.reference: nn.Module | None = None
         self.spreads = nn.ParameterList()
 
-    def prepare(self, model: nn.Module, tasks: int) -> None:
+    def prepare(self, model: nn.Module, setup: Setup) -> None:
         """Keep a copy of the model as it is now, and ask both for their maps."""
         if not hasattr(model, "tap"):
             raise MedicError(
@@ -47,7 +47,7 @@ class Miro(Penalty):
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
         """Compare the maps of a step with what the network gave before training."""
         if self.reference is None or output.stages is None:
-            raise MedicError("the penalty 'miro' was not prepared: objective.prepare(model, tasks) before training")
+            raise MedicError("the penalty 'miro' was not prepared: objective.prepare(model, setup) before training")
         with torch.no_grad():
             before = Output.of(self.reference(step.x)).stages
         assert before is not None

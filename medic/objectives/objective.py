@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from medic.errors import MedicError, check_choice
+from medic.objectives.player import Player
 from medic.outputs import Output
 from medic.tasks import Step
 
@@ -41,6 +42,39 @@ class Risk:
         return total if self.penalty is None else total + len(self.tasks) * self.penalty
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What an objective is prepared for: what training sees at a time, and what inputs are.
+
+    Inputs (N, *shape) are pixels in [0, 1] from which `mean` was taken and which were divided by `std`, per channel.
+    """
+
+    tasks: int = 1
+    """The tasks of a step, of the largest one."""
+    images: int = 1
+    """The images of a step, of the largest one."""
+    epoch: int = 1
+    """The iterations in which as many images are drawn as there are to train on."""
+    domains: int = 1
+    """One more than the largest domain that is trained on."""
+    shape: tuple[int, ...] = (3, 32, 32)
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+
+    def to_pixels(self, inputs: Tensor) -> Tensor:
+        """Inputs (N, C, H, W) as pixels in [0, 1]."""
+        return inputs * _per_channel(self.std, inputs) + _per_channel(self.mean, inputs)
+
+    def to_inputs(self, pixels: Tensor) -> Tensor:
+        """Pixels in [0, 1] (N, C, H, W) as inputs."""
+        return (pixels - _per_channel(self.mean, pixels)) / _per_channel(self.std, pixels)
+
+
+def _per_channel(values: tuple[float, ...], images: Tensor) -> Tensor:
+    """Constants (C, 1, 1), filled on the images' device: a CUDA graph cannot hold a copy from the host."""
+    return torch.cat([images.new_full((1, 1, 1), value) for value in values])
+
+
 class Penalty(nn.Module):
     """A penalty with a memory, in its buffers, or with weights of its own, in its parameters.
 
@@ -56,11 +90,11 @@ class Penalty(nn.Module):
     """Whether it compares the tasks of a step, so that there must be two."""
     linear = False
     """Whether it takes logits to be linear in the features."""
-    eager = False
-    """Whether the network cannot be compiled with it."""
+    inside = False
+    """Whether it looks at images or inside the backbone, which then cannot be compiled or frozen."""
 
-    def prepare(self, model: nn.Module, tasks: int) -> None:
-        """Make what it needs for a model and steps of so many tasks."""
+    def prepare(self, model: nn.Module, setup: Setup) -> None:
+        """Make what it needs for a model and steps like these."""
 
     @property
     def restart(self) -> int | None:
@@ -77,8 +111,16 @@ class Objective(nn.Module):
 
     `forward="step"` passes all tasks of a step through the model as one batch, so that they share batch-norm
     statistics; `"task"` passes each by itself. Losses, penalties and the change of outputs that are modules keep their
-    state here: buffers are remembered with a run, and parameters are trained with the model's.
+    state here: buffers are remembered with a run, and parameters are trained with the model's. Those of players are
+    trained by their own optimizers.
+
+    A system whose loss is not such a sum is a subclass with a `forward` of its own.
     """
+
+    inside = False
+    """Whether it looks at images or inside the backbone, which then cannot be compiled or frozen."""
+    rate = 1.0
+    """The learning rate, relative to the backbone's, of parameters that are not of its parts."""
 
     def __init__(
         self,
@@ -107,11 +149,26 @@ class Objective(nn.Module):
             penalties = [penalty(tasks, output, step) for penalty in self.penalties]
             return Risk(tasks, torch.stack(penalties).sum() if penalties else None, output.logits.detach())
 
-    def prepare(self, model: nn.Module, tasks: int) -> None:
-        """Make what the penalties need; in a loop of one's own, memories are made by their first step."""
+    def prepare(self, model: nn.Module, setup: Setup) -> None:
+        """Make what the parts need; in a loop of one's own, memories are made by their first step."""
         for part in self.parts:
             if isinstance(part, Penalty):
-                part.prepare(model, tasks)
+                part.prepare(model, setup)
+
+    @property
+    def players(self) -> tuple[Player, ...]:
+        """What takes turns with the model."""
+        return tuple(part for part in self.modules() if isinstance(part, Player))
+
+    def own_parameters(self) -> list[tuple[list[nn.Parameter], float]]:
+        """What is trained with the model's parameters, each group with its rate relative to the backbone's."""
+        played = {parameter for player in self.players for parameter in player.parameters()}
+        penalties = [part for part in self.parts if isinstance(part, Penalty)]
+        theirs = {parameter for penalty in penalties for parameter in penalty.parameters()}
+        rest = [parameter for parameter in self.parameters() if parameter not in theirs]
+        groups = [(list(penalty.parameters()), penalty.rate) for penalty in penalties] + [(rest, self.rate)]
+        trained = [([p for p in group if p.requires_grad and p not in played], rate) for group, rate in groups]
+        return [(group, rate) for group, rate in trained if group]
 
     def restarts(self, steps: int) -> set[int]:
         """The iterations, of so many steps, before which the optimizer's memory is dropped."""

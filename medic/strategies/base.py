@@ -93,8 +93,13 @@ class Measured(nn.Module):
 
 
 def trainable(model: nn.Module, objective: Objective) -> dict[str, nn.Parameter]:
-    """The parameters that a strategy adapts, by their names in `Measured`; an objective can have some of its own."""
-    parameters = {name: p for name, p in Measured(model, objective).named_parameters() if p.requires_grad}
+    """The parameters that a strategy adapts, by their names in `Measured`; an objective can have some of its own.
+
+    Those of players, which have optimizers of their own, are not among them.
+    """
+    played = {p for player in getattr(objective, "players", ()) for p in player.parameters()}
+    named = Measured(model, objective).named_parameters()
+    parameters = {name: p for name, p in named if p.requires_grad and p not in played}
     if not parameters:
         raise MedicError("the model has no parameter that requires a gradient")
     return parameters

@@ -11,6 +11,7 @@ from medic import processes
 from medic.errors import check_choice
 from medic.objectives import Risk
 from medic.strategies.base import Gradients, Measured, Objective, trainable
+from medic.strategies.convolution import PlainConvolutions
 from medic.tasks import Step
 
 Move = Callable[[Sequence[nn.Parameter], Gradients], None]
@@ -100,7 +101,8 @@ def second_order(
     fast: dict[str, Tensor] = dict(start)
     risks: list[Risk] = []
     for index, step in enumerate(steps):
-        risk: Risk = functional_call(measured, fast, (step,))
+        with PlainConvolutions():
+            risk: Risk = functional_call(measured, fast, (step,))
         risks.append(risk)
         if index + 1 < len(steps):
             gradients = torch.autograd.grad(risk.total, list(fast.values()), create_graph=True, allow_unused=True)

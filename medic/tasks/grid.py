@@ -98,7 +98,10 @@ class Grid:
         if self.repeat > 1:
             raise MedicError(f"a batch is partitioned once, not {self.repeat} times: draw from `index` instead")
         steps = self._steps(cells.keys)
-        return [gather([Task(task, cells.all(task)) for task in step], x, y, attributes) for step in steps]
+        return [
+            gather([Task(task, cells.all(task)) for task in step], x, y, attributes, index)
+            for index, step in enumerate(steps)
+        ]
 
     def index(self, y: Tensor, domain: Tensor | None = None, **attributes: Tensor) -> Cells:
         """Index the samples of a dataset by their labels on the axes of this grid, and check that it fits them."""
@@ -278,9 +281,9 @@ def _shrunk(sizes: Sequence[int], tasks: int) -> list[int]:
     return [size for size in shrunk if size]
 
 
-def gather(tasks: Sequence[Task], x: Tensor, y: Tensor, attributes: Mapping[str, Tensor]) -> Step:
+def gather(tasks: Sequence[Task], x: Tensor, y: Tensor, attributes: Mapping[str, Tensor], index: int = 0) -> Step:
     """Collect the samples of some tasks into one step."""
     indices = torch.cat([task.indices for task in tasks])
     taken = {name: labels[indices.to(labels.device)] for name, labels in attributes.items()}
     sizes = tuple(len(task.indices) for task in tasks)
-    return Step(x[indices.to(x.device)], y[indices.to(y.device)], sizes, taken)
+    return Step(x[indices.to(x.device)], y[indices.to(y.device)], sizes, taken, index=index)

@@ -21,6 +21,8 @@ class Step:
     attributes: Mapping[str, Tensor] = field(default_factory=dict)
     totals: tuple[int, ...] | None = None
     """How many samples each task has in all, where other processes hold the rest of them."""
+    index: int = 0
+    """Which step of its iteration it is."""
 
     def __post_init__(self) -> None:
         if sum(self.sizes) != len(self.y) or len(self.x) != len(self.y):
@@ -37,7 +39,7 @@ class Step:
         for size, total in zip(self.sizes, self.totals or self.sizes, strict=True):
             part = slice(start, start + size)
             attributes = {name: values[part] for name, values in self.attributes.items()}
-            yield Step(self.x[part], self.y[part], (size,), attributes, (total,))
+            yield Step(self.x[part], self.y[part], (size,), attributes, (total,), self.index)
             start += size
 
     def means(self, values: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Training: the one loop's body, its optimizers, its checkpoints."""
 
+from medic.training.advisors import Advisor
 from medic.training.averaging import Swad
 from medic.training.capture import Capture
 from medic.training.checkpoint import load_checkpoint, save_checkpoint
@@ -10,6 +11,7 @@ from medic.training.seeds import derive, generator
 from medic.training.trainer import Trainer
 
 __all__ = [
+    "Advisor",
     "Capture",
     "Inference",
     "OptimizerName",

@@ -105,6 +105,7 @@ class Iteration:
         """Do one iteration with a batch on the device."""
         self.part = "the augmentation"
         steps = list(self.load(batch))
+        self._play(steps, first=True)
         self.part = f"the strategy {type(self.strategy).__name__}"
         self.optimizer.zero_grad()
         with arithmetic(self.precision, self.device):
@@ -113,12 +114,21 @@ class Iteration:
         if self.clip_norm is not None:
             nn.utils.clip_grad_norm_([*self.network.parameters(), *self.objective.parameters()], self.clip_norm)
         self.optimizer.step()
+        self._play(steps, first=False)
         self.part = f"the sampler {type(self.grid.sampler).__name__}"
         splits_classes = self.grid.classes is not None
         summarise = self.grid.sampler.summarise
         summary = summarise(update.logits, update.y, update.domain, self.domains) if splits_classes else None
         processes.add_up([update.risks, summary])
         return Outcome(update.risks, summary)
+
+    def _play(self, steps: Sequence[Step], first: bool) -> None:
+        """Let the players take their turns that come before the model's, or after it."""
+        for player in self.objective.players:
+            if player.first == first:
+                self.part = f"the player {type(player).__name__}"
+                with arithmetic(self.precision, self.device):
+                    player.play(self.network, steps)
 
     def load(self, batch: Batch) -> Iterator[Step]:
         """Gather, augment and normalise the images of every step."""
@@ -127,10 +137,11 @@ class Iteration:
         rows = zip(*(column.split(counts) for column in columns), strict=True)
         pixels = [None] * len(counts) if batch.pixels is None else batch.pixels.split(counts)
         shapes = zip(batch.sizes, batch.totals, strict=True)
-        for (sizes, totals), given, (positions, draws, y, *attributes) in zip(shapes, pixels, rows, strict=True):
+        parts = enumerate(zip(shapes, pixels, rows, strict=True))
+        for index, ((sizes, totals), given, (positions, draws, y, *attributes)) in parts:
             raw = self.images.gather(positions, self.device) if given is None else given
             inputs = raw if raw.is_floating_point() else self.vary(raw, draws)  # features of a frozen backbone stay
-            yield Step(inputs, y, sizes, dict(zip(batch.attributes, attributes, strict=True)), totals)
+            yield Step(inputs, y, sizes, dict(zip(batch.attributes, attributes, strict=True)), totals, index)
 
     def _vary(self, pixels: Tensor, draws: Tensor) -> Tensor:
         """Make inputs of uint8 pixels (N, C, H, W): augmented, normalised, channels last."""

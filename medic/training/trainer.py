@@ -1,7 +1,7 @@
 """The one training loop's body: an iteration, for any method."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from medic.models import Preprocessing
 from medic.objectives import Objective
 from medic.strategies import Strategy
 from medic.tasks import Cells, Grid, Task
-from medic.tasks.lagged import softmax_sums
+from medic.training.advisors import OF_SAMPLERS, Advisor
 from medic.training.capture import Capture, Captured
 from medic.training.inference import Inference
 from medic.training.iteration import Batch, Iteration, Outcome
@@ -59,11 +59,17 @@ class Trainer:
     precision: Precision = "fp32"
     capture: Capture = "auto"
     compiled: bool = False
+    advisors: Sequence[Advisor] = ()
     say: Callable[[str], None] = lambda line: None
 
     def __post_init__(self) -> None:
         self.iteration = 0
-        self.cells: Cells = self.grid.index(self.samples.label, self.samples.domain, **self.samples.attributes)
+        self.domains = 1 + int(self.samples.domain.max())
+        self.relabel(self.samples)
+        own = OF_SAMPLERS.get(self.grid.sampling)
+        self.advisors = [*self.advisors, *([] if own is None else [own()])]
+        for player in self.objective.players:
+            player.start()
         self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self._drawn: deque[list[list[Task]]] = deque()
         self._pending: deque[_Pending] = deque()
@@ -81,7 +87,7 @@ class Trainer:
             self.device,
             self.precision,
             self.clip_norm,
-            1 + int(self.samples.domain.max()),
+            self.domains,
             self.compiled,
         )
         self._run: Callable[[Batch], Outcome] = body
@@ -95,7 +101,8 @@ class Trainer:
         """Refuse what several processes cannot share."""
         if self.batch_size < processes.world():
             raise MedicError(f"batch_size {self.batch_size} cannot be split over {processes.world()} processes")
-        for part in (*self.objective.penalties, self.objective.change):
+        whole = None if type(self.objective) is Objective else self.objective
+        for part in (*self.objective.penalties, self.objective.change, whole):
             if part is not None:
                 name = getattr(part, "__name__", type(part).__name__)
                 raise MedicError(f"{name} is no sum over samples: it cannot be shared by several processes")
@@ -130,6 +137,11 @@ class Trainer:
             norm.momentum = momentum
         processes.spread(list(self.model.buffers()))
 
+    def relabel(self, samples: Samples) -> None:
+        """Train on these samples from the next draw on: they may have other labels than before."""
+        self.samples = samples
+        self.cells: Cells = self.grid.index(samples.label, samples.domain, **samples.attributes)
+
     def step(self) -> list[float]:
         """Start one iteration; returns the mean task risks of those that have ended since the last call."""
         batch = self._batch(self._next())
@@ -158,10 +170,14 @@ class Trainer:
     def _next(self) -> list[list[Task]]:
         """The tasks of the next iteration, drawn as early as it helps the images to be there."""
         sampler = self.grid.sampler
-        if sampler.probes:
-            self._collect(0)
-            self._probe()
-        while len(self._drawn) <= min(self.images.ahead, sampler.ahead):
+        for advisor in self.advisors:
+            if self.iteration % advisor.every == 0 and not self._drawn:
+                self._collect(0)
+                advisor.advise(self)
+        free = min(
+            (advisor.every - self.iteration % advisor.every - 1 for advisor in self.advisors), default=sampler.ahead
+        )
+        while len(self._drawn) <= min(self.images.ahead, sampler.ahead, free):
             self._collect(sampler.ahead - len(self._drawn))
             steps = self.grid.draw(self.cells, self.batch_size, ahead=len(self._drawn) + len(self._pending))
             self.images.expect(self.samples.indices[torch.cat([task.indices for step in steps for task in step])])
@@ -192,18 +208,6 @@ class Trainer:
             totals,
             None if self.images.device == self.device else self.images.gather(positions, torch.device("cpu")),
         )
-
-    def _probe(self) -> None:
-        """Show the sampler what the model says of fresh images: as many of every cell as a task takes of one.
-
-        They are not augmented, as those of the authors are.
-        """
-        count = max(1, self.batch_size * self.grid.tasks // len(self.cells.keys))
-        chosen = torch.cat([self.cells.draw(cell, count, self.grid.generator) for cell in self.cells.keys])
-        infer = Inference(self.model, self.images, self.preprocessing, self.device, self.precision)
-        logits = infer(self.samples.indices[chosen], features=False).logits.cpu()
-        label, domain = self.samples.label[chosen], self.samples.domain[chosen]
-        self.grid.sampler.observe(softmax_sums(logits, label, domain, self._body.domains))
 
     def _launched(self, outcome: Outcome) -> _Pending:
         """Ask for what the host needs of an iteration, without waiting for it."""
@@ -242,6 +246,7 @@ class Trainer:
             **self._model_state(),
             "grid": self.grid.state_dict(),
             "cells": self.cells.state_dict(),
+            "advisors": [advisor.state_dict() for advisor in self.advisors],
             "drawn": [[[tuple(task) for task in step] for step in steps] for steps in self._drawn],
             "generator": self.generator.get_state(),
             "global_generators": self._global_generators(),
@@ -251,6 +256,8 @@ class Trainer:
         """Go on where `state_dict` left off."""
         self.iteration = state["iteration"]
         self._load_model_state(state)
+        for advisor, advice in zip(self.advisors, state["advisors"], strict=True):
+            advisor.load_state_dict(self, advice)
         self.grid.load_state_dict(state["grid"])
         self.cells.load_state_dict(state["cells"])
         self._drawn = deque([[[Task(*task) for task in step] for step in steps] for steps in state["drawn"]])
@@ -266,6 +273,7 @@ class Trainer:
             "optimizer": optimizer_state(self.optimizer),
             "strategy": self.strategy.state_dict(),
             "objective": {name: tensor.detach().clone() for name, tensor in self.objective.state_dict().items()},
+            "players": [optimizer_state(optimizer) for optimizer in self._players()],
         }
 
     def _load_model_state(self, state: dict[str, Any]) -> None:
@@ -273,6 +281,12 @@ class Trainer:
         load_optimizer(self.optimizer, state["optimizer"])
         self.strategy.load_state_dict(state["strategy"])
         self.objective.load_state_dict(state["objective"])
+        for optimizer, remembered in zip(self._players(), state["players"], strict=True):
+            load_optimizer(optimizer, remembered)
+
+    def _players(self) -> list[torch.optim.Optimizer]:
+        """The optimizers that are not the model's."""
+        return [optimizer for player in self.objective.players for optimizer in player.optimizers]
 
     def _global_generators(self) -> list[Tensor]:
         """Torch's own generators, which dropout and the like draw from: the CPU's, and a GPU's where there is one."""

@@ -14,6 +14,7 @@ from medic.objectives import (
     Hutchinson,
     Miro,
     Rsc,
+    Setup,
     Transport,
     VRex,
     ce,
@@ -325,7 +326,7 @@ class Stage(nn.Module):
 def test_miro():
     """One map (1, 2) where it was (0, 0), variance 0.1."""
     model, penalty = Stage(), Miro(weight=0.1)
-    penalty.prepare(model, 1)
+    penalty.prepare(model, Setup())
     x = torch.tensor([1.0, 2.0]).view(1, 1, 1, 2)
     with torch.no_grad():
         model.scale.fill_(1.0)
@@ -339,7 +340,7 @@ def test_miro():
 
 def test_miro_trains_its_variances_and_leaves_the_reference():
     model, loss = Stage(), objective(ce, penalties=[Miro()])
-    loss.prepare(model, 1)
+    loss.prepare(model, Setup())
     x = torch.randn(3, 1, 1, 2)
     Joint()(model, [step([3], [0, 1, 0], x)], loss)
     (penalty,) = loss.penalties
@@ -350,7 +351,7 @@ def test_miro_trains_its_variances_and_leaves_the_reference():
 
 def test_miro_refuses_a_model_without_stages():
     with pytest.raises(MedicError, match="Linear has no tap"):
-        Miro().prepare(nn.Linear(1, 2), 1)
+        Miro().prepare(nn.Linear(1, 2), Setup())
     with pytest.raises(MedicError, match="was not prepared"):
         Miro()(torch.zeros(1), Output(torch.zeros(1, 2)), step([1]))
 

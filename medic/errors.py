@@ -8,6 +8,10 @@ class MedicError(ValueError):
     """A mistake in what was asked for. The command line prints it as one line and exits with 2."""
 
 
+class BusyError(MedicError):
+    """Another process is at the same run."""
+
+
 class TrainingError(RuntimeError):
     """Training cannot go on (a loss that is not a number). The last good checkpoint is kept; exit code 1."""
 

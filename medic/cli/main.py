@@ -10,12 +10,13 @@ from importlib import import_module
 from jsonargparse import ArgumentParser, Namespace
 
 from medic._version import __version__
-from medic.cli.options import ALIASES, canonical
+from medic.cli.options import SPELLINGS, canonical
 from medic.errors import MedicError, TrainingError, check_choice, closest
 
 COMMANDS = {
     "demo": "train erm and medic++ on the built-in benchmark and compare them",
     "train": "train one method with one target domain",
+    "sweep": "train many: all combinations of some settings",
     "evaluate": "measure a finished run again, with any score and threshold",
     "methods": "list the methods and what each differs in",
     "datasets": "list the benchmarks",
@@ -122,7 +123,7 @@ def _unknown_option(option: str, command: str) -> str:
     name = option.split("=")[0]
     parser = make_parser(command)
     import_module(f"medic.cli.{command}").add_options(parser)
-    spellings = [*ALIASES, *(spelling for action in parser._actions for spelling in action.option_strings)]
+    spellings = [*SPELLINGS, *(spelling for action in parser._actions for spelling in action.option_strings)]
     nearest = closest(name, spellings)
     hint = f"did you mean {nearest!r}?" if nearest else f"see `medic {command} --help`"
     return f"unknown option {name!r}, {hint}"

@@ -9,21 +9,10 @@ from typing import Any, get_type_hints
 from jsonargparse import ArgumentParser, Namespace
 
 from medic.errors import check_choice
-from medic.experiments.config import RunConfig, read_yaml
+from medic.experiments.config import ALIASES, RunConfig, read_yaml, setting_name
 
-ALIASES = {
-    "--target-domains": "--target",
-    "--source-domains": "--sources",
-    "--known-classes": "--known",
-    "--algorithm": "--method",
-    "--learning-rate": "--lr",
-    "--output-dir": "--output",
-    "--data-dir": "--root",
-    "--holdout-fraction": "--holdout",
-}
-"""Spellings of other codebases. Underscores are taken for hyphens too."""
-
-
+SPELLINGS = tuple(f"--{alias.replace('_', '-')}" for alias in ALIASES)
+"""Options of other codebases. Underscores are taken for hyphens too."""
 LISTED = ("target", "sources", "known", "unknown", "partial")
 """Settings of several names, which an option has as `a b c` or `a,b,c`."""
 WRITTEN = ("steps", "axes", "augment", "hparams")
@@ -37,8 +26,7 @@ def canonical(arguments: Sequence[str]) -> list[str]:
         if not argument.startswith("--"):
             return argument
         name, equals, value = argument.partition("=")
-        name = name.replace("_", "-")
-        return ALIASES.get(name, name) + equals + value
+        return "--" + setting_name(name[2:]).replace("_", "-") + equals + value
 
     result: list[str] = []
     for argument in map(spelled, arguments):
@@ -64,8 +52,7 @@ def add_run_options(parser: ArgumentParser) -> None:
         else:
             settings |= {"type": types[field.name]}
         parser.add_argument(f"--{field.name.replace('_', '-')}", help=_help(field), **settings)
-    aliases = ", ".join(ALIASES)
-    parser.epilog = f"Also understood: {aliases}, and underscores for hyphens."
+    parser.epilog = f"Also understood: {', '.join(SPELLINGS)}, and underscores for hyphens."
 
 
 def _metavar(name: str) -> str:
@@ -81,12 +68,17 @@ def _help(field: "dataclasses.Field[Any]") -> str:
 
 def run_config(arguments: Namespace) -> RunConfig:
     """The configuration that the options give, over that of a file, over the defaults."""
+    return RunConfig(**given_settings(arguments))
+
+
+def given_settings(arguments: Namespace) -> dict[str, Any]:
+    """The settings that were given, by options or in a file."""
     values = {} if arguments.config is None else _from_file(Path(arguments.config))
     for field in dataclasses.fields(RunConfig):
         given = getattr(arguments, field.name)
         if given != field.default:
             values[field.name] = given
-    return RunConfig(**values)
+    return values
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -94,9 +86,7 @@ def _from_file(path: Path) -> dict[str, Any]:
     names = [field.name for field in dataclasses.fields(RunConfig)]
     values = {}
     for key, value in read_yaml(path).items():
-        (option,) = canonical([f"--{key}"])
-        name = option[2:].replace("-", "_")
-        check_choice(f"setting in {path}:", name, names)
+        name = check_choice(f"setting in {path}:", setting_name(key), names)
         if value is not None:
             values[name] = value
     return values

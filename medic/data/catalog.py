@@ -43,6 +43,8 @@ class Benchmark:
     naming: Naming | None = None
     dropped: frozenset[str] = frozenset()
     """Images that are known to be damaged."""
+    seeded: bool = False
+    """Whether its images depend on the seed of a run."""
     unique: bool = False
     """Whether images that occur twice in a domain are left out."""
 
@@ -287,6 +289,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             augment="none",
             lr=4e-3,
             images=70_000,
+            seeded=True,
         ),
         Benchmark("folder", "your own images: ROOT/<domain>/<class>/<image>", _open_folder),
         Benchmark("lists", "your own images: ROOT/<domain>.txt with a line `path label` for each", _open_lists),

@@ -12,6 +12,24 @@ import yaml
 
 from medic.errors import MedicError
 
+ALIASES = {
+    "target_domains": "target",
+    "source_domains": "sources",
+    "known_classes": "known",
+    "algorithm": "method",
+    "learning_rate": "lr",
+    "output_dir": "output",
+    "data_dir": "root",
+    "holdout_fraction": "holdout",
+}
+"""Names of settings in other codebases."""
+
+
+def setting_name(spelling: str) -> str:
+    """The name of a setting that may be spelled as elsewhere, or with hyphens."""
+    name = spelling.replace("-", "_")
+    return ALIASES.get(name, name)
+
 
 def _option(default: Any, help: str, *, local: bool = False) -> Any:
     """A field with its line of help. A `local` one does not change the result and is not part of a run's identity."""

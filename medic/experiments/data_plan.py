@@ -56,6 +56,11 @@ class DataPlan:
         """Read the images, telling `report` where they are kept."""
         return self.opened.load(replace(self.storage, report=report))
 
+    def look(self, report: Callable[[str], None]) -> Dataset:
+        """Find out what the images are, without room for them in memory or on a GPU."""
+        where: Where = "map" if isinstance(self.opened, Listed) else "auto"
+        return self.opened.load(replace(self.storage, where=where, device=torch.device("cpu"), report=report))
+
     def split(self, dataset: Dataset) -> Problem:
         """Divide them between training, validation and evaluation, the same way every time."""
         seed = self.trial_seed if self.validation == "domainbed" else derive(self.trial_seed, "split")
@@ -97,9 +102,20 @@ class DataPlan:
         return {domain: list(names) for domain, names in self.classes.partial.items()} or None
 
 
-def plan_data(config: RunConfig, bench: Benchmark, backbone: str, device: torch.device) -> DataPlan:
+Open = Callable[[Benchmark, Path | None, int], Opened]
+"""Finds the images of a benchmark below a root, for a seed."""
+
+
+def open_benchmark(bench: Benchmark, root: Path | None, seed: int) -> Opened:
+    """Look for the images of a benchmark."""
+    return bench.open(bench, root, seed)
+
+
+def plan_data(
+    config: RunConfig, bench: Benchmark, backbone: str, device: torch.device, find: Open = open_benchmark
+) -> DataPlan:
     """What a configuration says of the data, checked against what there is."""
-    opened = bench.open(bench, None if config.root is None else Path(config.root), config.seed)
+    opened = find(bench, None if config.root is None else Path(config.root), config.seed)
     domains = opened.domains
     sources, targets = choose_domains(domains, _listed(config.target, domains), _listed(config.sources, domains))
     rule = cast(Rule, check_choice("validation", config.validation, get_args(Rule)))

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from medic import processes
 from medic._version import __version__
-from medic.errors import MedicError
+from medic.errors import BusyError, MedicError
 from medic.experiments.config import RunConfig
 from medic.experiments.evaluation import Seen
 from medic.files import atomic_write, remove_leftovers, write_text
@@ -78,7 +78,7 @@ class RunDirectory:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise MedicError(f"run {self.path} is being written by another process") from None
+                raise BusyError(f"run {self.path} is being written by another process") from None
             remove_leftovers(self.path)
             yield
 

@@ -11,7 +11,7 @@ import torch
 from medic.data import benchmark, describe_recipe
 from medic.errors import MedicError, check_choice
 from medic.experiments.config import RunConfig
-from medic.experiments.data_plan import DataPlan, plan_data
+from medic.experiments.data_plan import DataPlan, Open, open_benchmark, plan_data
 from medic.methods import (
     ADVISORS,
     AVERAGES,
@@ -89,14 +89,14 @@ class Resolved:
     training: TrainingPlan
 
 
-def resolve(config: RunConfig) -> Resolved:
+def resolve(config: RunConfig, find: Open = open_benchmark) -> Resolved:
     """Fill in what was left open and check all of it, or raise with the one thing that is wrong."""
     _check_numbers(config)
     bench, method = benchmark(config.dataset), find_method(config.method)
     backbone = config.backbone or method.backbone or bench.backbone
     if method.backbone not in (None, backbone):
         raise MedicError(f"method {method.name!r} works inside {method.backbone}: leave out --backbone {backbone}")
-    data = plan_data(config, bench, backbone, pick_device(config.device))
+    data = plan_data(config, bench, backbone, pick_device(config.device), find)
     numbers = Numbers(config.hparams)
     model = _plan_model(config, backbone, method, numbers)
     training = _plan_training(config, method, data, numbers)

@@ -1,0 +1,60 @@
+"""What all executors share: what they are given, and what they say of it."""
+
+import dataclasses
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+from medic.errors import BusyError, MedicError, TrainingError, first_line
+from medic.experiments.config import RunConfig
+from medic.experiments.sweeps import Job
+
+Kind = Literal["started", "done", "failed", "busy", "lost"]
+"""What became of a run: `busy` if another process is at it, `lost` if whoever did it is gone."""
+
+
+class Event(NamedTuple):
+    """Something happened to a run."""
+
+    job: str
+    """The name of the run's directory."""
+    kind: Kind
+    reason: str = ""
+    """Why, in a line, if it failed or was lost."""
+    trace: str = ""
+    """Where in the code, if it is not known to be a mistake in what was asked."""
+
+
+class Executor(Protocol):
+    """Does runs, some at a time."""
+
+    slots: int
+    """How many runs at a time."""
+
+    def submit(self, job: Job) -> None:
+        """Start a run; at most `slots` are under way at a time."""
+
+    def wait(self, seconds: float) -> list[Event]:
+        """What has happened since it was last asked; waits so long for something to happen."""
+
+    def close(self, stop: bool) -> None:
+        """End. With `stop`, runs under way save a checkpoint and end first."""
+
+
+def attempt(settings: dict[str, Any], train: Callable[[RunConfig], object]) -> tuple[Kind, str, str]:
+    """Do a run, given as plain settings, and say what became of it: the kind of event, the reason and the trace."""
+    try:
+        train(RunConfig(**settings))
+    except BusyError as error:
+        return "busy", first_line(error), ""
+    except (MedicError, TrainingError) as error:
+        return "failed", first_line(error), ""
+    except Exception as error:  # a fault of ours, or of the machine: the sweep goes on, and tells
+        return "failed", f"{type(error).__name__}: {first_line(error)}", traceback.format_exc()
+    return "done", "", ""
+
+
+def plain(job: Job) -> dict[str, Any]:
+    """The settings of a run, as values that any process understands; its directory is where this one would make it."""
+    return {**dataclasses.asdict(job.config), "output": str(Path(job.config.output).absolute())}

@@ -1,0 +1,144 @@
+"""Doing the runs of a sweep: what is missing is started, what fails is tried again, and all of it is shown."""
+
+import json
+import shutil
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from medic.errors import MedicError
+from medic.experiments.executors import Event, Executor
+from medic.experiments.interrupts import Interrupts, Stopped
+from medic.experiments.overview import Overview
+from medic.experiments.sweeps import Job
+from medic.files import write_text
+
+ERROR = "error.json"
+"""In a run's directory: why its last attempt failed."""
+POLL = 5.0
+"""Seconds after which a run that another process was at is looked at again."""
+ROOM = 2**24
+"""Bytes below which a disk is full."""
+
+
+@dataclass
+class Schedule:
+    """The runs of a sweep and where each of them is."""
+
+    jobs: Sequence[Job]
+    retries: int = 1
+    """How often a run that failed is tried again."""
+    done: dict[str, float] = field(default_factory=dict)
+    """The seconds that each run took, of those that were done by now."""
+    failed: dict[str, Event] = field(default_factory=dict)
+    running: dict[str, float] = field(default_factory=dict)
+    """When each run under way was started."""
+
+    def __post_init__(self) -> None:
+        self.there = [job.name for job in self.jobs if job.directory.done]
+        self.by_name = {job.name: job for job in self.jobs}
+        self._waiting = deque(job.name for job in self.jobs if not job.directory.done)
+        self._attempts: dict[str, int] = {}
+        self._later: dict[str, float] = {}
+
+    @property
+    def missing(self) -> int:
+        """How many runs there are to do, those under way and those that failed for good not counted."""
+        return len(self._waiting) + len(self._later)
+
+    def run(self, executor: Executor, overview: Overview, interrupts: Interrupts) -> None:
+        """Do all that is missing."""
+        stop = True
+        try:
+            while self._waiting or self._later or self.running:
+                self._return_later()
+                while self._waiting and len(self.running) < executor.slots:
+                    self._start(executor)
+                overview.show(self, executor.slots)
+                for event in executor.wait(POLL if self.running else 0.5):
+                    self._take(event)
+                if interrupts.received is not None:
+                    left = self.missing + len(self.running)
+                    raise Stopped(f"stopped with {left} runs left; the same command goes on", interrupts.received)
+            stop = False
+        finally:
+            overview.show(self, executor.slots)
+            executor.close(stop)
+
+    def _start(self, executor: Executor) -> None:
+        job = self.by_name[self._waiting.popleft()]
+        if job.directory.done:  # by another sweep, meanwhile
+            self.there.append(job.name)
+            return
+        self.running[job.name] = time.monotonic()
+        executor.submit(job)
+
+    def _take(self, event: Event) -> None:
+        """Note what became of a run."""
+        if event.kind == "started":
+            self.running[event.job] = time.monotonic()
+            return
+        seconds = time.monotonic() - self.running.pop(event.job)
+        directory = self.by_name[event.job].directory
+        if event.kind == "done":
+            self.done[event.job] = seconds
+            (directory.path / ERROR).unlink(missing_ok=True)
+        elif event.kind == "busy":
+            self._later[event.job] = time.monotonic() + POLL
+        else:
+            self._fail(event, directory.path)
+
+    def _fail(self, event: Event, path: Path) -> None:
+        """Keep the error beside the run, and try again unless that was the last time."""
+        if shutil.disk_usage(path.parent).free < ROOM:
+            raise MedicError(f"the disk of {path.parent} is full: make room, and the same command goes on")
+        attempts = self._attempts[event.job] = self._attempts.get(event.job, 0) + 1
+        found = {"reason": event.reason, "trace": event.trace, "attempts": attempts, "when": time.time()}
+        path.mkdir(parents=True, exist_ok=True)
+        write_text(path / ERROR, json.dumps(found, indent=2) + "\n")
+        if attempts > self.retries:
+            self.failed[event.job] = event
+        else:
+            self._waiting.append(event.job)
+
+    def _return_later(self) -> None:
+        """Queue again what another process was at."""
+        now = time.monotonic()
+        for name in [name for name, due in self._later.items() if due <= now]:
+            del self._later[name]
+            self._waiting.append(name)
+
+
+def estimate(jobs: Sequence[Job]) -> float | None:
+    """The seconds of training that runs which are not there will take, by the rate of those that are, or None.
+
+    The rate is that of runs of the same method, backbone and dataset, or of all where there is none.
+    """
+    rates: dict[Any, list[float]] = {}
+    for job in jobs:
+        if job.directory.done and (rate := _seconds_per_iteration(job.directory.path)) is not None:
+            for key in (_kind(job), None):
+                rates.setdefault(key, []).append(rate)
+    if None not in rates:
+        return None
+    found = 0.0
+    for job in jobs:
+        if not job.directory.done:
+            known = rates.get(_kind(job), rates[None])
+            found += job.config.iterations * sum(known) / len(known)
+    return found
+
+
+def _kind(job: Job) -> tuple[str | None, ...]:
+    return job.config.method, job.config.backbone, job.config.dataset
+
+
+def _seconds_per_iteration(path: Path) -> float | None:
+    try:
+        *_, last = (path / "results.jsonl").read_text().splitlines()
+        return float(json.loads(last)["step_time"])
+    except (OSError, ValueError, KeyError):
+        return None

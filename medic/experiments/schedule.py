@@ -13,11 +13,10 @@ from medic.errors import MedicError
 from medic.experiments.executors import Event, Executor
 from medic.experiments.interrupts import Interrupts, Stopped
 from medic.experiments.overview import Overview
+from medic.experiments.results import ERROR
 from medic.experiments.sweeps import Job
 from medic.files import write_text
 
-ERROR = "error.json"
-"""In a run's directory: why its last attempt failed."""
 POLL = 5.0
 """Seconds after which a run that another process was at is looked at again."""
 ROOM = 2**24

@@ -15,7 +15,8 @@ class PlainConvolutions(TorchFunctionMode):
     """Inside, two-dimensional convolutions are differentiated twice by three further convolutions.
 
     Torch's own second derivative by the weights is a convolution with kernels as large as the images, over samples
-    instead of channels, which no library is fast at. The numbers are the same.
+    instead of channels, which no library is fast at: on a GPU an iteration of MEDIC takes half as long without it. The
+    numbers are the same.
     """
 
     def __torch_function__(

@@ -1,5 +1,6 @@
 """What every strategy keeps to, on real modules: batch norm, unused parameters, accumulation, state."""
 
+import contextlib
 import copy
 import dataclasses
 
@@ -11,8 +12,8 @@ from torch import nn
 
 from medic.errors import MedicError
 from medic.objectives import ce, objective
-from medic.strategies import Joint, MultiStep, TwoStep
-from medic.tasks import Grid
+from medic.strategies import Joint, MultiStep, TwoStep, inner
+from medic.tasks import Grid, Step
 
 STRATEGIES = {
     "joint": Joint(),
@@ -270,3 +271,41 @@ def test_weights_are_restored_when_a_step_fails():
 def test_mistakes_are_named(make, message):
     with pytest.raises(MedicError, match=message):
         make()
+
+
+class Convolutional(nn.Module):
+    """Convolutions of every kind that a backbone may have."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 8, 3, stride=2, padding=1),
+            nn.Tanh(),
+            nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False),
+            nn.Tanh(),
+            nn.Conv2d(8, 4, (1, 3), dilation=(1, 2), padding="same"),
+            nn.Tanh(),
+            nn.Conv2d(4, 3, 2),
+        )
+
+    def forward(self, x):
+        return self.layers(x).mean((2, 3))
+
+
+def test_convolutions_are_differentiated_twice_as_torch_does(monkeypatch):
+    torch.manual_seed(0)
+    model = Convolutional().double()
+    taken = [
+        Step(torch.randn(6, 3, 9, 9, dtype=torch.double), torch.tensor([0, 1, 2, 0, 1, 2]), (3, 3), index=index)
+        for index in range(2)
+    ]
+    found = []
+    for mode in (inner.PlainConvolutions, contextlib.nullcontext):
+        monkeypatch.setattr(inner, "PlainConvolutions", mode)
+        model.zero_grad()
+        TwoStep(lr=0.5, second_order=True)(model, taken, objective(ce))
+        found.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+    model.zero_grad()
+    TwoStep(lr=0.5)(first := copy.deepcopy(model), taken, objective(ce))
+    assert (found[0] - found[1]).abs().max() < 1e-14
+    assert (torch.cat([p.grad.flatten() for p in first.parameters()]) - found[0]).abs().max() > 1e-4

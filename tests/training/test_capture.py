@@ -7,6 +7,7 @@ from medic.experiments.config import RunConfig
 from medic.experiments.evaluation import Evaluator, measure
 from medic.experiments.resolve import resolve
 from medic.experiments.run import make_trainer
+from medic.openset import get_score
 
 pytestmark = pytest.mark.gpu
 
@@ -130,10 +131,11 @@ def test_metrics_on_the_device_are_those_on_the_cpu(mini, rule):
     dataset = plan.data.load(lambda line: None)
     problem = plan.data.split(dataset)
     trainer = make_trainer(plan, dataset, problem)
-    outputs = Evaluator(dataset.domains, problem, trainer.inference(), "bcls", rule).infer_all()
+    score = get_score("bcls")
+    outputs = Evaluator(dataset.domains, problem, trainer.inference(), score, rule).infer_all()
     assert outputs["target"].label.is_cuda
-    there = measure(outputs, dataset.domains, "bcls", rule)
-    here = measure({split: seen.cpu() for split, seen in outputs.items()}, dataset.domains, "bcls", rule)
+    there = measure(outputs, dataset.domains, score, rule)
+    here = measure({split: seen.cpu() for split, seen in outputs.items()}, dataset.domains, score, rule)
     for name, value in here["target"].items():
         assert there["target"][name] == (pytest.approx(value, abs=1e-12) if isinstance(value, float) else value)
 

@@ -1,0 +1,138 @@
+"""Many finished runs, read for tables: what each was asked and what it measured, and nothing heavier."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from medic.errors import MedicError
+
+ERROR = "error.json"
+"""In a run's directory: why its last attempt failed."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: its complete settings, and every evaluation in order."""
+
+    path: Path
+    records: tuple[Mapping[str, Any], ...]
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """All that changes the result, except for what images and weights hold."""
+        settings: Mapping[str, Any] = self.records[0]["hparams"]
+        return settings
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The domains that it was tested on."""
+        return tuple(self.settings["target"])
+
+    @property
+    def environments(self) -> tuple[int, ...]:
+        """The positions of these domains, by which DomainBed's keys name them."""
+        return tuple(self.records[0]["args"]["test_envs"])
+
+    @property
+    def draw(self) -> int:
+        """The number of the draw of its hyper-parameters; 0 for the defaults."""
+        return int(self.records[0]["args"]["hparams_seed"])
+
+    @property
+    def trial(self) -> tuple[int, int | None]:
+        """What distinguishes runs that are averaged: the seed, and that of the choice of validation images."""
+        return self.settings["seed"], self.settings["trial_seed"]
+
+    @cached_property
+    def environment(self) -> Mapping[str, Any]:
+        """What its numbers depend on besides: commit, versions, hardware, the hashes of images and weights."""
+        try:
+            found: Mapping[str, Any] = json.loads((self.path / "environment.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What some folders hold: finished runs, and everything else by what it is."""
+
+    results: tuple[Result, ...]
+    unfinished: tuple[Path, ...]
+    failed: Mapping[Path, str]
+    """Why each failed, of runs whose last attempt did."""
+    damaged: Mapping[Path, str]
+    """What is wrong with each."""
+
+    def notes(self) -> Iterator[str]:
+        """What a reader of a table should know, a line each."""
+        if self.unfinished:
+            yield f"{_runs(len(self.unfinished))} not finished, {self.unfinished[0]} for one"
+        for path, reason in list(self.failed.items())[:3]:
+            yield f"{path} failed: {reason}"
+        if len(self.failed) > 3:
+            yield f"{len(self.failed) - 3} more failed"
+        for path, reason in self.damaged.items():
+            yield f"{path} is left out: {reason}"
+
+
+def _runs(count: int) -> str:
+    return "1 run is" if count == 1 else f"{count} runs are"
+
+
+def collect(folders: Iterable[Path]) -> Collection:
+    """Read every run below some folders, as sweeps write them: one directory each."""
+    results, unfinished, failed, damaged = [], [], {}, {}
+    for path in _run_directories(folders):
+        if (path / "done").exists():
+            try:
+                results.append(read_result(path))
+            except MedicError as error:
+                damaged[path] = str(error)
+        elif (path / ERROR).exists():
+            failed[path] = _reason(path)
+        else:
+            unfinished.append(path)
+    return Collection(tuple(results), tuple(unfinished), failed, damaged)
+
+
+def read_result(path: Path) -> Result:
+    """Read one finished run."""
+    try:
+        text = (path / "results.jsonl").read_text()
+    except OSError as error:
+        raise MedicError(f"results.jsonl cannot be read: {error.strerror}") from error
+    try:
+        records = tuple(json.loads(line) for line in text.splitlines())
+        result = Result(path, records)
+        assert result.settings["method"]
+        assert isinstance(result.environments, tuple)
+        assert all(record["target"] and record["validation"] for record in records)
+    except (ValueError, KeyError, IndexError, TypeError, AssertionError) as error:
+        raise MedicError("its results.jsonl is damaged, or another program's") from error
+    return result
+
+
+def _run_directories(folders: Iterable[Path]) -> Iterator[Path]:
+    for folder in folders:
+        if not folder.is_dir():
+            raise MedicError(f"folder {folder} {'is a file' if folder.exists() else 'does not exist'}")
+        if (folder / "config.yaml").exists():  # a run itself
+            yield folder
+            continue
+        for path in sorted(folder.iterdir()):
+            if (path / "config.yaml").exists() or (path / ERROR).exists():
+                yield path
+
+
+def _reason(path: Path) -> str:
+    try:
+        return str(json.loads((path / ERROR).read_text())["reason"])
+    except (OSError, ValueError, KeyError):
+        return "for a reason that cannot be read"

@@ -18,6 +18,7 @@ COMMANDS = {
     "train": "train one method with one target domain",
     "sweep": "train many: all combinations of some settings",
     "evaluate": "measure a finished run again, with any score and threshold",
+    "table": "make a table of finished runs, beside the paper's if asked",
     "methods": "list the methods and what each differs in",
     "datasets": "list the benchmarks",
     "data": "check a dataset on disk against what it should hold, or fetch one",

@@ -82,10 +82,10 @@ class RunDirectory:
             remove_leftovers(self.path)
             yield
 
-    def write_start(self, config: RunConfig, dataset_hash: str) -> None:
+    def write_start(self, config: RunConfig, dataset_hash: str, weights: Path | None) -> None:
         """Write what is known before training."""
         write_text(self.path / "config.yaml", config.to_yaml())
-        write_text(self.path / "environment.json", _json(environment(dataset_hash)))
+        write_text(self.path / "environment.json", _json(environment(dataset_hash, weights)))
 
     def write_records(self, records: Sequence[dict[str, Any]]) -> None:
         """Write all evaluations so far, a line each."""
@@ -229,7 +229,7 @@ class Run:
             raise MedicError(f"run {self.path} has no readable {name}: {error.strerror}") from error
 
 
-def environment(dataset_hash: str) -> dict[str, Any]:
+def environment(dataset_hash: str, weights: Path | None = None) -> dict[str, Any]:
     """What a number depends on besides its settings."""
     packages = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "scikit-learn", "matplotlib")
     return {
@@ -245,6 +245,7 @@ def environment(dataset_hash: str) -> dict[str, Any]:
         "processes": processes.world(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "images": dataset_hash,
+        "weights": None if weights is None else file_hash(weights),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
 

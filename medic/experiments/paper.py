@@ -25,7 +25,10 @@ class Published(NamedTuple):
 def published() -> tuple[Published, ...]:
     """Every number in the paper's tables."""
     with (files("medic.experiments") / "paper.csv").open() as file:
-        return tuple(Published(*row[:-1], float(row[-1])) for row in list(csv.reader(file))[1:])
+        return tuple(
+            Published(table, metric, variant, method, column, float(value))
+            for table, metric, variant, method, column, value in list(csv.reader(file))[1:]
+        )
 
 
 @cache
@@ -101,19 +104,29 @@ PROTOCOLS: Mapping[str, Protocol] = {
 """Of every table but DomainBed's, which has a protocol per dataset."""
 
 
-def mismatch(table: str, settings: Mapping[str, Any], weights: str | None) -> str | None:
-    """Why a run may not be compared with a table of the paper, in a few words; None if it may."""
+class Mismatch(NamedTuple):
+    """Why a number of ours may not be compared with one of the paper's: in a word, and in a few."""
+
+    word: str
+    detail: str
+
+
+def mismatch(table: str, settings: Mapping[str, Any], weights: str | None) -> Mismatch | None:
+    """Why a run may not be compared with a table of the paper; None if it may. `weights` is the hash of its file."""
     protocol = PROTOCOLS.get(table)
     if protocol is None:
-        return "DomainBed's protocol" if settings["validation"] != "domainbed" else None
-    if settings["dataset"] != protocol.dataset:
-        return f"data: {settings['dataset']}"
-    if settings["backbone"] != protocol.backbone:
-        return f"backbone: {settings['backbone']}"
+        wrong = settings["validation"] != "domainbed"
+        return Mismatch("protocol", f"validation {settings['validation']!r}, not DomainBed's") if wrong else None
+    checks = (
+        ("data", settings["dataset"], [protocol.dataset]),
+        ("backbone", settings["backbone"], [protocol.backbone]),
+        ("classes", f"{len(settings['known'])} known", [f"{protocol.known} known"]),
+        ("validation", settings["validation"], protocol.validation),
+        ("noise", settings.get("label_noise"), [None]),
+    )
+    for word, ours, theirs in checks:
+        if ours not in theirs:
+            return Mismatch(word, f"{word}: {ours}, and the paper's is {theirs[0]}")
     if protocol.backbone != "convnet" and weights is None:
-        return "random weights"
-    if protocol.known is not None and len(settings["known"]) != protocol.known:
-        return f"{len(settings['known'])} known classes"
-    if settings["validation"] not in protocol.validation:
-        return f"validation: {settings['validation']}"
+        return Mismatch("weights", "weights: random, and the paper's are ImageNet's")
     return None

@@ -130,7 +130,7 @@ class Session:
             self.say(f"{self.directory.path} resumes at iteration {self.trainer.iteration}")
         else:
             if self.writes:
-                self.directory.write_start(self.config, self.dataset.hash)
+                self.directory.write_start(self.config, self.dataset.hash, self.plan.model.weights)
             self._save()
         config = self.config
         title = f"{config.method} → {', '.join(self.plan.data.targets)}"

@@ -7,6 +7,7 @@ from typing import Any
 
 from medic.errors import MedicError, check_choice
 from medic.experiments import selection
+from medic.experiments.config import RunConfig
 from medic.experiments.results import Result
 
 AVERAGE = "Avg"
@@ -71,6 +72,14 @@ class Row:
     method: str
     cells: Mapping[str, Cell]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    variant: str = ""
+    """What the paper calls this variant of the method, if it has several."""
+
+    @property
+    def weights(self) -> str | None:
+        """The hash of the weights that its runs began with."""
+        picks = [pick for cell in self.cells.values() for pick in cell.picks]
+        return picks[0].result.environment.get("weights") if picks else None
 
     def average(self, key: str, columns: Sequence[str]) -> float | None:
         """The mean of the columns' means; None if one is missing."""
@@ -123,6 +132,19 @@ def tabulate(
         if any(cell.values(key) for row in rows for cell in row.cells.values())
     }
     return Table(columns, tuple(rows), there, tuple(differences(used)), kind)
+
+
+def find_row(table: Table, label: str) -> Row:
+    """A row by its label, by the name of its method if that has one row, or by what no other label holds."""
+    for found in (
+        [row for row in table.rows if row.label == label],
+        [row for row in table.rows if row.method == label],
+        [row for row in table.rows if label in row.label],
+    ):
+        if len(found) == 1:
+            return found[0]
+    labels = "; ".join(row.label for row in table.rows)
+    raise MedicError(f"row {label!r} is not one of the table's, or several: {labels}")
 
 
 def pick_cell(runs: Sequence[Result], rule: str) -> Cell:
@@ -188,8 +210,17 @@ def _ordered_columns(results: Iterable[Result], kind: str) -> tuple[str, ...]:
 def _row_key(result: Result) -> str:
     settings = result.settings
     left_out = (*_SPREAD, "hparams_seed", *_DRAWN) if _is_drawn(settings) else _SPREAD
-    kept = {name: value for name, value in settings.items() if name not in left_out}
+    kept = {name: value for name, value in said(settings).items() if name not in left_out}
     return repr(sorted({**kept, "partial": bool(settings.get("partial"))}.items(), key=lambda item: item[0]))
+
+
+def said(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that say something: runs of an earlier version lack those that came later."""
+    return {
+        name: value
+        for name, value in settings.items()
+        if value not in (None, "none") and value != getattr(RunConfig, name, None)
+    }
 
 
 def _is_drawn(settings: Mapping[str, Any]) -> bool:
@@ -204,8 +235,9 @@ def row_labels(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         by_method.setdefault(str(settings["method"]), []).append(key)
     labels = {}
     for method, keys in by_method.items():
-        names = [name for name in rows[keys[0]] if name not in _SPREAD]
-        differing = [name for name in names if len({repr(rows[key].get(name)) for key in keys}) > 1]
+        told = {key: said(rows[key]) for key in keys}
+        names = dict.fromkeys(name for key in keys for name in told[key] if name not in _SPREAD)
+        differing = [name for name in names if len({repr(told[key].get(name)) for key in keys}) > 1]
         for key in keys:
             shown = ", ".join(f"{name} {_short(rows[key].get(name))}" for name in differing)
             labels[key] = f"{method}: {shown}" if shown else method

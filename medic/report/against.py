@@ -1,0 +1,50 @@
+"""The paper's numbers beside ours."""
+
+from collections.abc import Mapping
+
+from medic.experiments.paper import PaperTable, mismatch
+from medic.experiments.tables import Row, Table
+from medic.methods import METHODS
+from medic.report.formats import Against, Reference
+
+_KEYS = {
+    "Acc": "acc",
+    "H-score": "hscore/oracle-10",
+    "OSCR": "oscr",
+    "conf_p": "conf_p",
+    "conf_n": "conf_n",
+}
+"""The paper's H-score is at the best of ten thresholds on the target."""
+
+
+def paper_metrics(name: str) -> Mapping[str, str]:
+    """The metrics of a table of the paper, by title."""
+    return {title: _KEYS[title] for title in PaperTable(name).metrics}
+
+
+def column_title(column: str, titles: tuple[str, ...]) -> str | None:
+    """What the paper calls a domain, or None: it writes Art for art_painting, clip for clipart."""
+    folded = _folded(column)
+    return next((title for title in titles if _folded(title) and folded.startswith(_folded(title))), None)
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
+
+
+def against_paper(name: str, table: Table) -> Against:
+    """What stands in the paper for a cell of ours; where the conditions differ, which of them."""
+    paper = PaperTable(name)
+
+    def reference(metric: str, row: Row, column: str) -> Reference | None:
+        method = METHODS.get(row.method)
+        title = column_title(column, tuple(sorted(paper.columns, key=len, reverse=True)))
+        if method is None or title is None:
+            return None
+        value = paper.value(metric, getattr(method, "paper", None) or "", title, row.variant)
+        if value is None:
+            return None
+        obstacle = mismatch(name, row.settings, row.weights)
+        return Reference(value, None if obstacle is None else obstacle.word)
+
+    return reference

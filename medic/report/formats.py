@@ -1,0 +1,174 @@
+"""A table of results as text: for a terminal, Markdown, LaTeX, CSV or JSON."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table as Grid
+
+from medic.experiments.tables import AVERAGE, Cell, Row, Table
+
+MISSING = "–"
+
+
+class Reference(NamedTuple):
+    """A published number, in percent, and why ours may not be compared with it, if it may not."""
+
+    value: float
+    obstacle: str | None = None
+
+
+Against = Callable[[str, Row, str], Reference | None]
+"""The reference of a metric's title, a row and a column, if there is one."""
+
+
+class Entry(NamedTuple):
+    """A cell of a table, for one metric: in percent."""
+
+    mean: float | None
+    error: float | None = None
+    reference: Reference | None = None
+
+
+def entry(table: Table, row: Row, column: str, metric: str, against: Against | None = None) -> Entry:
+    """What stands in a cell; the column may be the average."""
+    key = table.metrics[metric]
+    reference = against(metric, row, column) if against else None
+    if column == AVERAGE:
+        return Entry(row.average(key, table.columns), None, reference)
+    cell = row.cells.get(column, Cell())
+    return Entry(cell.mean(key), cell.error(key), reference)
+
+
+def columns_with_average(table: Table) -> tuple[str, ...]:
+    """The columns, with their average where there are several."""
+    return (*table.columns, AVERAGE) if len(table.columns) > 1 else table.columns
+
+
+def written(found: Entry, between: str = " ± ") -> str:
+    """`84.1 ± 0.3`, and the published number with the difference, or the obstacle, in brackets."""
+    text = MISSING if found.mean is None else f"{found.mean:.1f}"
+    if found.error is not None:
+        text += f"{between}{found.error:.1f}"
+    if found.reference is None:
+        return text
+    beside = f"{found.reference.value:.1f}"
+    if found.reference.obstacle is not None:
+        beside += f", {found.reference.obstacle}"
+    elif found.mean is not None:
+        beside += f", {found.mean - found.reference.value:+.1f}"
+    return f"{text} ({beside})"
+
+
+def to_terminal(table: Table, against: Against | None, width: int | None) -> str:
+    """A block per metric, methods as rows and domains as columns."""
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    for metric in table.metrics:
+        grid = Grid(box=None, pad_edge=False, title=metric, title_justify="left", title_style="bold")
+        grid.add_column("")
+        for column in columns_with_average(table):
+            grid.add_column(column, justify="right")
+        for row in table.rows:
+            cells = [entry(table, row, column, metric, against) for column in columns_with_average(table)]
+            grid.add_row(row.label, *map(written, cells))
+        console.print(grid)
+    assert isinstance(console.file, io.StringIO)
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    return "\n".join([*lines, *(f"note: {note}" for note in table.notes)]) + "\n"
+
+
+def to_markdown(table: Table, against: Against | None) -> str:
+    """A table per metric."""
+    lines = []
+    for metric in table.metrics:
+        head = [metric, *columns_with_average(table)]
+        lines += [_barred(head), _barred(["---", *("---:" for _ in head[1:])])]
+        for row in table.rows:
+            cells = [entry(table, row, column, metric, against) for column in head[1:]]
+            lines.append(_barred([row.label, *map(written, cells)]))
+        lines.append("")
+    return "\n".join([*lines, *(f"Note: {note}." for note in table.notes)]).rstrip() + "\n"
+
+
+def _barred(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def to_latex(table: Table, against: Against | None) -> str:
+    """One table as the paper has it: for every domain a column per metric. It needs the package booktabs."""
+    columns, metrics = columns_with_average(table), list(table.metrics)
+    count = len(metrics)
+    heads = " & ".join(rf"\multicolumn{{{count}}}{{c}}{{{_tex(column)}}}" for column in columns)
+    lines = [
+        rf"\begin{{tabular}}{{l{'r' * count * len(columns)}}}",
+        r"\toprule",
+        rf" & {heads} \\",
+        " & " + " & ".join(_tex(metric) for _ in columns for metric in metrics) + r" \\",
+        r"\midrule",
+    ]
+    for row in table.rows:
+        cells = [entry(table, row, column, metric, against) for column in columns for metric in metrics]
+        shown = " & ".join(written(cell, r" $\pm$ ") for cell in cells)
+        lines.append(rf"{_tex(row.label)} & {shown} \\")
+    lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in table.notes)]
+    return "\n".join(lines) + "\n"
+
+
+def _tex(text: str) -> str:
+    return "".join(f"\\{character}" if character in "&%$#_{}" else character for character in text)
+
+
+def rows_of(table: Table, against: Against | None) -> list[dict[str, Any]]:
+    """A row for every cell and metric, for programs; numbers in percent."""
+    found = []
+    for row in table.rows:
+        for column in columns_with_average(table):
+            for metric in table.metrics:
+                cell = entry(table, row, column, metric, against)
+                runs = [] if column == AVERAGE else [str(p.result.path) for p in row.cells.get(column, Cell()).picks]
+                reference = cell.reference
+                found.append(
+                    {
+                        "method": row.method,
+                        "row": row.label,
+                        table.kind: column,
+                        "metric": metric,
+                        "mean": cell.mean,
+                        "error": cell.error,
+                        "runs": runs,
+                        **(
+                            {}
+                            if reference is None
+                            else {"paper": reference.value, "not comparable": reference.obstacle}
+                        ),
+                    }
+                )
+    return found
+
+
+def to_csv(table: Table, against: Against | None) -> str:
+    """A line for every cell and metric."""
+    rows = rows_of(table, against)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    file = io.StringIO()
+    writer = csv.DictWriter(file, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**row, "runs": " ".join(row["runs"])} for row in rows)
+    return file.getvalue()
+
+
+def to_json(table: Table, against: Against | None) -> str:
+    """All of it."""
+    return json.dumps({"cells": rows_of(table, against), "notes": table.notes}, indent=2, ensure_ascii=False) + "\n"
+
+
+FORMATS: Mapping[str, Callable[[Table, Against | None], str]] = {
+    "markdown": to_markdown,
+    "latex": to_latex,
+    "csv": to_csv,
+    "json": to_json,
+}
+"""All but the terminal's, which has a width."""

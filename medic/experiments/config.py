@@ -72,6 +72,7 @@ class RunConfig:
     objective: str | None = _option(None, "ce, ce+ova, ova, arpl or onering (the method's)")
     penalty: str | None = _option(None, "term added to the risk: balance, vrex, coral, … (the method's)")
     hparams: dict[str, Any] | str | None = _option(None, "the method's own numbers: weight=10,ema=0.9 (its defaults)")
+    hparams_seed: int = _option(0, "DomainBed's draw of lr, weight decay, batch and the method's numbers; 0 for none")
     ova_scale: float | None = _option(None, "factor of the one-vs-all loss: 1 as the paper has it (0.5, as run)")
     score: str | None = _option(
         None, "confidence that ranks and rejects: bcls, cls, max-logit, energy, openmax, knn, … (bcls with ova)"

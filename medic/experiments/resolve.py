@@ -12,6 +12,7 @@ from medic.data import benchmark, describe_recipe
 from medic.errors import MedicError, check_choice
 from medic.experiments.config import RunConfig
 from medic.experiments.data_plan import DataPlan, Open, open_benchmark, plan_data
+from medic.experiments.draws import with_draws
 from medic.methods import (
     ADVISORS,
     AVERAGES,
@@ -97,6 +98,7 @@ def resolve(config: RunConfig, find: Open = open_benchmark) -> Resolved:
     if method.backbone not in (None, backbone):
         raise MedicError(f"method {method.name!r} works inside {method.backbone}: leave out --backbone {backbone}")
     data = plan_data(config, bench, backbone, pick_device(config.device), find)
+    config = with_draws(config, method, data.size, len(data.sources), _plan_grid(config, method, data).tasks)
     numbers = Numbers(config.hparams)
     model = _plan_model(config, backbone, method, numbers)
     training = _plan_training(config, method, data, numbers)
@@ -169,7 +171,7 @@ def _check_numbers(config: RunConfig) -> None:
     """Reject numbers that cannot be what they are for."""
     for names, kinds, least in (
         (COUNTS, (int,), "a whole number, 1 or more"),
-        (("seed", "trial_seed", "warmup"), (int,), "a whole number, 0 or more"),
+        (("seed", "trial_seed", "hparams_seed", "warmup"), (int,), "a whole number, 0 or more"),
         (RATES, (int, float), "a number above 0"),
         (("momentum", "weight_decay"), (int, float), "a number, 0 or more"),
     ):

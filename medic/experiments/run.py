@@ -255,7 +255,7 @@ class Session:
                 "test_envs": list(self.problem.targets),
                 "seed": config.seed,
                 "trial_seed": self.plan.data.trial_seed,
-                "hparams_seed": 0,
+                "hparams_seed": config.hparams_seed,
                 "holdout_fraction": config.holdout,
             },
             "hparams": config.identity(),

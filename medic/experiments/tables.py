@@ -115,9 +115,10 @@ def tabulate(
         single = all(len(result.settings["sources"]) == 1 < len(result.targets) for result in results)
         kind = "source" if single else "target"
     shown = [result for result in results if kind == "source" or len(result.targets) == 1 or rule != "leave-one-out"]
+    searched = {result.settings["method"] for result in results if result.draw}
     groups: dict[str, list[Result]] = {}
     for result in shown:
-        groups.setdefault(_row_key(result), []).append(result)
+        groups.setdefault(_row_key(result, result.settings["method"] in searched), []).append(result)
     labels = row_labels({key: runs[0].settings for key, runs in groups.items()})
     columns = _ordered_columns(shown, kind)
     rows = []
@@ -207,9 +208,10 @@ def _ordered_columns(results: Iterable[Result], kind: str) -> tuple[str, ...]:
     return tuple(sorted({column_of(result, kind) for result in results}))
 
 
-def _row_key(result: Result) -> str:
+def _row_key(result: Result, searched: bool) -> str:
+    """What the runs of a row share; where hyper-parameters were searched, runs that differ in them compete."""
     settings = result.settings
-    left_out = (*_SPREAD, "hparams_seed", *_DRAWN) if _is_drawn(settings) else _SPREAD
+    left_out = (*_SPREAD, "hparams_seed", *_DRAWN) if searched else _SPREAD
     kept = {name: value for name, value in said(settings).items() if name not in left_out}
     return repr(sorted({**kept, "partial": bool(settings.get("partial"))}.items(), key=lambda item: item[0]))
 
@@ -221,11 +223,6 @@ def said(settings: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in settings.items()
         if value not in (None, "none") and value != getattr(RunConfig, name, None)
     }
-
-
-def _is_drawn(settings: Mapping[str, Any]) -> bool:
-    """Whether hyper-parameters may have been drawn, so that runs which differ in them compete for one cell."""
-    return settings.get("hparams_seed") is not None
 
 
 def row_labels(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from medic.methods.method import OBJECTIVES, Method, Training, make_objective
 from medic.methods.numbers import Numbers
 from medic.methods.openset import OPENSET
 from medic.methods.parts import ADVISORS, AVERAGES, CHANGES, LAYERS, PENALTIES
-from medic.methods.search import DOMAINBED_ADAM, SHARED, Choice, Range, Rate
+from medic.methods.search import DOMAINBED_ADAM, SHARED, Choice, Law, Range, Rate
 
 METHODS: dict[str, Method] = {method.name: method for method in (*META, *ALIGNMENT, *OPENSET, *LAYERED)}
 
@@ -32,6 +32,7 @@ __all__ = [
     "PENALTIES",
     "SHARED",
     "Choice",
+    "Law",
     "Method",
     "Numbers",
     "Range",

@@ -69,12 +69,15 @@ def log10(name: str, low: float, high: float, whole: bool = False) -> Range:
     return Range(name, low, high, 10.0, whole)
 
 
+_LARGE: Mapping[str, Law] = {
+    "lr": log10("lr", -5, -3.5),
+    "weight_decay": log10("weight_decay", -6, -2),
+    "batch_size": Range("batch_size", 3, 5.5, 2.0, whole=True),
+}
+
 SHARED: Mapping[str, Mapping[str, Law]] = {
     "small": {"lr": log10("lr", -4.5, -2.5), "batch_size": Range("batch_size", 3, 9, 2.0, whole=True)},
-    "large": {
-        "lr": log10("lr", -5, -3.5),
-        "weight_decay": log10("weight_decay", -6, -2),
-        "batch_size": Range("batch_size", 3, 5.5, 2.0, whole=True),
-    },
+    "large": _LARGE,
+    "domainnet": {**_LARGE, "batch_size": Range("batch_size", 3, 5, 2.0, whole=True)},
 }
-"""The ranges that all share, for images of up to 32 pixels and for larger ones; on DomainNet the batch ends at 2⁵."""
+"""The ranges that all share, for images of up to 32 pixels, for larger ones, and for DomainNet."""

@@ -1,0 +1,50 @@
+"""DomainBed's random search: hyper-parameters that a number draws, each from a generator of its own name."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from medic.data.holdout import seed_hash
+from medic.errors import MedicError
+from medic.experiments.config import RunConfig
+from medic.methods import SHARED, Law, Method, Numbers
+
+SMALL = 32
+"""The side in pixels up to which images are of DomainBed's small family."""
+
+
+def draw(law: Law, hparams_seed: int, trial_seed: int) -> float | int:
+    """The value that DomainBed draws for a number."""
+    seed = seed_hash(seed_hash(hparams_seed, trial_seed), law.name)
+    return law.draw(np.random.RandomState(seed))
+
+
+def with_draws(config: RunConfig, method: Method, size: int, sources: int, tasks: int) -> RunConfig:
+    """The settings with the numbers that `hparams_seed` stands for; what was given explicitly stays.
+
+    DomainBed's batch is per source domain; here it is dealt over the tasks of an iteration.
+    """
+    if config.hparams_seed == 0:
+        return config
+    if (config.optimizer or method.training.optimizer) == "sgd" and "lr" not in method.search:
+        raise MedicError(f"hparams_seed {config.hparams_seed} draws rates of Adam, as DomainBed: add --optimizer adam")
+    trial = config.seed if config.trial_seed is None else config.trial_seed
+
+    def drawn(law: Law) -> Any:
+        return draw(law, config.hparams_seed, trial)
+
+    shared = SHARED["domainnet" if config.dataset == "domainnet" else "small" if size <= SMALL else "large"]
+    batch = max(1, drawn(shared["batch_size"]) * sources // tasks)
+    decay = drawn(shared["weight_decay"]) if "weight_decay" in shared else 0.0
+    settings: dict[str, Any] = {"lr": drawn(shared["lr"]), "weight_decay": decay, "batch_size": batch}
+    own = dict(method.search)
+    if "lr" in own:  # the rate of the outer step; DomainBed's is that of the inner ones
+        settings |= {"inner_lr": settings["lr"], "lr": drawn(own.pop("lr"))}
+    numbers = {name: drawn(law) for name, law in own.items()}
+    given = Numbers(config.hparams).given
+    return replace(
+        config,
+        **{name: value for name, value in settings.items() if getattr(config, name) is None},
+        hparams={**numbers, **given} or None,
+    )

@@ -24,7 +24,9 @@ def add_options(parser: ArgumentParser) -> None:
 def add_executor_options(parser: ArgumentParser) -> None:
     """Where runs are done, and how many at a time."""
     parser.add_argument("--dry-run", action="store_true", help="show what would run, and how long it would take")
-    parser.add_argument("--executor", type=str, default="local", help="local, ray or slurm [local]")
+    parser.add_argument(
+        "--executor", type=str, default="local", help="local (processes), here (this one), ray or slurm [local]"
+    )
     parser.add_argument("--jobs", type=int | None, default=None, help="runs at a time (one per GPU, or per core)")
     parser.add_argument("--retries", type=int, default=1, help="how often a run that failed is tried again [1]")
     parser.add_argument("--quiet", action="store_true", help="show nothing until the end")

@@ -38,7 +38,7 @@ def run(arguments: Namespace) -> int:
     """Print a table of runs."""
     from medic.errors import check_choice
     from medic.experiments.results import collect
-    from medic.experiments.tables import METRICS, tabulate
+    from medic.experiments.tables import METRICS, Metric, tabulate
     from medic.report.against import against_paper, paper_metrics
     from medic.report.formats import FORMATS, to_terminal
 
@@ -46,7 +46,7 @@ def run(arguments: Namespace) -> int:
     collection = collect(Path(folder) for folder in arguments.folders)
     metrics = METRICS if arguments.paper is None else paper_metrics(arguments.paper)
     if arguments.metrics:
-        metrics = {key: key for key in arguments.metrics}
+        metrics = {key: Metric(key) for key in arguments.metrics}
     for note in collection.notes():
         print(f"medic: note: {note}", file=sys.stderr)
     table = tabulate(collection.results, arguments.selection, metrics, arguments.columns)
@@ -71,7 +71,7 @@ def _compare(table: "Table", first: str, second: str) -> int:
     from medic.report.table import print_rows
 
     ours, theirs = find_row(table, first), find_row(table, second)
-    found = [compare(ours, theirs, metric, key, table.columns) for metric, key in table.metrics.items()]
+    found = [compare(ours, theirs, title, metric, table.columns) for title, metric in table.metrics.items()]
     rows = [
         {
             "metric": one.metric,
@@ -104,7 +104,10 @@ def _explain(table: "Table", label: str, column: str, selection: str) -> int:
                 "seed": str(pick.trial[0]),
                 "draw": str(pick.result.draw),
                 "iteration": str(record["iteration"]),
-                **{metric: f"{100 * (pick.value(key) or 0):.2f}" for metric, key in table.metrics.items()},
+                **{
+                    title: f"{metric.scale * (pick.value(metric.key) or 0):.2f}"
+                    for title, metric in table.metrics.items()
+                },
                 "commit": str(environment.get("commit"))[:12],
                 "images": str(environment.get("images"))[:12],
                 "weights": str(environment.get("weights"))[:12],
@@ -114,3 +117,7 @@ def _explain(table: "Table", label: str, column: str, selection: str) -> int:
     if rows:
         print_rows(rows)
     return 0
+
+
+def _number(value: float | None, scale: float) -> str:
+    return "–" if value is None else f"{scale * value:.2f}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from scipy import stats
 
 from medic.errors import MedicError
-from medic.experiments.tables import Row
+from medic.experiments.tables import Metric, Row
 
 
 @dataclass(frozen=True)
@@ -22,15 +22,17 @@ class Comparison:
     p: float
 
 
-def compare(first: Row, second: Row, metric: str, key: str, columns: Sequence[str]) -> Comparison:
+def compare(first: Row, second: Row, title: str, metric: Metric, columns: Sequence[str]) -> Comparison:
     """How much more the second has than the first, over the targets and trials that both have."""
     differences = []
     for column in columns:
-        ours, theirs = ({pick.trial: pick.value(key) for pick in row.cells[column].picks} for row in (first, second))
+        ours, theirs = (
+            {pick.trial: pick.value(metric.key) for pick in row.cells[column].picks} for row in (first, second)
+        )
         for trial in ours.keys() & theirs.keys():
             before, after = ours[trial], theirs[trial]
             if before is not None and after is not None:
-                differences.append(100 * (after - before))
+                differences.append(metric.scale * (after - before))
     if len(differences) < 2:
         raise MedicError(
             f"{first.label} and {second.label} share {len(differences)} runs: a comparison needs 2 or more"
@@ -40,4 +42,4 @@ def compare(first: Row, second: Row, metric: str, key: str, columns: Sequence[st
     error = spread / math.sqrt(len(differences))
     half = error * float(stats.t.ppf(0.975, len(differences) - 1))
     p = 2 * float(stats.t.sf(abs(mean) / error, len(differences) - 1)) if error else float(mean == 0)
-    return Comparison(metric, len(differences), mean, mean - half, mean + half, p)
+    return Comparison(title, len(differences), mean, mean - half, mean + half, p)

@@ -14,7 +14,7 @@ from medic.experiments.progress import make_sayer
 from medic.experiments.schedule import Schedule, estimate
 from medic.experiments.sweeps import Job, Planner
 
-EXECUTORS = ("local",)
+EXECUTORS = ("local", "here")
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,12 @@ class Launch:
             raise MedicError(f"retries is {self.retries}: give a whole number, 0 or more")
 
     def run(self, configs: Sequence[RunConfig]) -> Schedule:
+        """Do what is missing of the runs that configurations ask for."""
+        return self.run_jobs(Planner(make_sayer(self.quiet)).jobs(configs))
+
+    def run_jobs(self, jobs: Sequence[Job]) -> Schedule:
         """Do what is missing; with `dry`, only say what that is."""
-        say = make_sayer(self.quiet)
-        schedule = Schedule(Planner(say).jobs(configs), self.retries)
+        schedule = Schedule(list({job.name: job for job in jobs}.values()), self.retries)
         if not schedule.jobs:
             raise MedicError("there is nothing to run: a sweep spans at least one run")
         if self.dry:
@@ -49,8 +52,11 @@ class Launch:
         return schedule
 
     def _executor(self, jobs: Sequence[Job]) -> Executor:
+        from medic.experiments.executors.here import Here
         from medic.experiments.executors.local import Local
 
+        if self.executor == "here":
+            return Here()
         output = jobs[0].directory.path.parent
         return Local(self.jobs, self.device, output / "logs")
 

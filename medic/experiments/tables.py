@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from medic.errors import MedicError, check_choice
 from medic.experiments import selection
@@ -11,7 +11,16 @@ from medic.experiments.config import RunConfig
 from medic.experiments.results import Result
 
 AVERAGE = "Avg"
-METRICS = {"Acc": "acc", "H-score": "hscore", "OSCR": "oscr"}
+
+
+class Metric(NamedTuple):
+    """A number of a record: its key, and what it is multiplied with to be shown, 100 for percent."""
+
+    key: str
+    scale: float = 100.0
+
+
+METRICS = {"Acc": Metric("acc"), "H-score": Metric("hscore"), "OSCR": Metric("oscr")}
 """The paper's metrics, by the titles that it gives them."""
 SELECTIONS = ("validation", "domainbed", "last", "leave-one-out", "oracle")
 """Which evaluation counts: see `medic.experiments.selection`."""
@@ -36,28 +45,34 @@ class Pick:
         if key == "domainbed":  # DomainBed tests on the part of the target that it would train on
             values = [float(record[f"env{target}_in_acc"]) for target in self.result.environments]
             return sum(values) / len(values)
-        found = record["target"].get(key)
+        found = record["target"].get(key, record.get(key))
         return None if found is None else float(found)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The evaluations that a cell averages, one per trial."""
+    """The evaluations that a cell averages: of every trial one, or several, as of every target of a dataset."""
 
     picks: tuple[Pick, ...] = ()
+    parts: int = 1
+    """How many a trial has; one that lacks some does not count."""
 
-    def values(self, key: str) -> list[float]:
-        """A metric of every trial, in percent; of those that have it."""
-        return [100 * value for pick in self.picks if (value := pick.value(key)) is not None]
+    def values(self, metric: Metric) -> list[float]:
+        """A metric of every trial, the mean over its parts; of those that have it."""
+        trials: dict[tuple[int, int | None], list[float]] = {}
+        for pick in self.picks:
+            if (value := pick.value(metric.key)) is not None:
+                trials.setdefault(pick.trial, []).append(metric.scale * value)
+        return [sum(values) / self.parts for values in trials.values() if len(values) == self.parts]
 
-    def mean(self, key: str) -> float | None:
-        """The mean over trials, in percent, or None where there is none."""
-        values = self.values(key)
+    def mean(self, metric: Metric) -> float | None:
+        """The mean over trials, or None where there is none."""
+        values = self.values(metric)
         return sum(values) / len(values) if values else None
 
-    def error(self, key: str) -> float | None:
+    def error(self, metric: Metric) -> float | None:
         """The standard error of the mean over trials, from the deviation of the values themselves, as DomainBed's."""
-        values = self.values(key)
+        values = self.values(metric)
         if len(values) < 2:
             return None
         mean = sum(values) / len(values)
@@ -72,8 +87,12 @@ class Row:
     method: str
     cells: Mapping[str, Cell]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    paper: str | None = None
+    """What the paper calls the method."""
     variant: str = ""
     """What the paper calls this variant of the method, if it has several."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Where a metric is read from, by title, if not where the table's other rows have it."""
 
     @property
     def weights(self) -> str | None:
@@ -81,9 +100,9 @@ class Row:
         picks = [pick for cell in self.cells.values() for pick in cell.picks]
         return picks[0].result.environment.get("weights") if picks else None
 
-    def average(self, key: str, columns: Sequence[str]) -> float | None:
+    def average(self, metric: Metric, columns: Sequence[str]) -> float | None:
         """The mean of the columns' means; None if one is missing."""
-        means = [self.cells.get(column, Cell()).mean(key) for column in columns]
+        means = [self.cells.get(column, Cell()).mean(metric) for column in columns]
         there = [mean for mean in means if mean is not None]
         return sum(there) / len(there) if there and len(there) == len(means) else None
 
@@ -94,14 +113,14 @@ class Table:
 
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
-    metrics: Mapping[str, str]
+    metrics: Mapping[str, Metric]
     notes: tuple[str, ...] = ()
     kind: str = "target"
     """What the columns are: target or source domains."""
 
 
 def tabulate(
-    results: Sequence[Result], rule: str = "validation", metrics: Mapping[str, str] = METRICS, by: str = "auto"
+    results: Sequence[Result], rule: str = "validation", metrics: Mapping[str, Metric] = METRICS, by: str = "auto"
 ) -> Table:
     """Make a table of results: a row for every method, and for every other way that runs differ in.
 
@@ -128,9 +147,9 @@ def tabulate(
     rows.sort(key=lambda row: row.label)
     used = [pick.result for row in rows for cell in row.cells.values() for pick in cell.picks]
     there = {
-        title: key
-        for title, key in metrics.items()
-        if any(cell.values(key) for row in rows for cell in row.cells.values())
+        title: metric
+        for title, metric in metrics.items()
+        if any(cell.values(metric) for row in rows for cell in row.cells.values())
     }
     return Table(columns, tuple(rows), there, tuple(differences(used)), kind)
 

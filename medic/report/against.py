@@ -2,22 +2,24 @@
 
 from collections.abc import Mapping
 
-from medic.experiments.paper import PaperTable, mismatch
-from medic.experiments.tables import Row, Table
+from medic.experiments.paper import Mismatch, PaperTable, mismatch
+from medic.experiments.tables import Metric, Row, Table
 from medic.methods import METHODS
 from medic.report.formats import Against, Reference
 
+PUBLISHED = Mismatch("published", "published numbers, which were not run")
+
 _KEYS = {
-    "Acc": "acc",
-    "H-score": "hscore/oracle-10",
-    "OSCR": "oscr",
-    "conf_p": "conf_p",
-    "conf_n": "conf_n",
+    "Acc": Metric("acc"),
+    "H-score": Metric("hscore/oracle-10"),
+    "OSCR": Metric("oscr"),
+    "conf_p": Metric("conf_p"),
+    "conf_n": Metric("conf_n"),
 }
 """The paper's H-score is at the best of ten thresholds on the target."""
 
 
-def paper_metrics(name: str) -> Mapping[str, str]:
+def paper_metrics(name: str) -> Mapping[str, Metric]:
     """The metrics of a table of the paper, by title."""
     return {title: _KEYS[title] for title in PaperTable(name).metrics}
 
@@ -37,14 +39,15 @@ def against_paper(name: str, table: Table) -> Against:
     paper = PaperTable(name)
 
     def reference(metric: str, row: Row, column: str) -> Reference | None:
-        method = METHODS.get(row.method)
+        known = METHODS.get(row.method)
+        method = row.paper or (None if known is None else known.paper)
         title = column_title(column, tuple(sorted(paper.columns, key=len, reverse=True)))
         if method is None or title is None:
             return None
-        value = paper.value(metric, getattr(method, "paper", None) or "", title, row.variant)
+        value = paper.value(metric, method, title, row.variant)
         if value is None:
             return None
-        obstacle = mismatch(name, row.settings, row.weights)
+        obstacle = mismatch(name, row.settings, row.weights) if row.settings else PUBLISHED
         return Reference(value, None if obstacle is None else obstacle.word)
 
     return reference

@@ -35,12 +35,13 @@ class Entry(NamedTuple):
 
 def entry(table: Table, row: Row, column: str, metric: str, against: Against | None = None) -> Entry:
     """What stands in a cell; the column may be the average."""
-    key = table.metrics[metric]
+    shown = table.metrics[metric]
+    read = shown._replace(key=row.keys.get(metric, shown.key))
     reference = against(metric, row, column) if against else None
     if column == AVERAGE:
-        return Entry(row.average(key, table.columns), None, reference)
+        return Entry(row.average(read, table.columns), None, reference)
     cell = row.cells.get(column, Cell())
-    return Entry(cell.mean(key), cell.error(key), reference)
+    return Entry(cell.mean(read), cell.error(read), reference)
 
 
 def columns_with_average(table: Table) -> tuple[str, ...]:

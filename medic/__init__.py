@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from medic.api import train
     from medic.errors import MedicError, TrainingError
     from medic.experiments.directory import Run
+    from medic.experiments.frames import load_runs
     from medic.methods import METHODS, Method
     from medic.models import Classifier, create_backbone
     from medic.objectives import Objective, Ova, ce, objective, ova
@@ -25,6 +26,7 @@ _HOME = {
     "MedicError": "medic.errors",
     "TrainingError": "medic.errors",
     "Run": "medic.experiments.directory",
+    "load_runs": "medic.experiments.frames",
     "METHODS": "medic.methods",
     "Method": "medic.methods",
     "Classifier": "medic.models",
@@ -63,6 +65,7 @@ __all__ = [
     "__version__",
     "ce",
     "create_backbone",
+    "load_runs",
     "matched_pairs",
     "objective",
     "openset",

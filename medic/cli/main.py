@@ -17,6 +17,7 @@ COMMANDS = {
     "demo": "train erm and medic++ on the built-in benchmark and compare them",
     "train": "train one method with one target domain",
     "sweep": "train many: all combinations of some settings",
+    "search": "search for a method's numbers, by source validation alone",
     "reproduce": "make a table of the paper, by its name, and put it beside the paper's",
     "evaluate": "measure a finished run again, with any score and threshold",
     "table": "make a table of finished runs, beside the paper's if asked",

@@ -25,7 +25,7 @@ def add_executor_options(parser: ArgumentParser) -> None:
     """Where runs are done, and how many at a time."""
     parser.add_argument("--dry-run", action="store_true", help="show what would run, and how long it would take")
     parser.add_argument(
-        "--executor", type=str, default="local", help="local (processes), here (this one), ray or slurm [local]"
+        "--executor", type=str, default="local", help="local, here (this process), ray or slurm [local]"
     )
     parser.add_argument("--jobs", type=int | None, default=None, help="runs at a time (one per GPU, or per core)")
     parser.add_argument("--retries", type=int, default=1, help="how often a run that failed is tried again [1]")

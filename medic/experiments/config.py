@@ -124,6 +124,11 @@ class RunConfig:
     compile: str = _option(
         "auto", "the network by torch.compile: auto (on a GPU, if the run is long), on or off", local=True
     )
+    track: str = _option(
+        "auto",
+        "where numbers go besides: tensorboard, wandb, mlflow, several or none (tensorboard if there)",
+        local=True,
+    )
     output: str = _option("runs", "directory that the run's own directory is made in", local=True)
 
     @property

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -246,8 +247,13 @@ def environment(dataset_hash: str, weights: Path | None = None) -> dict[str, Any
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "images": dataset_hash,
         "weights": None if weights is None else file_hash(weights),
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": [Path(sys.argv[0]).name, *map(without_secrets, sys.argv[1:])],
     }
+
+
+def without_secrets(argument: str) -> str:
+    """An argument without the user and password that an address may hold."""
+    return re.sub(r"://[^/@\s]*@", "://…@", argument)
 
 
 def _commit() -> str | None:

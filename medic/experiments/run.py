@@ -6,7 +6,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from medic.experiments.interrupts import Interrupts, Stopped
 from medic.experiments.progress import Reporter, make_reporter, make_sayer
 from medic.experiments.resolve import COMPILED, Resolved, resolve
 from medic.experiments.selection import select, shown
+from medic.experiments.trackers import Tracker, close_all, start_trackers, tracker_names
 from medic.models import OURS, Backbone, Classifier, Preprocessing, create_backbone
 from medic.objectives import Setup
 from medic.training import (
@@ -46,7 +47,11 @@ REFRESHED = 500
 """Iterations that batch-norm statistics of averaged weights are estimated from, or as many as the run had."""
 
 
-def train(config: RunConfig, quiet: bool = False) -> Run:
+Watch = Callable[[Mapping[str, Any]], None]
+"""Is told of every evaluation, but not of what it measured on the target; may raise to end the run."""
+
+
+def train(config: RunConfig, quiet: bool = False, watch: Watch = lambda record: None) -> Run:
     """Do a run, or what is left of it, or nothing if it is done; its directory is made in `config.output`.
 
     Processes that `torchrun` started do it together; the first of them writes and speaks.
@@ -54,6 +59,7 @@ def train(config: RunConfig, quiet: bool = False) -> Run:
     with processes.group():
         quiet = quiet or processes.rank() > 0
         resolved = resolve(config)
+        tracker_names(config.track)  # before the images are read, if one is missing
         say = make_sayer(quiet)
         dataset = resolved.data.load(say)
         images = resolved.data.fingerprint(dataset, resolved.training.grid.axes)
@@ -62,7 +68,7 @@ def train(config: RunConfig, quiet: bool = False) -> Run:
             say(f"{directory.path} is finished")
             return Run(directory.path)
         with torch.random.fork_rng():  # the caller's global generator is left alone
-            session = Session(resolved, dataset, directory, say)
+            session = Session(resolved, dataset, directory, say, watch)
             for line in _notes(resolved):
                 say(line)
             with directory.locked() if session.writes else nullcontext(), Interrupts() as interrupts:
@@ -85,7 +91,7 @@ class Session:
     """A run in progress."""
 
     def __init__(
-        self, resolved: Resolved, dataset: Dataset, directory: RunDirectory, say: Callable[[str], None]
+        self, resolved: Resolved, dataset: Dataset, directory: RunDirectory, say: Callable[[str], None], watch: Watch
     ) -> None:
         self.config, self.dataset, self.directory = resolved.config, dataset, directory
         self.writes = processes.rank() == 0
@@ -103,6 +109,8 @@ class Session:
         self.seconds = 0.0  # of an iteration, since the last evaluation or start; no part of the result
         self._saved, self._saved_at = 0, time.monotonic()
         self.averaging = resolved.training.averaging
+        self.trackers: list[Tracker] = []
+        self.watch = watch
 
     def _evaluates_much(self) -> bool:
         """Whether a compiled network pays for evaluation too."""
@@ -133,6 +141,8 @@ class Session:
                 self.directory.write_start(self.config, self.dataset.hash, self.plan.model.weights)
             self._save()
         config = self.config
+        if self.writes:
+            self.trackers = start_trackers(config.track, self.directory.path, config, self.trainer.iteration)
         title = f"{config.method} → {', '.join(self.plan.data.targets)}"
         reporter = make_reporter(title, self.trainer.iteration, config.iterations, quiet)
         try:
@@ -149,6 +159,7 @@ class Session:
             raise TrainingError(f"another process has ended: {first_line(error)}; {kept}") from error
         finally:
             reporter.close()
+            close_all(self.trackers)
         self._finish()
         if interrupts.received:
             raise Stopped("stopped when the run was finished", interrupts.received)
@@ -215,6 +226,9 @@ class Session:
             self.best = {name: tensor.detach().clone() for name, tensor in self.trainer.model.state_dict().items()}
         if self.writes:
             self.directory.write_records(self.records)
+        for tracker in self.trackers:
+            tracker.record(record)
+        self.watch(shown(record, self.problem.targets))
         found = "  ".join(
             f"{name} {100 * record['target'][key]:.1f}"
             for name, key in (("acc", "acc"), ("H-score", "hscore"), ("OSCR", "oscr"))

@@ -1,0 +1,42 @@
+"""Runs as a pandas frame."""
+
+from pathlib import Path
+from typing import Any
+
+from medic.errors import MedicError
+from medic.experiments import selection
+from medic.experiments.results import Result, collect
+from medic.experiments.trackers import scalars
+
+
+def load_runs(*folders: str | Path, every: bool = False) -> Any:
+    """A pandas frame of all finished runs below some folders.
+
+    A row is a run, with the evaluation that source validation selects; with `every`, a row is an evaluation, and
+    `selected` marks that one. Settings are columns by their names, measurements by their paths: `target/acc`.
+    """
+    try:
+        import pandas as pd
+    except ImportError:
+        raise MedicError("load_runs makes a frame of pandas: pip install 'medic[frames]'") from None
+    results = collect([Path(folder) for folder in folders]).results
+    return pd.DataFrame([row for result in results for row in _rows(result, every)])
+
+
+def _rows(result: Result, every: bool) -> list[dict[str, Any]]:
+    shown = [selection.shown(record, result.environments) for record in result.records]
+    chosen = selection.select(shown)
+    about = {name: ", ".join(value) if isinstance(value, list) and all(isinstance(v, str) for v in value) else value
+             for name, value in result.settings.items()}  # fmt: skip
+    return [
+        {
+            "run": result.path.name,
+            "path": str(result.path),
+            **about,
+            "commit": result.environment.get("commit"),
+            **dict(scalars(record)),
+            "selected": position == chosen,
+        }
+        for position, record in enumerate(result.records)
+        if every or position == chosen
+    ]

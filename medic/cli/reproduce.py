@@ -49,7 +49,7 @@ def run(arguments: Namespace) -> int:
     asked = Asked(arguments.seeds, arguments.methods, arguments.only, settings)
     planner = Planner(lambda line: print(line, file=sys.stderr))
     cells = {cell: planner.jobs(configs) for cell, configs in table.configs(asked).items()}
-    schedule = launch(arguments).run_jobs([job for jobs in cells.values() for job in jobs])
+    schedule = launch(arguments).run([job for jobs in cells.values() for job in jobs])
     if arguments.dry_run:
         print_plan(schedule)
         return 0

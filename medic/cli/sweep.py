@@ -42,12 +42,18 @@ def launch(arguments: Namespace) -> "Launch":
 
 def run(arguments: Namespace) -> int:
     """Do what is missing of a sweep."""
+    from medic.errors import MedicError
     from medic.experiments.launch import print_plan, report
-    from medic.experiments.sweeps import Sweep, parse_span
+    from medic.experiments.progress import make_sayer
+    from medic.experiments.sweeps import Planner, Sweep, parse_span
 
     base = Sweep({}) if arguments.file is None else Sweep.read(Path(arguments.file))
     sweep = base.changed(given_settings(arguments), parse_span(arguments.span))
-    schedule = launch(arguments).run(sweep.configs(Path(arguments.output)))
+    try:
+        jobs = Planner(make_sayer(arguments.quiet)).jobs(sweep.configs(Path(arguments.output)))
+    except MedicError as error:
+        raise sweep.located(error) from error
+    schedule = launch(arguments).run(jobs)
     if arguments.dry_run:
         print_plan(schedule)
         return 0

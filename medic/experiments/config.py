@@ -4,6 +4,7 @@ Nothing here imports torch, and no value can name code.
 """
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,10 +154,17 @@ class RunConfig:
             raise MedicError(f"configuration {path} is not one of this version: {error}") from error
 
 
+class Loader(yaml.SafeLoader):
+    """Reads plain values, and takes 1e-3 for a number, which YAML itself does only with a point in it."""
+
+
+Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+"), list("-+0123456789"))
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """The settings in a YAML file, by name."""
     try:
-        values = yaml.safe_load(path.read_text())
+        values = yaml.load(path.read_text(), Loader)  # a SafeLoader
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise MedicError(f"configuration {path} cannot be read: {reason}") from error

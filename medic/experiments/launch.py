@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medic.errors import MedicError, check_choice
-from medic.experiments.config import RunConfig
 from medic.experiments.executors import Executor
 from medic.experiments.interrupts import Interrupts
 from medic.experiments.overview import duration, make_overview
-from medic.experiments.progress import make_sayer
 from medic.experiments.schedule import Schedule, estimate
-from medic.experiments.sweeps import Job, Planner
+from medic.experiments.sweeps import Job
 
 EXECUTORS = ("local", "here")
 
@@ -35,11 +33,7 @@ class Launch:
         if self.retries < 0:
             raise MedicError(f"retries is {self.retries}: give a whole number, 0 or more")
 
-    def run(self, configs: Sequence[RunConfig]) -> Schedule:
-        """Do what is missing of the runs that configurations ask for."""
-        return self.run_jobs(Planner(make_sayer(self.quiet)).jobs(configs))
-
-    def run_jobs(self, jobs: Sequence[Job]) -> Schedule:
+    def run(self, jobs: Sequence[Job]) -> Schedule:
         """Do what is missing; with `dry`, only say what that is."""
         schedule = Schedule(list({job.name: job for job in jobs}.values()), self.retries)
         if not schedule.jobs:

@@ -12,7 +12,7 @@ import yaml
 
 from medic.data import Benchmark, Opened, benchmark
 from medic.errors import MedicError, check_choice
-from medic.experiments.config import RunConfig, setting_name
+from medic.experiments.config import Loader, RunConfig, setting_name
 from medic.experiments.directory import RunDirectory, run_name
 from medic.experiments.resolve import Resolved, resolve
 
@@ -32,6 +32,8 @@ class Sweep:
     settings: Mapping[str, Any]
     span: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     variants: Sequence[Mapping[str, Any]] = ({},)
+    places: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Where in its file each value stands."""
 
     def configs(self, output: Path) -> list[RunConfig]:
         """The configuration of every run, which writes into `output`; none twice."""
@@ -52,12 +54,18 @@ class Sweep:
             name = key.value if key.value in _PARTS else _checked(path, key, (*_PARTS, *_SETTINGS))
             found[name] = _part(path, name, node)
         settings = {name: value for name, value in found.items() if name not in _PARTS and value is not None}
-        return cls(settings, found.get("span") or {}, found.get("variants") or ({},))
+        return cls(settings, found.get("span") or {}, found.get("variants") or ({},), dict(_places(path, tree)))
 
     def changed(self, settings: Mapping[str, Any], span: Mapping[str, Sequence[Any]]) -> "Sweep":
         """A sweep with further settings and spans on top, as a command line gives them."""
         spans = {**{name: values for name, values in self.span.items() if name not in settings}, **span}
-        return Sweep({**self.settings, **settings}, spans, self.variants)
+        return Sweep({**self.settings, **settings}, spans, self.variants, self.places)
+
+    def located(self, error: MedicError) -> MedicError:
+        """An error of one of the runs, with the line of the value that it names, if that stands in a file."""
+        named = re.search(r"'([^']+)'|is (\S+):", str(error))
+        value = str(named[1] or named[2]) if named else ""
+        return MedicError(f"{self.places[value]}: {error}") if value in self.places else error
 
 
 @dataclass(frozen=True)
@@ -122,7 +130,7 @@ def parse_span(written: Sequence[str]) -> dict[str, list[Any]]:
             raise MedicError(f"span {part!r}: give a setting and its values, as in method=erm,medic++ or seed=0..2")
         name = check_choice("setting to span", setting_name(name), _SETTINGS)
         separator = "|" if "|" in values else ","
-        found[name] = [yaml.safe_load(value) for value in values.split(separator)]
+        found[name] = [yaml.load(value, Loader) for value in values.split(separator)]
     return found
 
 
@@ -148,7 +156,7 @@ def _values(name: str, values: Any, fixed: Mapping[str, Any]) -> list[Any]:
 
 def _compose(path: Path) -> yaml.MappingNode:
     try:
-        tree = yaml.compose(path.read_text(), Loader=yaml.SafeLoader)
+        tree = yaml.compose(path.read_text(), Loader=Loader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise MedicError(f"sweep {path} cannot be read: {reason}") from error
@@ -161,6 +169,15 @@ def _entries(path: Path, node: yaml.Node) -> Iterator[tuple[yaml.ScalarNode, yam
     if not isinstance(node, yaml.MappingNode):
         raise MedicError(f"{_place(path, node)}: expected settings, a line `name: value` for each")
     yield from node.value
+
+
+def _places(path: Path, node: yaml.Node) -> Iterator[tuple[str, str]]:
+    """Every plain value below a node, and where it stands."""
+    if isinstance(node, yaml.ScalarNode):
+        yield str(node.value), _place(path, node)
+    for part in node.value if isinstance(node, yaml.CollectionNode) else ():
+        for child in part if isinstance(part, tuple) else (part,):
+            yield from _places(path, child)
 
 
 def _place(path: Path, node: yaml.Node) -> str:
@@ -187,7 +204,7 @@ def _settings(path: Path, node: yaml.Node) -> dict[str, Any]:
 
 def _plain(node: yaml.Node) -> Any:
     """The value of a node."""
-    loader = yaml.SafeLoader("")
+    loader = Loader("")
     try:
         return loader.construct_object(node, deep=True)
     finally:

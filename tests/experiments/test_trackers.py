@@ -1,0 +1,71 @@
+"""What is sent elsewhere, and what never is."""
+
+import json
+import sys
+
+import pytest
+
+import medic
+from medic.errors import MedicError
+from medic.experiments.directory import environment, without_secrets
+from medic.experiments.trackers import scalars, tracker_names
+
+SHORT = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 2, "device": "cpu", "quiet": True}
+
+
+def test_tensorboard_has_every_evaluation(mini, tmp_path):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run = medic.train(dataset=mini, method="erm", output=tmp_path, track="tensorboard", **SHORT)
+    found = events.EventAccumulator(str(run.path / "tensorboard"))
+    found.Reload()
+    written = [(event.step, event.value) for event in found.Scalars("target/acc")]
+    assert written == [(record["iteration"], pytest.approx(record["target"]["acc"])) for record in run.records]
+    assert "validation/acc" in found.Tags()["scalars"]
+
+
+def test_none(mini, tmp_path):
+    run = medic.train(dataset=mini, method="erm", output=tmp_path, track="none", **SHORT)
+    assert not (run.path / "tensorboard").exists()
+
+
+def test_where_numbers_go_does_not_change_the_run(mini, tmp_path):
+    names = {medic.train(dataset=mini, output=tmp_path, track=track, **SHORT).path.name for track in ("none", "auto")}
+    assert len(names) == 1
+
+
+@pytest.mark.parametrize(("asked", "message"), [("tensorbord", "did you mean 'tensorboard'"), ("a,b", "choose from")])
+def test_mistakes_are_named(asked, message):
+    with pytest.raises(MedicError, match=message):
+        tracker_names(asked)
+
+
+def test_a_package_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setattr(sys, "meta_path", [])
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    with pytest.raises(MedicError, match=r"needs the package wandb: pip install 'medic\[wandb\]'"):
+        tracker_names("wandb")
+
+
+def test_only_numbers_are_sent():
+    record = {"loss": 0.5, "target": {"acc": 1, "score": "bcls"}, "averaged": True, "args": {"seed": 3}, "hparams": {}}
+    assert dict(scalars(record)) == {"loss": 0.5, "target/acc": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("postgresql://me:secret@host/db", "postgresql://…@host/db"),
+        ("--storage=mysql+pymysql://root:pa55@10.0.0.1:3306/x", "--storage=mysql+pymysql://…@10.0.0.1:3306/x"),
+        ("sqlite:///here.db", "sqlite:///here.db"),
+        ("--seed=3", "--seed=3"),
+    ],
+)
+def test_addresses_lose_their_secrets(given, kept):
+    assert without_secrets(given) == kept
+
+
+def test_no_secret_is_in_an_environment_file(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["medic", "search", "--storage", "postgresql://me:secret@host/db"])
+    monkeypatch.setenv("WANDB_API_KEY", "another-secret")
+    written = json.dumps(environment("hash"))
+    assert "secret" not in written

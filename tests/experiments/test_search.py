@@ -48,11 +48,7 @@ def test_numbers_that_are_given_are_not_searched(mini):
 
 def test_laws_are_asked_for_as_they_are():
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    laws = {
-        "rate": Range("rate", -5, -3, 10.0),
-        "share": Range("share", 0, 0.5),
-        "batch": Range("batch", 3, 5, 2.0, True),
-    }
+    rate, share, batch = Range("rate", -5, -3, 10.0), Range("share", 0, 0.5), Range("batch", 3, 5, 2.0, True)
     for _ in range(50):
         trial = study.ask()
         assert 1e-5 <= suggest(trial, "rate", rate) <= 1e-3

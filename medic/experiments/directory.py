@@ -29,7 +29,7 @@ from medic.errors import BusyError, MedicError
 from medic.experiments.config import RunConfig
 from medic.experiments.evaluation import Seen
 from medic.files import atomic_write, remove_leftovers, write_text
-from medic.models import Classifier, Preprocessing, create_backbone
+from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone
 from medic.models.backbones import read_tensors
 from medic.openset import FITTED, Score, get_score
 from medic.outputs import Output
@@ -203,11 +203,12 @@ class Run:
         return Preprocessing(tuple(wanted["mean"]), tuple(wanted["std"]), wanted["size"])
 
     @cached_property
-    def model(self) -> Classifier:
+    def model(self) -> Classifier | Ensemble:
         """The selected model, in evaluation mode, on the CPU."""
         made = self.description["model"]
-        backbone = create_backbone(made["backbone"], size=self.preprocessing.size)
-        model = Classifier(backbone, len(self.description["classes"]), made["head"])
+        size = self.preprocessing.size
+        backbones = [create_backbone(made["backbone"], size=size) for _ in range(made.get("networks", 1))]
+        model = assemble(backbones, len(self.description["classes"]), made["head"])
         try:
             model.load_state_dict(read_tensors(self.path / "model.safetensors"))
         except RuntimeError as error:

@@ -54,6 +54,7 @@ class ModelPlan:
     backbone: str
     weights: Path | None
     head: str
+    networks: int
     objective: Objective
     score: str
     threshold: str
@@ -100,10 +101,11 @@ def resolve(config: RunConfig, find: Open = open_benchmark) -> Resolved:
     data = plan_data(config, bench, backbone, pick_device(config.device), find)
     config = with_draws(config, method, data.size, len(data.sources), _plan_grid(config, method, data).tasks)
     numbers = Numbers(config.hparams)
-    model = _plan_model(config, backbone, method, numbers)
+    model = _plan_model(config, backbone, method, numbers, len(data.sources))
     training = _plan_training(config, method, data, numbers)
     numbers.check(method.name)
     _check_penalties(model, training.grid)
+    _check_networks(config.objective or method.objective, training.grid, len(data.sources))
     optimizer, strategy = training.optimizer, training.strategy
     inner = strategy if isinstance(strategy, InnerLoop) else None
     complete = replace(
@@ -239,11 +241,24 @@ def _check_penalties(model: ModelPlan, grid: Grid) -> None:
             raise MedicError(
                 f"penalty {name!r} compares the tasks of a step, and there is one: use more domains or splits"
             )
-        if part.linear and model.head == "reciprocal":
-            raise MedicError(f"penalty {name!r} needs logits that are linear in the features, which ARPL's are not")
+        if part.linear and (model.head == "reciprocal" or model.networks > 1):
+            whose = "ARPL's are not" if model.head == "reciprocal" else "those of several networks are not"
+            raise MedicError(f"penalty {name!r} needs logits that are linear in the features, which {whose}")
 
 
-def _plan_model(config: RunConfig, backbone: str, method: Method, numbers: Numbers) -> ModelPlan:
+def _check_networks(objective: str, grid: Grid, sources: int) -> None:
+    """Refuse a grid that does not have every source domain as a task, in order, for the networks of an objective."""
+    if OBJECTIVES[objective].networks == "one":
+        return
+    alone = grid.domains == math.prod(grid.splits.values()) == sources
+    if not alone or grid.pairing != "ordered" or grid.sizes != (sources,) * 2:
+        raise MedicError(
+            f"objective {objective!r} has a network for every source domain, each of which is a task of two steps: "
+            f"use --method {objective} and leave out --domain-splits, --class-splits, --axes and --steps"
+        )
+
+
+def _plan_model(config: RunConfig, backbone: str, method: Method, numbers: Numbers, sources: int) -> ModelPlan:
     device = pick_device(config.device)
     _check_speed_options(config, device)
     objective = check_choice("objective", config.objective or method.objective, OBJECTIVES)
@@ -259,6 +274,7 @@ def _plan_model(config: RunConfig, backbone: str, method: Method, numbers: Numbe
         backbone,
         None if config.weights is None else Path(config.weights),
         head,
+        sources if OBJECTIVES[objective].networks == "domain" else 1,
         make_objective(
             objective,
             _ova_scale(config, method) or 1.0,
@@ -351,6 +367,9 @@ def _freezes(config: RunConfig, method: Method) -> bool:
         raise MedicError(f"layer {layer!r} works inside the backbone, which is frozen: leave out --freeze")
     if (part := _inside(config, method)) is not None:
         raise MedicError(f"{part} works inside the backbone, which is frozen: leave out --freeze")
+    objective = config.objective or method.objective
+    if OBJECTIVES[objective].networks == "domain":
+        raise MedicError(f"objective {objective!r} has a backbone for every domain: leave out --freeze, which has one")
     return True
 
 

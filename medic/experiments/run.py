@@ -28,7 +28,7 @@ from medic.experiments.progress import Reporter, make_reporter, make_sayer
 from medic.experiments.resolve import COMPILED, Resolved, resolve
 from medic.experiments.selection import select, shown
 from medic.experiments.trackers import Tracker, close_all, start_trackers, tracker_names
-from medic.models import OURS, Backbone, Classifier, Preprocessing, create_backbone
+from medic.models import OURS, Backbone, Classifier, Preprocessing, assemble, create_backbone
 from medic.objectives import Setup
 from medic.training import (
     Swad,
@@ -326,7 +326,7 @@ class Session:
         """The model with the backbone that it was frozen without."""
         if not self.plan.model.frozen:
             return model
-        whole = Classifier(make_backbone(self.plan), len(self.problem.known), self.plan.model.head)
+        whole = Classifier(make_backbones(self.plan)[0], len(self.problem.known), self.plan.model.head)
         whole.head.load_state_dict(model.head.state_dict())  # type: ignore[union-attr]
         return whole
 
@@ -357,7 +357,7 @@ class Session:
         config, preprocessing = self.config, self.trainer.preprocessing
         data = self.plan.data
         return {
-            "model": {"backbone": config.backbone, "head": config.head},
+            "model": {"backbone": config.backbone, "head": config.head, "networks": self.plan.model.networks},
             "classes": list(self.problem.known),
             "preprocessing": dataclasses.asdict(preprocessing),
             "views": config.views,
@@ -384,10 +384,11 @@ class Session:
         }
 
 
-def make_backbone(plan: Resolved) -> Backbone:
-    """The backbone of a run, as it is before training."""
+def make_backbones(plan: Resolved) -> list[Backbone]:
+    """The backbones of a run, one a network, as they are before training: what no file gives is drawn for each."""
     torch.manual_seed(derive(plan.config.seed, "model"))
-    return create_backbone(plan.model.backbone, plan.model.weights, plan.data.size)
+    name, weights, size = plan.model.backbone, plan.model.weights, plan.data.size
+    return [create_backbone(name, weights, size) for _ in range(plan.model.networks)]
 
 
 def make_trainer(
@@ -397,17 +398,19 @@ def make_trainer(
     seed = plan.config.seed
     if plan.model.compiled:  # so that the next run finds what this one compiled
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_directory() / "compiled"))
-    backbone = make_backbone(plan)
-    preprocessing = dataclasses.replace(backbone.preprocessing, size=plan.data.size)
+    backbones = make_backbones(plan)
+    preprocessing = dataclasses.replace(backbones[0].preprocessing, size=plan.data.size)
     images: Images = dataset.images
     if plan.model.frozen:
+        (backbone,) = backbones
         identity = weights_identity(plan.model.backbone, plan.model.weights, seed)
         device, precision = plan.model.device, plan.model.precision
         images = frozen_features(dataset, backbone, preprocessing, identity, device, precision, say)
-        backbone = dataclasses.replace(backbone, module=nn.Flatten())
+        backbones = [dataclasses.replace(backbone, module=nn.Flatten())]
     if plan.model.layer is not None:
-        plan.model.layer.insert(backbone.module)
-    model = Classifier(backbone, len(problem.known), plan.model.head)
+        for backbone in backbones:
+            plan.model.layer.insert(backbone.module)
+    model = assemble(backbones, len(problem.known), plan.model.head)
     if plan.model.batch_norm == "frozen":
         model.norms = "frozen"
     if plan.model.batch_norm == "sync":
@@ -418,7 +421,7 @@ def make_trainer(
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     # Convolutions are faster with the channels last, on a CPU as on a GPU; trainer and inference feed them so.
     model = model.to(plan.model.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    body = [p for p in model.backbone.parameters() if p.requires_grad]
+    body = [p for p in model.body() if p.requires_grad]
     objective = plan.model.objective
     objective.prepare(model, _setup(plan, problem, images, preprocessing))
     objective.to(plan.model.device)

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from medic.methods.numbers import Numbers
 from medic.methods.parts import CHANGES, PENALTIES
 from medic.methods.search import Law, Rate
-from medic.objectives import Arpl, Forward, Loss, Objective, OneRing, Ova, ce
+from medic.objectives import Arpl, Daml, Forward, Loss, Objective, OneRing, Ova, ce
 from medic.strategies import Strategy
 from medic.tasks import Grid
 from medic.training import OptimizerName, Schedule
@@ -23,6 +23,8 @@ class Composition(NamedTuple):
     score: str
     """What reads them."""
     kind: Callable[..., Objective] = Objective
+    networks: Literal["one", "domain"] = "one"
+    """Whether the model is one network, or one for every source domain."""
 
 
 OBJECTIVES: Mapping[str, Composition] = {
@@ -31,6 +33,7 @@ OBJECTIVES: Mapping[str, Composition] = {
     "ova": Composition(("ova",), ("shared",), "bcls"),
     "arpl": Composition(("arpl",), ("reciprocal",), "max-logit"),
     "onering": Composition(("onering",), ("ring",), "reject"),
+    "daml": Composition(("ce",), ("close",), "cls", Daml, networks="domain"),
 }
 """Objectives by name."""
 

@@ -1,6 +1,7 @@
 """Systems of open-set recognition."""
 
-from medic.methods.method import Method
+from medic.methods.method import Method, Training
+from medic.methods.search import Rate
 from medic.strategies import Joint, TwoStep
 from medic.tasks import Grid
 
@@ -42,5 +43,19 @@ OPENSET = (
         Grid(),
         Joint(),
         "onering",
+    ),
+    Method(
+        "daml",
+        "a network for every source domain, which learns its own, and then to serve the others",
+        "model, grid, strategy and objective: networks that teach each other, on features mixed between domains",
+        "Shu et al. 2021",
+        Grid(3, steps=1, pairing="ordered", repeat=2),
+        TwoStep(),
+        "daml",
+        forward="task",
+        # The authors' 1e-3 and 1e-4 beside a gradient summed over the t = 6 tasks of three domains.
+        training=Training(lr=Rate(small=None, large=6e-3), weight_decay=1e-4 / 6),
+        least_domains=2,
+        each_domain=True,
     ),
 )

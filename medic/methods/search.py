@@ -8,13 +8,13 @@ import numpy as np
 
 
 class Rate(NamedTuple):
-    """A learning rate for each of DomainBed's two families of data."""
+    """A learning rate for each of DomainBed's two families of data; None leaves it to the benchmark."""
 
-    small: float
+    small: float | None
     """For images of 32 pixels or fewer."""
-    large: float
+    large: float | None
 
-    def at(self, image_size: int) -> float:
+    def at(self, image_size: int) -> float | None:
         """The rate for images of this side."""
         return self.small if image_size <= 32 else self.large
 

@@ -3,6 +3,7 @@
 from medic.models.backbones import HALVES, OURS, Backbone, Preprocessing, create_backbone, native_size
 from medic.models.classifier import Classifier
 from medic.models.convnet import ConvNet, MnistCnn
+from medic.models.ensemble import Ensemble, assemble
 from medic.models.heads import HEADS
 
 __all__ = [
@@ -12,8 +13,10 @@ __all__ = [
     "Backbone",
     "Classifier",
     "ConvNet",
+    "Ensemble",
     "MnistCnn",
     "Preprocessing",
+    "assemble",
     "create_backbone",
     "native_size",
 ]

@@ -59,6 +59,10 @@ class Classifier(nn.Module):
                     module.eval()
         return self
 
+    def body(self) -> list[nn.Parameter]:
+        """The parameters of the backbone."""
+        return list(self.backbone.parameters())
+
     def heads(self) -> list[nn.Parameter]:
         """The parameters of the head, for a rate of their own."""
         return list(self.head.parameters())

@@ -114,7 +114,7 @@ class Objective(nn.Module):
     state here: buffers are remembered with a run, and parameters are trained with the model's. Those of players are
     trained by their own optimizers.
 
-    A system whose loss is not such a sum is a subclass with a `forward` of its own.
+    A system whose loss is not such a sum is a subclass with a `forward` of its own, or with other `risks`.
     """
 
     inside = False
@@ -145,9 +145,13 @@ class Objective(nn.Module):
         with torch.autocast(step.y.device.type, enabled=False):  # small, and differences need all digits
             if self.change is not None:
                 output = self.change(model, output, step)
-            tasks = step.means(torch.stack([loss(output, step.y) for loss in self.losses]).sum(0))
+            tasks = self.risks(model, output, step)
             penalties = [penalty(tasks, output, step) for penalty in self.penalties]
             return Risk(tasks, torch.stack(penalties).sum() if penalties else None, output.logits.detach())
+
+    def risks(self, model: nn.Module, output: Output, step: Step) -> Tensor:
+        """The risk of every task (m,), from what the model said of the step."""
+        return step.means(torch.stack([loss(output, step.y) for loss in self.losses]).sum(0))
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
         """Make what the parts need; in a loop of one's own, memories are made by their first step."""

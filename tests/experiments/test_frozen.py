@@ -58,6 +58,7 @@ def test_features_are_computed_once_for_all_runs(mini, tmp_path, capsys):
         ({"augment": "digits"}, "augment 'digits' has no effect on the features of a frozen backbone"),
         ({"layer": "mixstyle"}, "layer 'mixstyle' works inside the backbone"),
         ({"method": "miro"}, "'miro' works inside the backbone"),
+        ({"method": "daml"}, "objective 'daml' has a backbone for every domain: leave out --freeze"),
     ],
 )
 def test_what_works_inside_the_backbone_is_refused(mini, settings, message):

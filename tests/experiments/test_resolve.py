@@ -153,10 +153,26 @@ def test_rates_of_domainbed_follow_the_outer_rate():
     ({"root": "somewhere"}, "dataset 'digits' is built in"),
     ({"dataset": "pacs"}, "dataset 'pacs' needs --root"),
     ({"device": "gpu"}, "unknown device 'gpu'"),
+    ({"method": "daml", "sources": ["printed"]}, "method 'daml' needs 2 source domains, and there are 1"),
+    ({"method": "daml", "domain_splits": 2}, "'daml' has a network for every source domain"),
+    ({"method": "daml", "class_splits": 2}, "leave out --domain-splits, --class-splits"),
+    ({"method": "daml", "steps": "1,2"}, "each of which is a task of two steps"),
+    ({"method": "groupdro", "objective": "daml"}, "use --method daml"),
+    ({"method": "daml", "penalty": "hgp"}, "linear in the features, which those of several networks are not"),
+    ({"method": "daml", "hparams": "temperature=0"}, "temperature of DAML is 0.0: give a number above 0"),
 ])  # fmt: skip
 def test_mistakes(settings, message):
     with pytest.raises(MedicError, match=message):
         resolve(dataclasses.replace(RunConfig(target="street"), **settings))
+
+
+def test_a_network_for_every_source_domain():
+    assert resolved(method="daml").model.networks == 3
+    assert resolved(method="daml", sources=["printed", "blended"]).model.networks == 2
+    assert resolved(method="daml", objective="ce+ova").model.networks == 1
+    plan = resolved(method="daml", sampling="balanced", hparams="mixup=2,alpha_own=0.5")
+    assert plan.training.grid.sizes == (3, 3)
+    assert (plan.model.objective.mixup, plan.model.objective.alphas) == (2.0, (0.5, 0.2))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -10,10 +10,14 @@ import torch
 
 import medic
 from medic.errors import MedicError, TrainingError
+from medic.experiments.config import RunConfig
 from medic.experiments.interrupts import Stopped
+from medic.experiments.resolve import resolve
 from medic.experiments.review import infer_again, review
+from medic.experiments.run import make_trainer
 from medic.experiments.selection import select, shown
 from medic.methods import METHODS
+from medic.models import create_backbone
 from medic.training import Trainer
 
 SHORT = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 2, "device": "cpu", "quiet": True}
@@ -109,6 +113,28 @@ def test_a_system_with_an_output_for_unknown(mini, tmp_path):
     said = torch.cat([output.logits, output.unknown[:, None]], dim=1).argmax(1)
     decided = run.predictions["prediction"][run.predictions["split"] == "target"]
     assert (decided == torch.where(said == 6, -1, said).numpy()).all()
+
+
+def test_a_system_of_several_networks(mini, tmp_path):
+    run = medic.train(dataset=mini, method="daml", output=str(tmp_path), **SHORT)
+    assert run.description["model"] == {"backbone": "convnet", "head": "close", "networks": 3}
+    assert len(run.model.networks) == 3
+    again = infer_again(run, "cpu")
+    for split in run.splits:
+        torch.testing.assert_close(again[split].output.logits, run.outputs(split).output.logits)
+
+
+@pytest.mark.parametrize("from_file", [True, False])
+def test_networks_start_alike_only_from_a_file(mini, tmp_path, from_file):
+    path = tmp_path / "convnet.pt"
+    torch.save(create_backbone("convnet").module.state_dict(), path)
+    weights = str(path) if from_file else None
+    plan = resolve(RunConfig(dataset=mini, target="street", method="daml", device="cpu", weights=weights))
+    dataset = plan.data.load(lambda line: None)
+    first, *others = make_trainer(plan, dataset, plan.data.split(dataset)).model.networks
+    for other in others:
+        assert torch.equal(first.backbone.conv1.weight, other.backbone.conv1.weight) == from_file
+        assert not torch.equal(first.head.close_head.weight, other.head.close_head.weight)
 
 
 def test_the_description_is_enough_to_use_the_model(run):
@@ -249,10 +275,6 @@ class TestWiring:
     """What the trainer is given is what it uses."""
 
     def trainer(self, mini, tmp_path, **settings):
-        from medic.experiments.config import RunConfig
-        from medic.experiments.resolve import resolve
-        from medic.experiments.run import make_trainer
-
         plan = resolve(RunConfig(dataset=mini, target="street", device="cpu", **settings))
         dataset = plan.data.load(lambda line: None)
         return make_trainer(plan, dataset, plan.data.split(dataset))

@@ -70,7 +70,7 @@ class RunConfig:
     head: str | None = _option(
         None, "close, separate, shared, reciprocal or ring: which head there is (as the objective needs)"
     )
-    objective: str | None = _option(None, "ce, ce+ova, ova, arpl, onering or daml (the method's)")
+    objective: str | None = _option(None, "ce, ce+ova, ova, or a system's own, arpl, onering, … (the method's)")
     penalty: str | None = _option(None, "term added to the risk: balance, vrex, coral, … (the method's)")
     hparams: dict[str, Any] | str | None = _option(None, "the method's own numbers: weight=10,ema=0.9 (its defaults)")
     hparams_seed: int = _option(0, "DomainBed's draw of lr, weight decay, batch and the method's numbers; 0 for none")

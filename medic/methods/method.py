@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from medic.methods.numbers import Numbers
 from medic.methods.parts import CHANGES, PENALTIES
 from medic.methods.search import Law, Rate
-from medic.objectives import Arpl, Daml, Forward, Loss, Objective, OneRing, Ova, ce
+from medic.objectives import Arpl, ConfusingSamples, Daml, Forward, Loss, Objective, OneRing, Ova, ce
 from medic.strategies import Strategy
 from medic.tasks import Grid
 from medic.training import OptimizerName, Schedule
@@ -32,6 +32,7 @@ OBJECTIVES: Mapping[str, Composition] = {
     "ce+ova": Composition(("ce", "ova"), ("separate", "shared"), "bcls"),
     "ova": Composition(("ova",), ("shared",), "bcls"),
     "arpl": Composition(("arpl",), ("reciprocal",), "max-logit"),
+    "arpl-cs": Composition(("arpl",), ("reciprocal",), "max-logit", ConfusingSamples),
     "onering": Composition(("onering",), ("ring",), "reject"),
     "daml": Composition(("ce",), ("close",), "cls", Daml, networks="domain"),
 }

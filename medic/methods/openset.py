@@ -25,6 +25,15 @@ OPENSET = (
         "arpl",
     ),
     Method(
+        "arpl-cs",
+        "ARPL, and generated images that look real must be as far from all reciprocal points",
+        "head and objective: ARPL beside a generator and a discriminator",
+        "Chen et al. 2021",
+        Grid(),
+        Joint(),
+        "arpl-cs",
+    ),
+    Method(
         "l2ot",
         "classes whose features are far from each other (experimental: our reading)",
         "objective: MEDIC with a penalty on the transport between classes",

@@ -1,6 +1,7 @@
 """Objectives: what is minimised, per task."""
 
 from medic.objectives.balance import Balance
+from medic.objectives.confusing import ConfusingSamples
 from medic.objectives.coral import Coral
 from medic.objectives.daml import Daml
 from medic.objectives.groupdro import GroupDro
@@ -27,6 +28,7 @@ __all__ = [
     "Arpl",
     "Balance",
     "Change",
+    "ConfusingSamples",
     "Coral",
     "Daml",
     "Fishr",

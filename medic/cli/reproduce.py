@@ -55,7 +55,7 @@ def run(arguments: Namespace) -> int:
         return 0
     results = {result.path.name: result for result in collect([output]).results}
     made = table.tabulate(cells, results)
-    against = None if table.figure or arguments.quick else against_paper(table.name, made)
+    against = None if table.figure or arguments.quick else against_paper(table.name)
     print(table.title)
     if arguments.format == "text":
         width = get_terminal_size().columns if sys.stdout.isatty() else 200

@@ -57,5 +57,6 @@ def run(arguments: Namespace) -> int:
     if arguments.dry_run:
         print_plan(schedule)
         return 0
-    print(f"{len(schedule.there) + len(schedule.done)} of {len(schedule.jobs)} runs are in {arguments.output}")
+    done = len(schedule.there) + len(schedule.done)
+    print(f"{done} of {len(schedule.jobs)} runs are in {arguments.output}; {sum(schedule.done.values()):.1f} s of runs")
     return report(schedule)

@@ -1,6 +1,7 @@
 """`medic table`."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING
@@ -39,12 +40,16 @@ def run(arguments: Namespace) -> int:
     from medic.errors import check_choice
     from medic.experiments.results import collect
     from medic.experiments.tables import METRICS, Metric, tabulate
-    from medic.report.against import against_paper, paper_metrics
     from medic.report.formats import FORMATS, to_terminal
 
     check_choice("format", arguments.format, ["text", *FORMATS])
     collection = collect(Path(folder) for folder in arguments.folders)
-    metrics = METRICS if arguments.paper is None else paper_metrics(arguments.paper)
+    metrics: Mapping[str, Metric] = METRICS
+    against = None
+    if arguments.paper is not None:
+        from medic.report.against import against_paper, paper_metrics
+
+        metrics, against = paper_metrics(arguments.paper), against_paper(arguments.paper)
     if arguments.metrics:
         metrics = {key: Metric(key) for key in arguments.metrics}
     for note in collection.notes():
@@ -55,7 +60,6 @@ def run(arguments: Namespace) -> int:
         return _explain(table, label, column, arguments.selection)
     if arguments.compare:
         return _compare(table, *arguments.compare)
-    against = None if arguments.paper is None else against_paper(arguments.paper, table)
     if arguments.format == "text":
         width = get_terminal_size().columns if sys.stdout.isatty() else 200
         print(to_terminal(table, against, width), end="")

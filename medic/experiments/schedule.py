@@ -80,10 +80,10 @@ class Schedule:
         if event.kind == "started":
             self.running[event.job] = time.monotonic()
             return
-        seconds = time.monotonic() - self.running.pop(event.job)
+        del self.running[event.job]
         directory = self.by_name[event.job].directory
         if event.kind == "done":
-            self.done[event.job] = seconds
+            self.done[event.job] = event.seconds
             (directory.path / ERROR).unlink(missing_ok=True)
         elif event.kind == "busy":
             self._later[event.job] = time.monotonic() + POLL

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from medic.experiments.paper import Mismatch, PaperTable, mismatch
-from medic.experiments.tables import Metric, Row, Table
+from medic.experiments.tables import Metric, Row
 from medic.methods import METHODS
 from medic.report.formats import Against, Reference
 
@@ -34,7 +34,7 @@ def _folded(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "")
 
 
-def against_paper(name: str, table: Table) -> Against:
+def against_paper(name: str) -> Against:
     """What stands in the paper for a cell of ours; where the conditions differ, which of them."""
     paper = PaperTable(name)
 

@@ -1,6 +1,7 @@
 """What all executors share: what they are given, and what they say of it."""
 
 import dataclasses
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,8 @@ class Event(NamedTuple):
     """Why, in a line, if it failed or was lost."""
     trace: str = ""
     """Where in the code, if it is not known to be a mistake in what was asked."""
+    seconds: float = 0.0
+    """How long the run itself took."""
 
 
 class Executor(Protocol):
@@ -42,17 +45,18 @@ class Executor(Protocol):
         """End. With `stop`, runs under way save a checkpoint and end first."""
 
 
-def attempt(settings: dict[str, Any], train: Callable[[RunConfig], object]) -> tuple[Kind, str, str]:
-    """Do a run, given as plain settings, and say what became of it: the kind of event, the reason and the trace."""
+def attempt(name: str, settings: dict[str, Any], train: Callable[[RunConfig], object]) -> Event:
+    """Do a run, given as plain settings, and say what became of it."""
+    began = time.perf_counter()
     try:
         train(RunConfig(**settings))
     except BusyError as error:
-        return "busy", first_line(error), ""
+        return Event(name, "busy", first_line(error))
     except (MedicError, TrainingError) as error:
-        return "failed", first_line(error), ""
+        return Event(name, "failed", first_line(error))
     except Exception as error:  # a fault of ours, or of the machine: the sweep goes on, and tells
-        return "failed", f"{type(error).__name__}: {first_line(error)}", traceback.format_exc()
-    return "done", "", ""
+        return Event(name, "failed", f"{type(error).__name__}: {first_line(error)}", traceback.format_exc())
+    return Event(name, "done", seconds=time.perf_counter() - began)
 
 
 def plain(job: Job) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class Here:
         if self._job is None:
             return []
         job, self._job = self._job, None
-        return [Event(job.name, *attempt(plain(job), lambda config: train(config, quiet=True)))]
+        return [attempt(job.name, plain(job), lambda config: train(config, quiet=True))]
 
     def close(self, stop: bool) -> None:
         """Nothing is under way between two calls."""

@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import Any
 
-from medic.experiments.executors.base import attempt
+from medic.experiments.executors.base import Event, attempt
 from medic.experiments.run import train
 
 
@@ -18,10 +18,9 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints must not come between our lines
     for line in sys.stdin:
         asked: dict[str, Any] = json.loads(line)
-        tell = {"job": asked["name"], "kind": "started", "reason": "", "trace": ""}
-        print(json.dumps(tell), file=answers)
-        kind, reason, trace = attempt(asked["settings"], lambda config: train(config, quiet=True))
-        print(json.dumps({**tell, "kind": kind, "reason": reason, "trace": trace}), file=answers)
+        print(json.dumps(Event(asked["name"], "started")._asdict()), file=answers)
+        event = attempt(asked["name"], asked["settings"], lambda config: train(config, quiet=True))
+        print(json.dumps(event._asdict()), file=answers)
 
 
 def _end_with_parent() -> None:

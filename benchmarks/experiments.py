@@ -1,0 +1,112 @@
+"""What many runs cost beside the runs themselves: a table of 5,000 finished runs, a sweep of 200 short ones, a sweep
+that is killed again and again.
+
+    python benchmarks/experiments.py table           # seconds of `medic table` over 5,000 runs
+    python benchmarks/experiments.py sweep           # 200 runs of about a second: the share that the sweep adds
+    python benchmarks/experiments.py kill            # a sweep killed at 20 random moments, and one never killed
+"""
+
+import argparse
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from medic.experiments.results import collect
+
+
+def main() -> None:
+    """Do one of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["table", "sweep", "kill"])
+    parser.add_argument("--count", type=int, help="runs, or kills (5000, 200, 20)")
+    parser.add_argument("--iterations", type=int, default=4, help="of a run of the sweep")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if arguments.what == "table":
+            table(Path(folder), arguments.count or 5000)
+        elif arguments.what == "sweep":
+            sweep(Path(folder), arguments.count or 200, arguments.iterations)
+        else:
+            kill(Path(folder), arguments.count or 20)
+
+
+def medic(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "medic", *arguments]
+
+
+def table(folder: Path, count: int) -> None:
+    """Make real records of one run into many, and time the command."""
+    one = folder / "one"
+    short = ["--iterations", "14", "--evaluate-every", "2", "--batch-size", "2", "--track", "none"]
+    subprocess.run(medic("train", "--target", "street", "--output", str(one), *short), check=True, capture_output=True)
+    (made,) = (path for path in one.iterdir() if path.is_dir())
+    records = [json.loads(line) for line in (made / "results.jsonl").read_text().splitlines()]
+    runs = folder / "runs"
+    domains = ("handwritten", "printed", "blended", "street")
+    for number in range(count):
+        path = runs / f"{number:016x}"
+        path.mkdir(parents=True)
+        target, seed, method = domains[number % 4], number // 4 % 5, f"method-{number // 20}"
+        for record in records:
+            record["hparams"] |= {"target": [target], "seed": seed, "trial_seed": seed, "method": method}
+            record["args"]["test_envs"] = [domains.index(target)]
+        (path / "results.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        for name in ("environment.json", "config.yaml", "done"):
+            shutil.copy(made / name, path / name)
+    size = sum(path.stat().st_size for path in runs.glob("*/results.jsonl")) / 1e6
+    began = time.perf_counter()
+    done = subprocess.run(medic("table", str(runs)), check=True, capture_output=True, text=True)
+    seconds = time.perf_counter() - began
+    print(
+        f"{count} runs of {len(records)} evaluations ({size:.0f} MB): {seconds:.1f} s, "
+        f"{len(done.stdout.splitlines())} lines"
+    )
+
+
+def sweep(folder: Path, count: int, iterations: int) -> None:
+    """Time a sweep, and the runs of it by what they say of themselves."""
+    began = time.perf_counter()
+    command = medic(
+        *("sweep", "--dataset", "digits", "--target", "street", "--method", "erm", "--span", f"seed=0..{count - 1}"),
+        *("--iterations", str(iterations), "--evaluate-every", str(iterations), "--track", "none"),
+        *("--output", str(folder), "--jobs", "2"),
+    )
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    seconds = time.perf_counter() - began
+    spent = float(done.stdout.rsplit("; ", 1)[1].split()[0]) / 2
+    print(
+        f"{count} runs in {seconds:.1f} s; the runs themselves {spent:.1f} s on each of two processes: "
+        f"+ {seconds / spent - 1:.1%}"
+    )
+
+
+def kill(folder: Path, count: int) -> None:
+    """Compare the metrics of a sweep that was killed again and again with one that was not."""
+    command = [
+        *("sweep", "--dataset", "digits", "--span", "target=each", "method=erm,medic++", "seed=0..1"),
+        *("--iterations", "20", "--batch-size", "4", "--track", "none", "--jobs", "2"),
+    ]
+    quiet, disturbed = folder / "quiet", folder / "disturbed"
+    subprocess.run(medic(*command, "--output", str(quiet)), check=True, capture_output=True)
+    draws = random.Random(0)
+    for _ in range(count):
+        process = subprocess.Popen(medic(*command, "--output", str(disturbed)), stderr=subprocess.DEVNULL)
+        time.sleep(draws.uniform(1, 12))
+        process.send_signal(draws.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
+        process.wait()
+    subprocess.run(medic(*command, "--output", str(disturbed)), check=True, capture_output=True)
+    found = [{r.path.name: r.records[-1]["target"] for r in collect([path]).results} for path in (quiet, disturbed)]
+    print(
+        f"{len(found[0])} runs; killed {count} times; "
+        f"the results are {'the same' if found[0] == found[1] else 'OTHERS'}"
+    )
+
+
+if __name__ == "__main__":
+    main()

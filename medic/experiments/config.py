@@ -46,7 +46,11 @@ class RunConfig:
     )
     method: str = _option("medic++", "what to train (see `medic methods`)")
     backbone: str | None = _option(None, "convnet, mnist-cnn, gfnet_h_ti or a model of timm (the benchmark's)")
-    weights: str | None = _option(None, "file with the backbone's weights: safetensors or torch", local=True)
+    weights: str | None = _option(
+        None,
+        "the backbone's weights: a file, safetensors or torch, or timm's by name, imagenet-v1 or a tag like tv_in1k",
+        local=True,
+    )
     freeze: str | None = _option(None, "train the head alone, on features that are computed once: backbone, or nothing")
     head: str | None = _option(
         None, "close, separate, shared, reciprocal or ring: which head there is (as the objective needs)"

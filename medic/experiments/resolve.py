@@ -25,7 +25,7 @@ from medic.methods import (
     find_method,
     make_objective,
 )
-from medic.models import HEADS
+from medic.models import HEADS, find_weights
 from medic.models.aloft import Aloft
 from medic.models.mixstyle import MixStyle
 from medic.objectives import Objective, Penalty
@@ -102,6 +102,8 @@ def resolve(config: RunConfig) -> Resolved:
     training = _plan_training(config, method, data, numbers)
     numbers.check(method.name)
     _check_penalties(model, training.grid)
+    if config.weights is not None:  # last, as it may take a download
+        model = replace(model, weights=find_weights(backbone, config.weights))
     optimizer, strategy = training.optimizer, training.strategy
     inner = strategy if isinstance(strategy, InnerLoop) else None
     complete = replace(
@@ -251,11 +253,9 @@ def _plan_model(config: RunConfig, backbone: str, method: Method, numbers: Numbe
         raise MedicError(f"head {head!r} does not go with objective {objective!r}, which trains {' or '.join(heads)}")
     score = _pick_score(config, method, objective)
     threshold = _pick_threshold(config, score)
-    if config.weights is not None and not Path(config.weights).is_file():
-        raise MedicError(f"weights {config.weights} do not exist")
     return ModelPlan(
         backbone,
-        None if config.weights is None else Path(config.weights),
+        None,
         head,
         make_objective(
             objective,

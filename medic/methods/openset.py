@@ -13,6 +13,7 @@ OPENSET = (
         Grid(),
         Joint(),
         score="openmax",
+        paper="OpenMax",
     ),
     Method(
         "arpl",
@@ -22,6 +23,7 @@ OPENSET = (
         Grid(),
         Joint(),
         "arpl",
+        paper="ARPL",
     ),
     Method(
         "l2ot",
@@ -42,5 +44,6 @@ OPENSET = (
         Grid(),
         Joint(),
         "onering",
+        paper="OneRing",
     ),
 )

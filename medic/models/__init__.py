@@ -4,6 +4,7 @@ from medic.models.backbones import HALVES, OURS, Backbone, Preprocessing, create
 from medic.models.classifier import Classifier
 from medic.models.convnet import ConvNet, MnistCnn
 from medic.models.heads import HEADS
+from medic.models.hub import find_weights
 
 __all__ = [
     "HALVES",
@@ -15,5 +16,6 @@ __all__ = [
     "MnistCnn",
     "Preprocessing",
     "create_backbone",
+    "find_weights",
     "native_size",
 ]

@@ -3,8 +3,6 @@
 Our reading: neither code nor formulas are public.
 """
 
-import itertools
-
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -32,10 +30,10 @@ class Transport(Penalty):
         unit = functional.normalize(torch.cat(split_features(output, step)))
         cost = (2 - 2 * unit @ unit.T).clamp(min=0)
         members = functional.one_hot(step.y, output.logits.shape[1]).bool().T
-        pairs = list(itertools.combinations(range(len(members)), 2))
-        if not pairs:
-            return cost.sum() * 0
-        first, second = (members[list(side)] for side in zip(*pairs, strict=True))
+        # Made on the device: a CUDA graph cannot hold a copy from the host.
+        first, second = (
+            members[side] for side in torch.triu_indices(len(members), len(members), 1, device=cost.device)
+        )
         plan = transport_plan(cost.detach(), first, second)
         both = (first.any(1) & second.any(1)).to(cost)
         nearness = (-(plan * cost).sum((1, 2))).exp() * both

@@ -35,7 +35,9 @@ def test_candidates_are_the_tasks_of_independent_splits(grid):
     assert any(set(map(tuple, c[: len(c) // 2])) != set(map(tuple, c[len(c) // 2 :])) for c in found)
 
 
-@pytest.mark.parametrize("grid", [Grid(3, 3), Grid(3, 3, steps=(5, 4)), Grid(classes=3), Grid(2, 2, pairing="diagonal")])
+@pytest.mark.parametrize(
+    "grid", [Grid(3, 3), Grid(3, 3, steps=(5, 4)), Grid(classes=3), Grid(2, 2, pairing="diagonal")]
+)
 def test_they_are_dealt_anew_over_the_steps(grid):
     y, domain = full(3, 6, 8)
     cells = grid.index(y, domain)

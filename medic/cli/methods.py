@@ -5,7 +5,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 def add_options(parser: ArgumentParser) -> None:
     """How to print."""
-    parser.add_argument("--json", action="store_true", help="print as JSON")
+    parser.add_argument("--json", action="store_true", help="print as JSON, with what a line has no room for")
 
 
 def run(arguments: Namespace) -> int:
@@ -23,14 +23,29 @@ def run(arguments: Namespace) -> int:
     rows = [
         {
             "method": method.name,
+            "paper": method.paper,
             "idea": method.idea,
             "differs in": method.differs,
-            "objective": method.objective,
             "grid": shown_grid(method.grid, method.each_domain),
             "steps": shown_steps(method.grid),
+            "CUDA graph": method.capturable,
+            "objective": method.objective,
             "source": method.citation,
         }
         for method in METHODS.values()
     ]
-    print_rows(rows, as_json=arguments.json)
+    print_rows(rows if arguments.json else [_line(row) for row in rows], as_json=arguments.json)
     return 0
+
+
+def _line(row: dict[str, str | bool | None]) -> dict[str, str]:
+    """What a terminal of 120 columns has room for: of the difference, the part that it is in."""
+    return {
+        "method": str(row["method"]),
+        "paper": str(row["paper"] or "–"),
+        "idea": str(row["idea"]),
+        "differs in": str(row["differs in"]).split(":")[0],
+        "grid": str(row["grid"]),
+        "steps": str(row["steps"]),
+        "graph": "yes" if row["CUDA graph"] else "no",
+    }

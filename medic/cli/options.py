@@ -56,7 +56,7 @@ def add_run_options(parser: ArgumentParser) -> None:
 
 
 def _metavar(name: str) -> str:
-    return {"steps": "M,M,…", "axes": "NAME=N,…", "hparams": "NAME=N,…", "output": "DIR", "weights": "FILE"}.get(
+    return {"steps": "M,M,…", "axes": "NAME=N,…", "hparams": "NAME=N,…", "output": "DIR", "weights": "FILE|NAME"}.get(
         name, name.rsplit("_", 1)[-1].upper()
     )
 

@@ -65,7 +65,11 @@ class RunConfig:
     )
     method: str = _option("medic++", "what to train (see `medic methods`)")
     backbone: str | None = _option(None, "convnet, mnist-cnn, gfnet_h_ti or a model of timm (the benchmark's)")
-    weights: str | None = _option(None, "file with the backbone's weights: safetensors or torch", local=True)
+    weights: str | None = _option(
+        None,
+        "the backbone's weights: a file, safetensors or torch, or timm's by name, imagenet-v1 or a tag like tv_in1k",
+        local=True,
+    )
     freeze: str | None = _option(None, "train the head alone, on features that are computed once: backbone, or nothing")
     head: str | None = _option(
         None, "close, separate, shared, reciprocal or ring: which head there is (as the objective needs)"
@@ -93,13 +97,17 @@ class RunConfig:
     schedule: str | None = _option(None, "step, cosine or constant (the method's)")
     warmup: int = _option(0, "iterations until the learning rate is reached")
     batch_size: int | None = _option(None, "images per task (144 over all tasks)")
-    domain_splits: int | None = _option(None, "parts that the source domains are split into (the method's)")
-    class_splits: int | None = _option(None, "parts that the known classes are split into (the method's)")
+    domain_splits: int | None = _option(
+        None, "parts that the source domains are split into; 0 pools them (the method's)"
+    )
+    class_splits: int | None = _option(None, "parts that the known classes are split into; 0 pools them (the method's)")
     steps: int | list[int] | str | None = _option(
         None, "tasks in each step, 3,3,3, or the number of steps (the method's)"
     )
+    repeat: int | None = _option(None, "times that tasks and steps are drawn for one iteration (1, or the method's)")
     sampling: str | None = _option(
-        None, "how classes are dealt over tasks: random, balanced, adaptive, probe or confusable (the method's)"
+        None,
+        "how classes are dealt over tasks: random, balanced, adaptive, probe, confusable or informative (the method's)",
     )
     axes: dict[str, int] | str | None = _option(None, "further axes of the grid and their splits: hospital=2,year=3")
     separate: str | None = _option(None, "tasks of one domain may share a step, or not: task or step (the method's)")

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,13 @@ def run_name(config: RunConfig, dataset_hash: str, weights: Path | None) -> str:
 
 def file_hash(path: Path) -> str:
     """The sha256 of a file."""
+    state = path.stat()
+    return _file_hash(path, state.st_size, state.st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _file_hash(path: Path, size: int, modified: int) -> str:
+    """The same, computed once for as long as the file does not change: a sweep has many runs with the same weights."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

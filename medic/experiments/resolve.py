@@ -26,7 +26,7 @@ from medic.methods import (
     find_method,
     make_objective,
 )
-from medic.models import HEADS
+from medic.models import HEADS, find_weights
 from medic.models.aloft import Aloft
 from medic.models.mixstyle import MixStyle
 from medic.objectives import Objective, Penalty
@@ -106,6 +106,8 @@ def resolve(config: RunConfig, find: Open = open_benchmark) -> Resolved:
     numbers.check(method.name)
     _check_penalties(model, training.grid)
     _check_networks(config.objective or method.objective, training.grid, len(data.sources))
+    if config.weights is not None:  # last, as it may take a download
+        model = replace(model, weights=find_weights(backbone, config.weights))
     optimizer, strategy = training.optimizer, training.strategy
     inner = strategy if isinstance(strategy, InnerLoop) else None
     complete = replace(
@@ -133,9 +135,10 @@ def resolve(config: RunConfig, find: Open = open_benchmark) -> Resolved:
         class_groups=training.grid.class_groups,
         score=model.score,
         threshold=model.threshold,
-        domain_splits=training.grid.domains,
-        class_splits=training.grid.classes,
+        domain_splits=_written(training.grid.domains, method.grid.domains),
+        class_splits=_written(training.grid.classes, method.grid.classes),
         steps=list(training.grid.round),
+        repeat=training.grid.repeat,
         sampling=None if training.grid.classes is None else training.grid.sampling,
         batch_size=training.batch_size,
         inner_lr=inner.lr if inner else None,
@@ -157,8 +160,7 @@ def resolve(config: RunConfig, find: Open = open_benchmark) -> Resolved:
 COUNTS = (
     "iterations",
     "batch_size",
-    "domain_splits",
-    "class_splits",
+    "repeat",
     "class_groups",
     "evaluate_every",
     "checkpoint_every",
@@ -173,7 +175,11 @@ def _check_numbers(config: RunConfig) -> None:
     """Reject numbers that cannot be what they are for."""
     for names, kinds, least in (
         (COUNTS, (int,), "a whole number, 1 or more"),
-        (("seed", "trial_seed", "hparams_seed", "warmup"), (int,), "a whole number, 0 or more"),
+        (
+            ("seed", "trial_seed", "hparams_seed", "warmup", "domain_splits", "class_splits"),
+            (int,),
+            "a whole number, 0 or more",
+        ),
         (RATES, (int, float), "a number above 0"),
         (("momentum", "weight_decay"), (int, float), "a number, 0 or more"),
     ):
@@ -268,11 +274,9 @@ def _plan_model(config: RunConfig, backbone: str, method: Method, numbers: Numbe
         raise MedicError(f"head {head!r} does not go with objective {objective!r}, which trains {' or '.join(heads)}")
     score = _pick_score(config, method, objective)
     threshold = _pick_threshold(config, score)
-    if config.weights is not None and not Path(config.weights).is_file():
-        raise MedicError(f"weights {config.weights} do not exist")
     return ModelPlan(
         backbone,
-        None if config.weights is None else Path(config.weights),
+        None,
         head,
         sources if OBJECTIVES[objective].networks == "domain" else 1,
         make_objective(
@@ -407,13 +411,14 @@ def _plan_grid(config: RunConfig, method: Method, data: DataPlan) -> Grid:
     grid = replace(method.grid, domains=domains) if method.each_domain else method.grid.fitted(domains, classes)
     if config.sampling == "balanced":  # an axis that is split into 1 is balanced, but not cut
         grid = replace(grid, domains=grid.domains or 1, classes=grid.classes or 1)
-    resized = config.domain_splits or config.class_splits or axes
+    resized = config.domain_splits is not None or config.class_splits is not None or bool(axes)
     planned = replace(
         grid,
-        domains=config.domain_splits or grid.domains,
-        classes=config.class_splits or grid.classes,
+        domains=_splits(config.domain_splits, grid.domains),
+        classes=_splits(config.class_splits, grid.classes),
         axes=axes,
-        steps=_kept_steps(grid, bool(resized)) if config.steps is None else _parse_steps(config.steps),
+        steps=_kept_steps(grid, resized) if config.steps is None else _parse_steps(config.steps),
+        repeat=config.repeat or grid.repeat,
         sampling=config.sampling or grid.sampling,
         separate=cast(Separation, config.separate or grid.separate),
         class_groups=config.class_groups or grid.class_groups,
@@ -421,6 +426,16 @@ def _plan_grid(config: RunConfig, method: Method, data: DataPlan) -> Grid:
     )
     _check_grid_options(config, planned)
     return planned
+
+
+def _splits(given: int | None, own: int | None) -> int | None:
+    """The splits of an axis, or None if it is none of the grid: 0 leaves it out, and nothing keeps the method's own."""
+    return own if given is None else given or None
+
+
+def _written(splits: int | None, own: int | None) -> int | None:
+    """What says in a configuration that an axis has these splits, where a method has its own."""
+    return 0 if splits is None and own is not None else splits
 
 
 def _kept_steps(grid: Grid, resized: bool) -> int | Sequence[int] | None:
@@ -433,13 +448,15 @@ def _check_grid_options(config: RunConfig, grid: Grid) -> None:
     for name in ("sampling", "class_groups"):
         if getattr(config, name) is not None and grid.classes is None:
             raise MedicError(f"{name} has no effect where classes are not split: add --class-splits")
+    if config.sampling not in (None, "random", "balanced") and grid.pairing == "ordered":
+        raise MedicError(f"sampling has no effect on method {config.method!r}, whose tasks are always the same")
     if config.separate is not None and not _separates(grid):
-        raise MedicError(f"separate has no effect on method {config.method!r} with {len(grid.sizes)} steps")
+        raise MedicError(f"separate has no effect on method {config.method!r} with {len(grid.round)} steps")
 
 
 def _separates(grid: Grid) -> bool:
     """Whether it matters which of its tasks share a step."""
-    return grid.pairing == "random" and len(grid.sizes) > 1
+    return grid.pairing == "random" and len(grid.round) > 1
 
 
 def _parse_axes(axes: Mapping[str, int] | str | None) -> dict[str, int]:

@@ -20,6 +20,7 @@ ALIGNMENT = (
         each_domain=True,
         penalty="groupdro",
         search={"eta": log10("groupdro_eta", -3, -1)},
+        paper="GroupDRO",
     ),
     Method(
         "vrex",
@@ -34,6 +35,7 @@ ALIGNMENT = (
             "weight": log10("vrex_lambda", -1, 5),
             "anneal": log10("vrex_penalty_anneal_iters", 0, 4, whole=True),
         },
+        paper="V-REx",
     ),
     Method(
         "coral",
@@ -46,6 +48,7 @@ ALIGNMENT = (
         each_domain=True,
         penalty="coral",
         search={"gamma": log10("mmd_gamma", -1, 1)},
+        paper="CORAL",
     ),
     Method(
         "rsc",
@@ -59,6 +62,7 @@ ALIGNMENT = (
             "features": uniform("rsc_f_drop_factor", 0, 0.5),
             "samples": uniform("rsc_b_drop_factor", 0, 0.5),
         },
+        paper="RSC",
     ),
     Method(
         "fishr",
@@ -74,6 +78,7 @@ ALIGNMENT = (
             "anneal": uniform("penalty_anneal_iters", 0, 5000, whole=True),
             "ema": uniform("ema", 0.90, 0.99),
         },
+        paper="Fishr",
     ),
     Method(
         "hgp",
@@ -86,6 +91,7 @@ ALIGNMENT = (
         each_domain=True,
         penalty="hgp",
         search={"alpha": log10("penalty_alpha", -5, -3), "beta": log10("penalty_beta", -3, -1)},
+        paper="HGP",
     ),
     Method(
         "hutchinson",
@@ -98,6 +104,7 @@ ALIGNMENT = (
         each_domain=True,
         penalty="hutchinson",
         search={"alpha": log10("penalty_alpha", 1, 4), "beta": log10("penalty_beta", 2, 6)},
+        paper="Hutchinson",
     ),
     Method(
         "miro",
@@ -108,6 +115,7 @@ ALIGNMENT = (
         Joint(),
         penalty="miro",
         batch_norm="frozen",
+        paper="MIRO",
     ),
     Method(
         "andmask",
@@ -119,6 +127,7 @@ ALIGNMENT = (
         forward="task",
         each_domain=True,
         search={"tau": uniform("tau", 0.5, 1)},
+        paper="AND-mask",
     ),
     Method(
         "sandmask",
@@ -130,5 +139,6 @@ ALIGNMENT = (
         forward="task",
         each_domain=True,
         search={"tau": uniform("tau", 0, 1), "k": log10("k", -3, 5)},
+        paper="SAND-mask",
     ),
 )

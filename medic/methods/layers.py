@@ -13,6 +13,7 @@ LAYERED = (
         Grid(),
         Joint(),
         layer="mixstyle",
+        paper="MixStyle",
     ),
     Method(
         "aloft-e",
@@ -23,6 +24,7 @@ LAYERED = (
         Joint(),
         layer="aloft-e",
         backbone="gfnet_h_ti",
+        paper="ALOFT",
     ),
     Method(
         "aloft-s",

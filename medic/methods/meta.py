@@ -13,6 +13,7 @@ META = (
         "Vapnik 1998",
         Grid(),
         Joint(),
+        paper="ERM",
     ),
     Method(
         "swad",
@@ -22,6 +23,7 @@ META = (
         Grid(),
         Joint(),
         averaging="swad",
+        paper="SWAD",
     ),
     Method(
         "maml",
@@ -31,6 +33,7 @@ META = (
         Grid(3, 3),
         MultiStep(weights="last"),
         "ce+ova",
+        paper="MAML",
     ),
     Method(
         "reptile",
@@ -40,6 +43,7 @@ META = (
         Grid(3, 3),
         MultiStep(),
         "ce+ova",
+        paper="Reptile",
     ),
     Method(
         "mldg",
@@ -48,6 +52,7 @@ META = (
         "Li et al. 2018",
         Grid(2),
         TwoStep(),
+        paper="MLDG",
     ),
     Method(
         "mldg-domainbed",
@@ -68,6 +73,7 @@ META = (
         Grid(3),
         MultiStep(),
         each_domain=True,
+        paper="Fish",
     ),
     Method(
         "fish-domainbed",
@@ -89,6 +95,7 @@ META = (
         Trajectories(lr=1e-3),
         training=Training(lr=0.05, momentum=0.0, weight_decay=5e-4, head_lr_scale=10.0),
         least_domains=3,
+        paper="MVDG",
     ),
     Method(
         "medic",
@@ -99,6 +106,7 @@ META = (
         TwoStep(second_order=True),
         "ce+ova",
         forward="task",
+        paper="MEDIC",
     ),
     Method(
         "medic-fo",
@@ -118,6 +126,7 @@ META = (
         Grid(3, 3, sampling="adaptive"),
         MultiStep(),
         "ce+ova",
+        paper="MEDIC++",
     ),
     Method(
         "arith",

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 from medic.methods.numbers import Numbers
-from medic.methods.parts import CHANGES, PENALTIES
+from medic.methods.parts import CHANGES, LAYERS, PENALTIES
 from medic.methods.search import Law, Rate
 from medic.objectives import Arpl, ConfusingSamples, Daml, Forward, Loss, Objective, OneRing, Ova, ce
 from medic.strategies import Strategy
@@ -87,6 +87,18 @@ class Method:
     batch_norm: str = "local"
     search: Mapping[str, Law] = field(default_factory=dict)
     """Where DomainBed's protocol searches for its own numbers."""
+    paper: str | None = None
+    """The name of its row in the tables of the paper, if it has one."""
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a CUDA graph can hold its iterations, as far as its parts say; advisors are asked between them."""
+        named = ((PENALTIES, self.penalty), (CHANGES, self.change), (LAYERS, self.layer))
+        parts = [table[name] for table, name in named if name is not None]
+        kinds = (part.func if isinstance(part, partial) else part for part in parts)
+        return all(
+            getattr(part, "capturable", True) for part in (OBJECTIVES[self.objective].kind, self.strategy, *kinds)
+        )
 
 
 def make_objective(

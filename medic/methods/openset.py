@@ -14,6 +14,7 @@ OPENSET = (
         Grid(),
         Joint(),
         score="openmax",
+        paper="OpenMax",
     ),
     Method(
         "arpl",
@@ -23,6 +24,7 @@ OPENSET = (
         Grid(),
         Joint(),
         "arpl",
+        paper="ARPL",
     ),
     Method(
         "arpl-cs",
@@ -52,6 +54,7 @@ OPENSET = (
         Grid(),
         Joint(),
         "onering",
+        paper="OneRing",
     ),
     Method(
         "daml",

@@ -5,6 +5,7 @@ from medic.models.classifier import Classifier
 from medic.models.convnet import ConvNet, MnistCnn
 from medic.models.ensemble import Ensemble, assemble
 from medic.models.heads import HEADS
+from medic.models.hub import find_weights
 
 __all__ = [
     "HALVES",
@@ -18,5 +19,6 @@ __all__ = [
     "Preprocessing",
     "assemble",
     "create_backbone",
+    "find_weights",
     "native_size",
 ]

@@ -80,12 +80,12 @@ def native_size(name: str) -> int:
     """The side in pixels of the images that a backbone was made for."""
     if name in OURS:
         return OURS[name][1].size
-    config = _timm(name).get_pretrained_cfg(name)
+    config = import_timm(name).get_pretrained_cfg(name)
     return 224 if config is None else int(config.input_size[-1])
 
 
 def _from_timm(name: str) -> Backbone:
-    timm = _timm(name)
+    timm = import_timm(name)
     module: nn.Module = timm.create_model(name, pretrained=False, num_classes=0)
     # Some networks have a layer between pooling and classifier, which stays: their width is head_hidden_size.
     features = int(getattr(module, "head_hidden_size", None) or module.num_features)  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ def _from_timm(name: str) -> Backbone:
     )
 
 
-def _timm(name: str) -> Any:
+def import_timm(name: str) -> Any:
     """Import timm, which costs seconds, only when a backbone of its own is asked for, and check that it has it."""
     from medic.models import _torchvision
 

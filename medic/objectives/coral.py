@@ -24,9 +24,15 @@ class Coral(Penalty):
         """Compare the features of every two tasks; one task has nothing to be compared with."""
         if min(step.sizes) < 2:
             raise MedicError(f"CORAL needs two samples of every task or more, not {min(step.sizes)}: raise batch_size")
-        moments = [(z.mean(0), torch.cov(z.T).reshape(z.shape[1], -1)) for z in split_features(output, step)]
+        moments = [(z.mean(0), covariance(z)) for z in split_features(output, step)]
         pairs = [
-            (mean - other_mean).square().mean() + (covariance - other_covariance).square().mean()
-            for (mean, covariance), (other_mean, other_covariance) in itertools.combinations(moments, 2)
+            (mean - other_mean).square().mean() + (spread - other_spread).square().mean()
+            for (mean, spread), (other_mean, other_spread) in itertools.combinations(moments, 2)
         ]
         return self.gamma * torch.stack(pairs).mean() if pairs else tasks.sum() * 0
+
+
+def covariance(z: Tensor) -> Tensor:
+    """The unbiased covariance (F, F) of features (N, F); torch.cov asks the device whether there are enough."""
+    centred = z - z.mean(0)
+    return centred.T @ centred / (len(z) - 1)

@@ -92,6 +92,8 @@ class Penalty(nn.Module):
     """Whether it takes logits to be linear in the features."""
     inside = False
     """Whether it looks at images or inside the backbone, which then cannot be compiled or frozen."""
+    capturable = True
+    """Whether a CUDA graph can hold it: it asks the device for no value, and copies none there."""
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
         """Make what it needs for a model and steps like these."""
@@ -119,6 +121,8 @@ class Objective(nn.Module):
 
     inside = False
     """Whether it looks at images or inside the backbone, which then cannot be compiled or frozen."""
+    capturable = True
+    """Whether a CUDA graph can hold it: it asks the device for no value, and copies none there."""
     rate = 1.0
     """The learning rate, relative to the backbone's, of parameters that are not of its parts."""
 

@@ -60,7 +60,7 @@ def print_runs(runs: Sequence[Run]) -> None:
     print_rows(run_rows(runs), numeric=tuple(columns(runs)))
 
 
-def print_rows(rows: Sequence[Mapping[str, str]], as_json: bool = False, numeric: Sequence[str] = ()) -> None:
+def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool = False, numeric: Sequence[str] = ()) -> None:
     """Print rows that share their keys as a table, or as JSON. `numeric` columns are aligned to the right."""
     if as_json:
         print(json.dumps(rows, indent=2, ensure_ascii=False))

@@ -67,7 +67,7 @@ class TwoStep(Stateless, InnerLoop):
         if count <= self.meta_test:
             raise MedicError(
                 f"{count} steps leave none for meta-training beside {self.meta_test} for meta-testing: "
-                "use more domains, more splits, or another method"
+                "use more domains, more splits, --repeat, or another method"
             )
 
     def _pair(self, model: nn.Module, pair: tuple[Step, Step], objective: Objective) -> tuple[Gradients, list[Risk]]:

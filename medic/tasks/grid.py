@@ -77,6 +77,8 @@ class Grid:
             self._check_diagonal()
         self.sampler: Sampler = SAMPLERS[self.sampling]()
         self.generator = torch.Generator().manual_seed(self.seed)
+        self.chosen: list[list[Cell]] | None = None
+        """Tasks that are dealt instead of those of a split."""
         self._groups: list[tuple[int, ...]] = []
         self._ahead = 0
         self._said: set[str] = set()
@@ -93,6 +95,8 @@ class Grid:
         """
         if self.class_groups is not None:
             raise MedicError("class_groups needs the classes of a whole dataset: draw from `index` instead")
+        if self.sampling == "informative":
+            raise MedicError("sampling 'informative' tries tasks on the model in training: use it with medic.train")
         attributes = attributes if domain is None else {"domain": domain, **attributes}
         cells = self._index(y, attributes)
         if self.repeat > 1:
@@ -120,7 +124,26 @@ class Grid:
         """
         self._ahead = ahead
         steps = [step for _ in range(self.repeat) for step in self._steps(cells.keys)]
-        return [[Task(task, self._sample(cells, task, batch_size)) for task in step] for step in steps]
+        return [[Task(task, self.sample(cells, task, batch_size)) for task in step] for step in steps]
+
+    def sample(self, cells: Cells, task: Sequence[Cell], batch_size: int) -> Tensor:
+        """Draw a task's positions (batch_size,): equal counts per cell, what is left over to random ones."""
+        count, extra = divmod(batch_size, len(task))
+        lucky = set(torch.randperm(len(task), generator=self.generator)[:extra].tolist())
+        counts = [count + (position in lucky) for position in range(len(task))]
+        for cell, needed in zip(task, counts, strict=True):
+            if cells.size(cell) < needed:
+                labels = ", ".join(f"{axis} {label}" for axis, label in zip(self.splits, cell, strict=True))
+                self._say(
+                    "short",
+                    f"{labels or 'the data'} has {cells.size(cell)} samples for {needed} of a task: some repeat",
+                )
+        drawn = [cells.draw(cell, n, self.generator) for cell, n in zip(task, counts, strict=True) if n]
+        return torch.cat(drawn)
+
+    def candidates(self, cells: Cells, splits: int) -> list[list[Cell]]:
+        """The tasks of some independent splits."""
+        return [task for _ in range(splits) for row in self._split(cells.keys) for task in row if task]
 
     def observe(self, logits: Tensor, y: Tensor, domain: Tensor | None = None) -> None:
         """Tell the sampler what the model said in an iteration: close-set logits (N, C), classes and domains (N,)."""
@@ -138,13 +161,18 @@ class Grid:
         return replace(self, domains=fewer, classes=smaller, steps=self.steps if same else None)
 
     def state_dict(self) -> dict[str, Any]:
-        """The generator and the sampler."""
-        return {"generator": self.generator.get_state(), "sampler": self.sampler.state_dict()}
+        """The generator, the sampler and the tasks that were chosen."""
+        return {
+            "generator": self.generator.get_state(),
+            "sampler": self.sampler.state_dict(),
+            "chosen": self.chosen,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` left off."""
         self.generator.set_state(state["generator"])
         self.sampler.load_state_dict(state["sampler"])
+        self.chosen = state["chosen"]
 
     def _index(self, y: Tensor, attributes: Mapping[str, Tensor]) -> Cells:
         known = {CLASS: y, **attributes}
@@ -186,6 +214,8 @@ class Grid:
 
     def _steps(self, cells: Sequence[Cell]) -> list[list[list[Cell]]]:
         """The tasks of every step, as lists of cells."""
+        if self.chosen is not None and (rows := _rows(self.chosen, set(cells))):
+            return self._spread(rows)
         steps = self._deal(self._split(cells))
         for _ in range(_REDRAWS if self.pairing == "diagonal" else 0):
             if len(steps) == len(self.round):
@@ -227,6 +257,10 @@ class Grid:
             columns = range(len(self.round))
             steps = [[row[(i + s) % len(row)] for i, row in enumerate(split)] for s in columns]
             return [[task for task in step if task] for step in steps if any(step)]
+        return self._spread(split)
+
+    def _spread(self, split: list[list[list[Cell]]]) -> list[list[list[Cell]]]:
+        """Deal the tasks of a split over the steps, wherever they come from."""
         rows = [self._shuffled(row) for row in split]
         # Rank by rank, so that the tasks of one row are as far apart as the sizes of the steps allow.
         tasks = [row[rank] for rank in range(max(map(len, rows))) for row in rows if rank < len(row)]
@@ -234,21 +268,6 @@ class Grid:
             tasks = self._shuffled(tasks)
         ends = list(itertools.accumulate(_shrunk(self.round, len(tasks)), initial=0))
         return [tasks[a:b] for a, b in itertools.pairwise(ends)]
-
-    def _sample(self, cells: Cells, task: Sequence[Cell], batch_size: int) -> Tensor:
-        """Draw a task's positions (batch_size,): equal counts per cell, what is left over to random ones."""
-        count, extra = divmod(batch_size, len(task))
-        lucky = set(torch.randperm(len(task), generator=self.generator)[:extra].tolist())
-        counts = [count + (position in lucky) for position in range(len(task))]
-        for cell, needed in zip(task, counts, strict=True):
-            if cells.size(cell) < needed:
-                labels = ", ".join(f"{axis} {label}" for axis, label in zip(self.splits, cell, strict=True))
-                self._say(
-                    "short",
-                    f"{labels or 'the data'} has {cells.size(cell)} samples for {needed} of a task: some repeat",
-                )
-        drawn = [cells.draw(cell, n, self.generator) for cell, n in zip(task, counts, strict=True) if n]
-        return torch.cat(drawn)
 
     def _shuffled(self, items: list[list[Cell]]) -> list[list[Cell]]:
         if self.pairing == "ordered":
@@ -270,6 +289,16 @@ def _check_enough(axis: str, parts: int, values: set[int], where: str) -> None:
 
 def _cut(cells: Sequence[Cell], axis: int, parts: Sequence[set[int]]) -> list[list[Cell]]:
     return [[cell for cell in cells if cell[axis] in part] for part in parts]
+
+
+def _rows(tasks: Sequence[list[Cell]], there: set[Cell]) -> list[list[list[Cell]]]:
+    """Tasks by row, those that differ in the last axis alone in one, without cells that are not there any more."""
+    rows: dict[frozenset[Cell], list[list[Cell]]] = {}
+    for task in tasks:
+        kept = [cell for cell in task if cell in there]
+        if kept:
+            rows.setdefault(frozenset(cell[:-1] for cell in kept), []).append(kept)
+    return list(rows.values())
 
 
 def _shrunk(sizes: Sequence[int], tasks: int) -> list[int]:

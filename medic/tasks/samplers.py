@@ -54,7 +54,8 @@ class Random:
     """Option (i) of the paper: a uniform split.
 
     By the name `balanced` it is option (ii): a grid that splits nothing is then drawn with equal numbers of every
-    domain and class. Grids that split both are always.
+    domain and class. Grids that split both are always. By the name `informative` it is option (iv): an advisor then
+    chooses among the tasks of such splits.
     """
 
     ahead = 8
@@ -174,5 +175,6 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "balanced": Random,
     "adaptive": Adaptive,
     "confusable": Confusable,
+    "informative": Random,
     "probe": Probe,
 }

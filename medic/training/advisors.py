@@ -7,6 +7,7 @@ import torch
 
 from medic.tasks.lagged import softmax_sums
 from medic.training.inference import Inference
+from medic.training.informative import Chooser
 
 if TYPE_CHECKING:
     from medic.training.trainer import Trainer
@@ -56,5 +57,5 @@ class Prober:
         """No state."""
 
 
-OF_SAMPLERS: Mapping[str, Callable[[], Advisor]] = {"probe": Prober}
+OF_SAMPLERS: Mapping[str, Callable[[], Advisor]] = {"probe": Prober, "informative": Chooser}
 """What samplers need that ask the model."""

@@ -81,7 +81,28 @@ def test_methods_and_datasets(medic):
     rows = json.loads(medic("methods", "--json")[1])
     assert [row["method"] for row in rows] == list(METHODS)
     assert all(row["differs in"] for row in rows)
+    assert [row["paper"] for row in rows] == [method.paper for method in METHODS.values()]
+    assert [row["CUDA graph"] for row in rows] == [method.capturable for method in METHODS.values()]
     assert "handwritten, printed, blended, street" in medic("datasets")[1]
+
+
+def test_methods_fit_into_120_columns(medic, monkeypatch):
+    """Ideas are wrapped between words, and nothing else is wrapped or cut."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("TERM", "xterm")
+    out = re.sub(r"\x1b\[\d*m", "", medic("methods")[1])
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= 120
+    for name, method in METHODS.items():
+        (row,) = (line for line in lines if line.split()[:1] == [name])
+        assert re.fullmatch(
+            rf"{re.escape(name)} +{re.escape(method.paper or '–')} +\S.* +{method.differs.split(':')[0]} +"
+            rf"(each domain|one task|[\d ×]+) +[\d,]+( × \d+)? +{'yes' if method.capturable else 'no'} *",
+            row,
+        )
+    words = set(out.split())
+    assert all(word in words for method in METHODS.values() for word in method.idea.split())
 
 
 def test_print_config_and_overrides(medic, tmp_path):

@@ -7,6 +7,7 @@ from medic.experiments.config import RunConfig
 from medic.experiments.evaluation import Evaluator, measure
 from medic.experiments.resolve import resolve
 from medic.experiments.run import make_trainer
+from medic.methods import METHODS as TABLE
 from medic.openset import get_score
 
 pytestmark = pytest.mark.gpu
@@ -59,6 +60,27 @@ def test_captured_is_eager_to_the_bit(mini, deterministic, method):
     assert not b._run._graphs
     for (name, one), other in zip(a.model.state_dict().items(), b.model.state_dict().values(), strict=True):
         assert torch.equal(one, other), name
+
+
+@pytest.mark.parametrize("method", [name for name, method in TABLE.items() if method.capturable])
+def test_every_method_that_says_so_is_captured(mini, method):
+    trainer, losses, said = trained(mini, iterations=6, method=method, capture="on")
+    assert trainer._run._graphs
+    assert (len(losses), said) == (6, [])
+
+
+def test_tasks_that_are_tried_leave_graphs_as_they_are(mini, deterministic, monkeypatch):
+    """The advisor of `informative` moves the weights and puts them back between two launches."""
+    from functools import partial
+
+    from medic.training.advisors import OF_SAMPLERS
+    from medic.training.informative import Chooser
+
+    monkeypatch.setitem(OF_SAMPLERS, "informative", partial(Chooser, every=4))
+    settings = {"sampling": "informative", "precision": "fp32", "backbone": "resnet10t", "iterations": 12}
+    (_, losses, said), (_, eager_losses, _) = (trained(mini, capture=mode, **settings) for mode in ("on", "off"))
+    assert losses == eager_losses
+    assert not said
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])

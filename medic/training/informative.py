@@ -1,0 +1,104 @@
+"""The advisor of the sampler `informative`: it tries tasks on the model and keeps those that tell it something."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from medic.outputs import Output
+from medic.strategies.base import Measured, buffers, trainable, weights_restored
+from medic.strategies.inner import sgd
+from medic.tasks import Cells, Step
+from medic.tasks.informative import choose
+from medic.training.precision import arithmetic
+
+if TYPE_CHECKING:
+    from medic.training.trainer import Trainer
+
+SHOWN = 64
+"""Images of every source domain that the model is asked about."""
+RATE = 1e-2
+"""The rate of the step on a candidate, where the strategy has no inner one."""
+
+
+class Chooser:
+    """Chooses the tasks that the grid deals until its next turn: option (iv) of the paper.
+
+    The tasks of two independent splits are candidates. Each is tried by one inner step on a batch of its own, and known
+    by what the model then says of some training images of every source domain. Batch norm is in evaluation mode, no
+    image is augmented, and weights and buffers are put back bit by bit.
+    """
+
+    def __init__(self, every: int = 50, delta: float = 0.01) -> None:
+        self.every, self.delta = every, delta
+        self._asked = -1
+
+    def advise(self, trainer: "Trainer") -> None:
+        """Try candidates in random order until there are enough."""
+        if self._asked == trainer.iteration:  # batch-norm statistics are estimated by many draws at one iteration
+            return
+        self._asked = trainer.iteration
+        grid, samples = trainer.grid, trainer.samples
+        candidates = grid.candidates(trainer.cells, splits=2)
+        order = torch.randperm(len(candidates), generator=grid.generator).tolist()
+        visited = [candidates[position] for position in order]
+        domains = Cells([samples.domain], len(samples))
+        batches = [domains.draw(key, min(SHOWN, domains.size(key)), grid.generator) for key in domains.keys]
+        training = trainer.model.training
+        trainer.model.eval()
+        try:
+            with buffers(Measured(trainer.model, trainer.objective), "restore", 0.0):
+                shown = [_inputs(trainer, batch) for batch in batches]
+                before = _predictions(trainer, shown)
+                after = (
+                    _after_a_step(trainer, grid.sample(trainer.cells, task, trainer.batch_size), shown)
+                    for task in visited
+                )
+                chosen = choose(before, after, [len(batch) for batch in batches], sum(grid.round), self.delta)
+        finally:
+            trainer.model.train(training)
+        grid.chosen = [visited[position] for position in chosen]
+
+    def state_dict(self) -> dict[str, Any]:
+        """When it was asked last; the tasks are the grid's."""
+        return {"asked": self._asked}
+
+    def load_state_dict(self, trainer: "Trainer", state: dict[str, Any]) -> None:
+        """Go on where `state_dict` left off."""
+        self._asked = state["asked"]
+
+
+def _after_a_step(trainer: "Trainer", chosen: Tensor, shown: Sequence[Tensor]) -> Tensor:
+    """What the model says of some inputs after an inner step on the samples of a task, at positions (N,)."""
+    samples, device = trainer.samples, trainer.device
+    labels = {"domain": samples.domain, **samples.attributes}
+    step = Step(
+        _inputs(trainer, chosen),
+        samples.label[chosen].to(device),
+        (len(chosen),),
+        {name: values[chosen].to(device) for name, values in labels.items()},
+    )
+    parameters = list(trainable(trainer.model, trainer.objective).values())
+    with weights_restored(parameters):
+        with torch.enable_grad(), arithmetic(trainer.precision, device):
+            risk = trainer.objective(trainer.model, step)
+            gradients = torch.autograd.grad(risk.total, parameters, allow_unused=True)
+        sgd(getattr(trainer.strategy, "lr", RATE))(parameters, list(gradients))
+        return _predictions(trainer, shown)
+
+
+@torch.no_grad()
+def _predictions(trainer: "Trainer", shown: Sequence[Tensor]) -> Tensor:
+    """The model's softmax (N, C) for some inputs, on the CPU."""
+    with arithmetic(trainer.precision, trainer.device):
+        logits = torch.cat([Output.of(trainer.model(inputs)).logits for inputs in shown])
+    return logits.double().softmax(1).cpu()
+
+
+def _inputs(trainer: "Trainer", chosen: Tensor) -> Tensor:
+    """The images of some training samples, at positions (N,), as they are in evaluation."""
+    raw = trainer.images.gather(trainer.samples.indices[chosen], trainer.device)
+    if raw.is_floating_point():  # as features of a frozen backbone are
+        return raw
+    return trainer.preprocessing(raw.float() / 255).contiguous(memory_format=torch.channels_last)

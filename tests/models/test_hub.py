@@ -1,0 +1,140 @@
+"""Weights by name, from a hub that is a server of our own."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from safetensors.torch import save, save_file
+
+from medic.errors import MedicError
+from medic.models import create_backbone, find_weights
+
+PLACE = "/timm/resnet18.tv_in1k/resolve/main/model.safetensors"
+SCRIPT = """
+import json, sys
+from medic.experiments.config import RunConfig
+from medic.experiments.directory import run_name
+from medic.experiments.resolve import resolve
+from medic.experiments.run import make_backbone
+
+for weights in sys.argv[1:]:
+    plan = resolve(RunConfig(target="street", backbone="resnet18", weights=weights))
+    again = resolve(plan.config)
+    assert again.config == plan.config
+    first = make_backbone(plan).module.conv1.weight.double().sum().item()
+    name = run_name(plan.config, "images", plan.model.weights)
+    print(json.dumps([str(plan.model.weights), name, first]))
+"""
+
+
+@pytest.fixture(scope="module")
+def state():
+    """Weights of the right shapes, in half precision, with the classifier that the hub's files have."""
+    import torch
+
+    module = create_backbone("resnet18").module
+    return {**{k: v.half() for k, v in module.state_dict().items()}, "fc.weight": torch.zeros(1000, 512).half()}
+
+
+@pytest.fixture
+def hub(state):
+    """The address of a server that has one file, and the requests it was sent."""
+    body, requests = save(state), []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.answer(b"")
+
+        def do_GET(self):
+            self.answer(body)
+
+        def answer(self, sent):
+            requests.append((self.command, self.path))
+            self.send_response(200 if self.path == PLACE else 404)
+            self.send_header("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
+            self.send_header("X-Repo-Commit", "a" * 40)
+            self.send_header("Content-Length", str(len(body) if self.path == PLACE else 0))
+            self.end_headers()
+            if self.path == PLACE:
+                self.wfile.write(sent)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", requests
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def python(endpoint: str, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Another process: the hub's library reads where its server is when it is imported."""
+    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    for name in ("HF_HUB_OFFLINE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        environment.pop(name, None)
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+
+
+def test_names_are_fetched_once_and_count_as_their_file_does(hub, state, tmp_path):
+    endpoint, requests = hub
+    save_file(state, tmp_path / "mine.safetensors")
+    names = ["imagenet-v1", "tv_in1k", "resnet18.tv_in1k", str(tmp_path / "mine.safetensors")]
+    done = python(endpoint, tmp_path / "home", "-c", SCRIPT, *names)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len({path for path, _, _ in found[:3]}) == 1
+    assert found[0][0].startswith(str(tmp_path / "home"))
+    assert len({(name, first) for _, name, first in found}) == 1
+    assert found[0][2] == pytest.approx(state["conv1.weight"].double().sum().item())
+    assert requests.count(("GET", PLACE)) == 1
+    # Once it is there, no server is needed.
+    offline = python("http://127.0.0.1:9", tmp_path / "home", "-c", SCRIPT, "imagenet-v1")
+    assert json.loads(offline.stdout) == found[0], offline.stderr
+
+
+@pytest.mark.parametrize(("server", "weights", "name"), [
+    ("http://127.0.0.1:9", "imagenet-v1", "resnet18.tv_in1k"),
+    (None, "a1_in1k", "resnet18.a1_in1k"),
+])  # fmt: skip
+def test_what_cannot_be_fetched_is_one_line_with_a_way_out(hub, tmp_path, server, weights, name):
+    """A server that is not there, and one that has not got it."""
+    endpoint = server or hub[0]
+    options = ["--target", "street", "--backbone", "resnet18", "--weights", weights, "--output", str(tmp_path / "runs")]
+    done = python(endpoint, tmp_path / "home", "-m", "medic", "train", *options)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"medic: error: weights {name} cannot be fetched (")
+    assert done.stderr.count("\n") == 1
+    assert f"get {endpoint}/timm/{name}/resolve/main/model.safetensors" in done.stderr
+    assert "--weights FILE" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(("backbone", "given", "message"), [
+    ("convnet", "imagenet-v1", "weights imagenet-v1 do not exist: convnet has none by name, and needs a file"),
+    ("convnet", "gone.pt", "weights gone.pt do not exist$"),
+    ("resnet18", "imagenet", "weights imagenet do not exist, did you mean 'imagenet-v1'?"),
+    ("resnet18", "tv2_in1k", "weights tv2_in1k do not exist, did you mean 'tv_in1k'?"),
+    ("resnet10t", "imagenet-v1", "weights imagenet-v1 do not exist, by name resnet10t has c3_in1k"),
+    ("resnet18", "resnet50.tv_in1k", "weights resnet50.tv_in1k do not exist, did you mean 'tv_in1k'?"),
+    ("convnext_base", "clip_laion2b", "want images normalised otherwise than convnext_base: use --backbone convnext_"),
+    ("gcvit_tiny", "in1k", r"not on the hub: get https://\S+ and give it as --weights FILE"),
+])  # fmt: skip
+def test_mistakes(backbone, given, message):
+    with pytest.raises(MedicError, match=message):
+        find_weights(backbone, given)
+
+
+def test_a_file_of_that_name_comes_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("imagenet-v1").touch()
+    assert find_weights("resnet18", "imagenet-v1") == Path("imagenet-v1")

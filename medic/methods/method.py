@@ -88,7 +88,7 @@ class Method:
     search: Mapping[str, Law] = field(default_factory=dict)
     """Where DomainBed's protocol searches for its own numbers."""
     paper: str | None = None
-    """The name of its row in the tables of the paper, if it has one."""
+    """The name of its row in the tables of the paper, if it has one; of several forms one has the row."""
 
     @property
     def capturable(self) -> bool:

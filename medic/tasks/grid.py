@@ -77,8 +77,8 @@ class Grid:
             self._check_diagonal()
         self.sampler: Sampler = SAMPLERS[self.sampling]()
         self.generator = torch.Generator().manual_seed(self.seed)
+        # Tasks that are dealt instead of those of a split.
         self.chosen: list[list[Cell]] | None = None
-        """Tasks that are dealt instead of those of a split."""
         self._groups: list[tuple[int, ...]] = []
         self._ahead = 0
         self._said: set[str] = set()

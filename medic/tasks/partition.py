@@ -25,8 +25,8 @@ def step_sizes(tasks: int, steps: int | Sequence[int]) -> tuple[int, ...]:
     if isinstance(steps, int):
         if not 1 <= steps <= tasks:
             raise MedicError(
-                f"{steps} steps cannot be made of {tasks} tasks, a step holds at least one; more splits or --repeat "
-                "make more tasks, and the length of training is set by iterations (--iterations)"
+                f"{steps} steps cannot be made of {tasks} tasks, a step holds at least one: use more splits, or "
+                "--repeat instead; the length of training is set by iterations (--iterations)"
             )
         return tuple(len(chunk) for chunk in chunks(range(tasks), steps))
     sizes = tuple(steps)

@@ -126,7 +126,7 @@ def test_nine_tasks_of_one_source_in_three_steps(mini):
 
 @pytest.mark.parametrize(("settings", "message"), [
     ({"method": "reptile", "domain_splits": 0, "class_splits": 0, "steps": 3},
-     "3 steps cannot be made of 1 tasks, a step holds at least one; more splits or --repeat make more tasks"),
+     "3 steps cannot be made of 1 tasks, a step holds at least one: use more splits, or --repeat instead"),
     ({"method": "reptile", "domain_splits": 0, "class_splits": 0, "steps": "1,1,1"},
      "steps 1,1,1 hold 3 tasks, but the grid has 1"),
     ({"method": "mldg", "domain_splits": 0}, "1 steps leave none for meta-training .* --repeat, or another method"),

@@ -138,16 +138,23 @@ class Objective(nn.Module):
 
     def forward(self, model: nn.Module, step: Step) -> Risk:
         """Forward the step and measure it."""
-        if self.passes == "step":
-            output = Output.of(model(step.x))
-        else:
-            output = Output.cat([Output.of(model(task.x)) for task in step.tasks()])
+        output = self.outputs(model, step)
         with torch.autocast(step.y.device.type, enabled=False):  # small, and differences need all digits
             if self.change is not None:
                 output = self.change(model, output, step)
             tasks = step.means(torch.stack([loss(output, step.y) for loss in self.losses]).sum(0))
-            penalties = [penalty(tasks, output, step) for penalty in self.penalties]
-            return Risk(tasks, torch.stack(penalties).sum() if penalties else None, output.logits.detach())
+            return self.penalised(tasks, output, step)
+
+    def outputs(self, model: nn.Module, step: Step) -> Output:
+        """What a model says of a step, whose tasks are passed together or each by itself."""
+        if self.passes == "step":
+            return Output.of(model(step.x))
+        return Output.cat([Output.of(model(task.x)) for task in step.tasks()])
+
+    def penalised(self, tasks: Tensor, output: Output, step: Step) -> Risk:
+        """The risk of a step whose tasks have these mean losses (m,): with the penalties."""
+        penalties = [penalty(tasks, output, step) for penalty in self.penalties]
+        return Risk(tasks, torch.stack(penalties).sum() if penalties else None, output.logits.detach())
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
         """Make what the parts need; in a loop of one's own, memories are made by their first step."""

@@ -42,7 +42,8 @@ class Grid:
     `pairing="diagonal"` shares one class split between the domain splits and puts (i, i + s) into step s, as MEDIC
     does; `"ordered"` draws nothing: labels and tasks stay in their order. `sampling` names a sampler for class splits;
     with `separate="step"` the tasks of a domain split also go to different steps. `class_groups` makes contiguous
-    groups of classes the unit of splitting. `repeat` draws all of this so many times for one iteration.
+    groups of classes the unit of splitting. `repeat` draws all of this so many times for one iteration. Where `held` is
+    set to a domain, that is the last of the domain parts by itself.
     """
 
     domains: int | None = None
@@ -77,6 +78,7 @@ class Grid:
             self._check_diagonal()
         self.sampler: Sampler = SAMPLERS[self.sampling]()
         self.generator = torch.Generator().manual_seed(self.seed)
+        self.held: int | None = None
         self._groups: list[tuple[int, ...]] = []
         self._ahead = 0
         self._said: set[str] = set()
@@ -120,7 +122,22 @@ class Grid:
         """
         self._ahead = ahead
         steps = [step for _ in range(self.repeat) for step in self._steps(cells.keys)]
-        return [[Task(task, self._sample(cells, task, batch_size)) for task in step] for step in steps]
+        return [[Task(task, self.sample(cells, task, batch_size)) for task in step] for step in steps]
+
+    def sample(self, cells: Cells, task: Sequence[Cell], batch_size: int) -> Tensor:
+        """Draw a task's positions (batch_size,): equal counts per cell, what is left over to random ones."""
+        count, extra = divmod(batch_size, len(task))
+        lucky = set(torch.randperm(len(task), generator=self.generator)[:extra].tolist())
+        counts = [count + (position in lucky) for position in range(len(task))]
+        for cell, needed in zip(task, counts, strict=True):
+            if cells.size(cell) < needed:
+                labels = ", ".join(f"{axis} {label}" for axis, label in zip(self.splits, cell, strict=True))
+                self._say(
+                    "short",
+                    f"{labels or 'the data'} has {cells.size(cell)} samples for {needed} of a task: some repeat",
+                )
+        drawn = [cells.draw(cell, n, self.generator) for cell, n in zip(task, counts, strict=True) if n]
+        return torch.cat(drawn)
 
     def observe(self, logits: Tensor, y: Tensor, domain: Tensor | None = None) -> None:
         """Tell the sampler what the model said in an iteration: close-set logits (N, C), classes and domains (N,)."""
@@ -138,13 +155,14 @@ class Grid:
         return replace(self, domains=fewer, classes=smaller, steps=self.steps if same else None)
 
     def state_dict(self) -> dict[str, Any]:
-        """The generator and the sampler."""
-        return {"generator": self.generator.get_state(), "sampler": self.sampler.state_dict()}
+        """The generator, the sampler and the domain that is held."""
+        return {"generator": self.generator.get_state(), "sampler": self.sampler.state_dict(), "held": self.held}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` left off."""
         self.generator.set_state(state["generator"])
         self.sampler.load_state_dict(state["sampler"])
+        self.held = state["held"]
 
     def _index(self, y: Tensor, attributes: Mapping[str, Tensor]) -> Cells:
         known = {CLASS: y, **attributes}
@@ -212,6 +230,10 @@ class Grid:
         values = sorted({cell[axis] for cell in cells})
         if len(values) < count:
             self._say(name, f"{len(values)} of {count} {name} splits can be made of what a batch or a domain holds")
+        held = self.held if name == "domain" and count > 1 and {self.held} < set(values) else None
+        if held is not None:
+            values.remove(held)
+            count -= 1
         groups = [self._groups[value] if name == CLASS and self._groups else (value,) for value in values]
         domains = sorted({cell[0] for cell in cells}) if self.domains is not None else []
         if self.pairing == "ordered":
@@ -219,7 +241,8 @@ class Grid:
         else:
             sampler = self.sampler if name == CLASS else Random()
             dealt = sampler.split(domains, groups, count, self.generator, self._ahead)
-        return [{values[position] for position in part} for part in dealt if part]
+        parts = [{values[position] for position in part} for part in dealt if part]
+        return parts if held is None else [*parts, {held}]
 
     def _deal(self, split: list[list[list[Cell]]]) -> list[list[list[Cell]]]:
         """Deal the tasks of a split over the steps."""
@@ -234,21 +257,6 @@ class Grid:
             tasks = self._shuffled(tasks)
         ends = list(itertools.accumulate(_shrunk(self.round, len(tasks)), initial=0))
         return [tasks[a:b] for a, b in itertools.pairwise(ends)]
-
-    def _sample(self, cells: Cells, task: Sequence[Cell], batch_size: int) -> Tensor:
-        """Draw a task's positions (batch_size,): equal counts per cell, what is left over to random ones."""
-        count, extra = divmod(batch_size, len(task))
-        lucky = set(torch.randperm(len(task), generator=self.generator)[:extra].tolist())
-        counts = [count + (position in lucky) for position in range(len(task))]
-        for cell, needed in zip(task, counts, strict=True):
-            if cells.size(cell) < needed:
-                labels = ", ".join(f"{axis} {label}" for axis, label in zip(self.splits, cell, strict=True))
-                self._say(
-                    "short",
-                    f"{labels or 'the data'} has {cells.size(cell)} samples for {needed} of a task: some repeat",
-                )
-        drawn = [cells.draw(cell, n, self.generator) for cell, n in zip(task, counts, strict=True) if n]
-        return torch.cat(drawn)
 
     def _shuffled(self, items: list[list[Cell]]) -> list[list[Cell]]:
         if self.pairing == "ordered":

@@ -28,13 +28,14 @@ from medic.methods import (
 from medic.models import HEADS
 from medic.models.aloft import Aloft
 from medic.models.mixstyle import MixStyle
-from medic.objectives import Objective, Penalty
+from medic.objectives import EbilHads, Objective, Penalty
 from medic.openset import RULES, SCORES
 from medic.strategies import BnBuffers, InnerLoop, Strategy
 from medic.tasks import Grid, Separation
 from medic.training import (
     Advisor,
     Capture,
+    HardDomain,
     OptimizerName,
     OptimizerSettings,
     Precision,
@@ -102,6 +103,7 @@ def resolve(config: RunConfig) -> Resolved:
     training = _plan_training(config, method, data, numbers)
     numbers.check(method.name)
     _check_penalties(model, training.grid)
+    _check_advisors(method.name, model, training)
     optimizer, strategy = training.optimizer, training.strategy
     inner = strategy if isinstance(strategy, InnerLoop) else None
     complete = replace(
@@ -239,6 +241,16 @@ def _check_penalties(model: ModelPlan, grid: Grid) -> None:
             )
         if part.linear and model.head == "reciprocal":
             raise MedicError(f"penalty {name!r} needs logits that are linear in the features, which ARPL's are not")
+
+
+def _check_advisors(method: str, model: ModelPlan, training: TrainingPlan) -> None:
+    """Refuse to choose a domain that nothing measures, or that the grid cannot hold apart."""
+    if not any(isinstance(advisor, HardDomain) for advisor in training.advisors):
+        return
+    if not isinstance(model.objective, EbilHads):
+        raise MedicError(f"method {method!r} chooses domains by the follower of 'ebil': leave out --objective")
+    if (training.grid.domains or 1) < 2:
+        raise MedicError(f"method {method!r} holds a domain apart: use 2 domain splits or more")
 
 
 def _plan_model(config: RunConfig, backbone: str, method: Method, numbers: Numbers) -> ModelPlan:

@@ -14,7 +14,8 @@ class Output(NamedTuple):
     channel of every class at index 0 and the positive one at index 1. `features` (N, F) come from the backbone.
     `unknown` (N,) is the logit of a class for all that is unknown, where the model has one, and `distance` (N, C) how
     far beyond the radius samples are from the reciprocal point of every class. `stages` are maps (N, C_s, H_s, W_s)
-    from inside the backbone, where they were asked for.
+    from inside the backbone, where they were asked for. `branches` are what each branch of a model with several says by
+    itself.
     """
 
     logits: Tensor
@@ -23,6 +24,7 @@ class Output(NamedTuple):
     unknown: Tensor | None = None
     distance: Tensor | None = None
     stages: tuple[Tensor, ...] | None = None
+    branches: "tuple[Output, ...] | None" = None
 
     @classmethod
     def of(cls, value: "Output | Tensor") -> "Output":
@@ -40,10 +42,11 @@ class Output(NamedTuple):
         """Apply a function to every part that is there."""
         parts = {name: part for name, part in self._asdict().items() if isinstance(part, Tensor)}
         stages = None if self.stages is None else tuple(map(function, self.stages))
-        return self._replace(**{name: function(part) for name, part in parts.items()}, stages=stages)
+        branches = None if self.branches is None else tuple(branch.map(function) for branch in self.branches)
+        return self._replace(**{name: function(part) for name, part in parts.items()}, stages=stages, branches=branches)
 
     def plus(self, other: "Output") -> "Output":
-        """The sums of the parts that both have; maps of stages are left out."""
+        """The sums of the parts that both have; maps of stages and branches are left out."""
         both = {
             name: part + getattr(other, name)
             for name, part in self._asdict().items()
@@ -56,6 +59,9 @@ class Output(NamedTuple):
         """Join outputs sample by sample; a part that one of them lacks is left out."""
         columns = dict(zip(cls._fields, zip(*outputs, strict=True), strict=True))
         there = {name: parts for name, parts in columns.items() if all(part is not None for part in parts)}
-        stages = there.pop("stages", None)
-        joined = {name: torch.cat(parts) for name, parts in there.items()}
-        return cls(**joined, stages=None if stages is None else tuple(map(torch.cat, zip(*stages, strict=True))))
+        stages, branches = there.pop("stages", None), there.pop("branches", None)
+        return cls(
+            **{name: torch.cat(parts) for name, parts in there.items()},
+            stages=None if stages is None else tuple(map(torch.cat, zip(*stages, strict=True))),
+            branches=None if branches is None else tuple(map(cls.cat, zip(*branches, strict=True))),
+        )

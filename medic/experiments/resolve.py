@@ -29,13 +29,14 @@ from medic.methods import (
 from medic.models import HEADS, find_weights
 from medic.models.aloft import Aloft
 from medic.models.mixstyle import MixStyle
-from medic.objectives import Objective, Penalty
+from medic.objectives import EbilHads, Objective, Penalty
 from medic.openset import RULES, SCORES
 from medic.strategies import BnBuffers, InnerLoop, Strategy
 from medic.tasks import Grid, Separation
 from medic.training import (
     Advisor,
     Capture,
+    HardDomain,
     OptimizerName,
     OptimizerSettings,
     Precision,
@@ -106,6 +107,7 @@ def resolve(config: RunConfig, find: Open = open_benchmark) -> Resolved:
     numbers.check(method.name)
     _check_penalties(model, training.grid)
     _check_networks(config.objective or method.objective, training.grid, len(data.sources))
+    _check_advisors(method.name, model, training)
     if config.weights is not None:  # last, as it may take a download
         model = replace(model, weights=find_weights(backbone, config.weights))
     optimizer, strategy = training.optimizer, training.strategy
@@ -262,6 +264,16 @@ def _check_networks(objective: str, grid: Grid, sources: int) -> None:
             f"objective {objective!r} has a network for every source domain, each of which is a task of two steps: "
             f"use --method {objective} and leave out --domain-splits, --class-splits, --axes and --steps"
         )
+
+
+def _check_advisors(method: str, model: ModelPlan, training: TrainingPlan) -> None:
+    """Refuse to choose a domain that nothing measures, or that the grid cannot hold apart."""
+    if not any(isinstance(advisor, HardDomain) for advisor in training.advisors):
+        return
+    if not isinstance(model.objective, EbilHads):
+        raise MedicError(f"method {method!r} chooses domains by the follower of 'ebil': leave out --objective")
+    if (training.grid.domains or 1) < 2:
+        raise MedicError(f"method {method!r} holds a domain apart: use 2 domain splits or more")
 
 
 def _plan_model(config: RunConfig, backbone: str, method: Method, numbers: Numbers, sources: int) -> ModelPlan:

@@ -47,6 +47,18 @@ OPENSET = (
         penalty="transport",
     ),
     Method(
+        "ebil-hads",
+        "the domain that a follower trusts least is apart; two evidential branches (experimental: our reading)",
+        "head, objective and grid: MEDIC with two branches, a network that weighs images, and a domain held apart",
+        "Peng et al. 2024",
+        Grid(2, 2, pairing="diagonal"),
+        TwoStep(second_order=True, lr=1e-3),
+        "ebil",
+        forward="task",
+        least_domains=2,
+        advisor="hard-domain",
+    ),
+    Method(
         "onering",
         "unknown is the second best class of every known image",
         "head and objective: an output for unknown",

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from medic.errors import check_choice
 from medic.models.backbones import Backbone
 from medic.models.heads import HEADS
-from medic.models.stages import Taps, find_stages
+from medic.models.stages import Taps, collected, find_stages
 from medic.outputs import Output
 
 Norms = Literal["trained", "frozen"]
@@ -19,7 +19,8 @@ class Classifier(nn.Module):
     """A backbone and its head over C known classes.
 
     `head` is `close` (C close-set outputs alone), `separate` (2C one-vs-all outputs beside them), `shared` (those only;
-    their positive channel serves as close-set logits), `reciprocal` (of ARPL) or `ring` (of OneRing).
+    their positive channel serves as close-set logits), `reciprocal` (of ARPL), `ring` (of OneRing) or `branches` (of
+    EBiL-HaDS), which reads the map of the backbone's last stage instead of features.
     """
 
     def __init__(self, backbone: Backbone, classes: int, head: str = "separate") -> None:
@@ -28,11 +29,21 @@ class Classifier(nn.Module):
         self.classes, self.features = classes, backbone.features
         self.norms: Norms = "trained"
         self._taps: Taps | None = None
-        self.head = HEADS[check_choice("head", head, HEADS)](backbone.features, classes)
+        make, width = HEADS[check_choice("head", head, HEADS)], backbone.features
+        self._last: tuple[nn.Module, ...] = ()  # in a tuple, so that its weights are not listed twice
+        if getattr(make, "reads_maps", False):
+            last = find_stages(self.backbone).stages[-1]
+            self._last, width = (last.module,), last.channels
+        self.head = make(width, classes)
 
     def forward(self, x: Tensor) -> Output:
-        """Map inputs (N, …) to what the head says of their features (N, F)."""
-        output = self.classify(self.backbone(x))
+        """Map inputs (N, …) to what the head says of their features (N, F), or of their last map (N, C_s, H, W)."""
+        if self._last:
+            with collected(*self._last) as maps:
+                self.backbone(x)
+            output = Output.of(self.head(maps[-1]))
+        else:
+            output = self.classify(self.backbone(x))
         return output if self._taps is None else output._replace(stages=self._taps.take())
 
     def classify(self, features: Tensor) -> Output:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from medic.models.residual import ResidualBlock
 from medic.outputs import Output
 
 
@@ -83,6 +84,30 @@ class Ring(nn.Module):
         return Output(logits[:, :-1], features=features, unknown=logits[:, -1])
 
 
+class Branches(nn.Module):
+    """EBiL-HaDS: a residual block of stride 2 and one of stride 1 on a map, each with both logits of its own.
+
+    A branch is block, batch norm, which both share, average over positions, dropout, heads. Close-set logits and
+    features are those of the first branch, one-vs-all logits the means over both.
+    """
+
+    reads_maps = True
+    """Whether it is given the map of the backbone's last stage, and its channels instead of the number of features."""
+
+    def __init__(self, channels: int, classes: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(ResidualBlock(channels, stride) for stride in (2, 1))
+        self.norm, self.dropout = nn.BatchNorm2d(channels), nn.Dropout(0.1)
+        self.heads = nn.ModuleList(Separate(channels, classes) for _ in self.blocks)
+
+    def forward(self, maps: Tensor) -> Output:
+        """The outputs of maps (N, C_s, H, W), those of both branches among them."""
+        pooled = [self.norm(block(maps)).mean((2, 3), dtype=self.norm.weight.dtype) for block in self.blocks]
+        with torch.autocast(maps.device.type, enabled=False):  # confidences need all digits
+            first, second = (head(self.dropout(features)) for head, features in zip(self.heads, pooled, strict=True))
+            return Output(first.logits, (first.ova + second.ova) / 2, first.features, branches=(first, second))
+
+
 def _linear(features: int, outputs: int) -> nn.Linear:
     """A linear layer that starts near zero, as the authors' does."""
     layer = nn.Linear(features, outputs)
@@ -97,5 +122,6 @@ HEADS: Mapping[str, Callable[[int, int], nn.Module]] = {
     "shared": Shared,
     "reciprocal": Reciprocal,
     "ring": Ring,
+    "branches": Branches,
 }
-"""By name; each is made for F features and C classes."""
+"""By name; each is made for F features, or the channels of the map that it reads, and C classes."""

@@ -1,5 +1,7 @@
 """The stages of a backbone: maps that get smaller and deeper."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -39,6 +41,17 @@ def find_stages(module: nn.Module) -> Stages:
         return Stages(None, (first, *others))
     pool = getattr(module, "maxpool", None)
     return Stages(first._replace(module=pool) if isinstance(pool, nn.Module) else first, tuple(others))
+
+
+@contextmanager
+def collected(module: nn.Module) -> Iterator[list[Tensor]]:
+    """Collects what a module gives in the forward passes inside; nothing of it stays with the module."""
+    maps: list[Tensor] = []
+    hook = module.register_forward_hook(lambda module, inputs, output: maps.append(output))
+    try:
+        yield maps
+    finally:
+        hook.remove()
 
 
 class Taps:

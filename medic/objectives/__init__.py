@@ -4,6 +4,7 @@ from medic.objectives.balance import Balance
 from medic.objectives.confusing import ConfusingSamples
 from medic.objectives.coral import Coral
 from medic.objectives.daml import Daml
+from medic.objectives.ebil import EbilHads
 from medic.objectives.groupdro import GroupDro
 from medic.objectives.head_gradients import Fishr, Hgp, Hutchinson
 from medic.objectives.losses import Arpl, OneRing, Ova, ce, ova
@@ -31,6 +32,7 @@ __all__ = [
     "ConfusingSamples",
     "Coral",
     "Daml",
+    "EbilHads",
     "Fishr",
     "Forward",
     "GroupDro",

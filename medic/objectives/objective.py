@@ -142,16 +142,22 @@ class Objective(nn.Module):
 
     def forward(self, model: nn.Module, step: Step) -> Risk:
         """Forward the step and measure it."""
-        if self.passes == "step":
-            output = Output.of(model(step.x))
-        else:
-            output = Output.cat([Output.of(model(task.x)) for task in step.tasks()])
+        output = self.outputs(model, step)
         with torch.autocast(step.y.device.type, enabled=False):  # small, and differences need all digits
             if self.change is not None:
                 output = self.change(model, output, step)
-            tasks = self.risks(model, output, step)
-            penalties = [penalty(tasks, output, step) for penalty in self.penalties]
-            return Risk(tasks, torch.stack(penalties).sum() if penalties else None, output.logits.detach())
+            return self.penalised(self.risks(model, output, step), output, step)
+
+    def outputs(self, model: nn.Module, step: Step) -> Output:
+        """What a model says of a step, whose tasks are passed together or each by itself."""
+        if self.passes == "step":
+            return Output.of(model(step.x))
+        return Output.cat([Output.of(model(task.x)) for task in step.tasks()])
+
+    def penalised(self, tasks: Tensor, output: Output, step: Step) -> Risk:
+        """The risk of a step whose tasks have these mean losses (m,): with the penalties."""
+        penalties = [penalty(tasks, output, step) for penalty in self.penalties]
+        return Risk(tasks, torch.stack(penalties).sum() if penalties else None, output.logits.detach())
 
     def risks(self, model: nn.Module, output: Output, step: Step) -> Tensor:
         """The risk of every task (m,), from what the model said of the step."""

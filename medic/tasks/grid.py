@@ -42,7 +42,8 @@ class Grid:
     `pairing="diagonal"` shares one class split between the domain splits and puts (i, i + s) into step s, as MEDIC
     does; `"ordered"` draws nothing: labels and tasks stay in their order. `sampling` names a sampler for class splits;
     with `separate="step"` the tasks of a domain split also go to different steps. `class_groups` makes contiguous
-    groups of classes the unit of splitting. `repeat` draws all of this so many times for one iteration.
+    groups of classes the unit of splitting. `repeat` draws all of this so many times for one iteration. Where `held` is
+    set to a domain, that is the last of the domain parts by itself.
     """
 
     domains: int | None = None
@@ -79,6 +80,7 @@ class Grid:
         self.generator = torch.Generator().manual_seed(self.seed)
         # Tasks that are dealt instead of those of a split.
         self.chosen: list[list[Cell]] | None = None
+        self.held: int | None = None
         self._groups: list[tuple[int, ...]] = []
         self._ahead = 0
         self._said: set[str] = set()
@@ -161,11 +163,12 @@ class Grid:
         return replace(self, domains=fewer, classes=smaller, steps=self.steps if same else None)
 
     def state_dict(self) -> dict[str, Any]:
-        """The generator, the sampler and the tasks that were chosen."""
+        """The generator, the sampler, the tasks that were chosen and the domain that is held."""
         return {
             "generator": self.generator.get_state(),
             "sampler": self.sampler.state_dict(),
             "chosen": self.chosen,
+            "held": self.held,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -173,6 +176,7 @@ class Grid:
         self.generator.set_state(state["generator"])
         self.sampler.load_state_dict(state["sampler"])
         self.chosen = state["chosen"]
+        self.held = state["held"]
 
     def _index(self, y: Tensor, attributes: Mapping[str, Tensor]) -> Cells:
         known = {CLASS: y, **attributes}
@@ -242,6 +246,10 @@ class Grid:
         values = sorted({cell[axis] for cell in cells})
         if len(values) < count:
             self._say(name, f"{len(values)} of {count} {name} splits can be made of what a batch or a domain holds")
+        held = self.held if name == "domain" and count > 1 and {self.held} < set(values) else None
+        if held is not None:
+            values.remove(held)
+            count -= 1
         groups = [self._groups[value] if name == CLASS and self._groups else (value,) for value in values]
         domains = sorted({cell[0] for cell in cells}) if self.domains is not None else []
         if self.pairing == "ordered":
@@ -249,7 +257,8 @@ class Grid:
         else:
             sampler = self.sampler if name == CLASS else Random()
             dealt = sampler.split(domains, groups, count, self.generator, self._ahead)
-        return [{values[position] for position in part} for part in dealt if part]
+        parts = [{values[position] for position in part} for part in dealt if part]
+        return parts if held is None else [*parts, {held}]
 
     def _deal(self, split: list[list[list[Cell]]]) -> list[list[list[Cell]]]:
         """Deal the tasks of a split over the steps."""

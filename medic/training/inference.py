@@ -84,7 +84,8 @@ class Inference:
 
     def _pass(self, inputs: Tensor) -> Output:
         with arithmetic(self.precision, self.device):
-            return Output.of(self._network(inputs.contiguous(memory_format=torch.channels_last)))
+            output = Output.of(self._network(inputs.contiguous(memory_format=torch.channels_last)))
+            return output._replace(branches=None)  # what training alone reads
 
     def _average(self, positions: Tensor) -> Output:
         """The mean outputs over views."""

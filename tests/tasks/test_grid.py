@@ -338,3 +338,61 @@ class TestAdaptive:
             Grid(separate="epoch")
         with pytest.raises(MedicError, match="0 class splits"):
             Grid(classes=0)
+
+
+class TestHeld:
+    """A domain that is held is a part of its own, the last."""
+
+    def test_of_two_parts_the_second(self):
+        y, domain = full(4, 6, 2)
+        grid = Grid(2, 2, pairing="diagonal")
+        grid.held = 2
+        for _ in range(10):
+            for step in partition(grid, y, domain):
+                others, apart = step.tasks()
+                assert apart.domain.unique().tolist() == [2]
+                assert others.domain.unique().tolist() == [0, 1, 3]
+
+    def test_of_more_parts_the_others_are_dealt(self):
+        y, domain = full(4, 2, 2)
+        grid = Grid(3)
+        grid.held = 1
+        parts = set()
+        for _ in range(20):
+            tasks = [task for step in partition(grid, y, domain) for task in step.tasks()]
+            found = {frozenset(task.domain.tolist()) for task in tasks}
+            assert {1} in found
+            assert len(found) == 3
+            parts |= found
+        assert parts == {frozenset(part) for part in ({1}, {0}, {2}, {3}, {0, 2}, {0, 3}, {2, 3})}
+
+    def test_drawn_from_a_dataset_tasks_are_full(self):
+        y, domain = full(3, 4, 6)
+        grid = Grid(2, 2, pairing="diagonal")
+        cells, grid.held = grid.index(y, domain), 0
+        for step in grid.draw(cells, 8):
+            assert [len(task.indices) for task in step] == [8, 8]
+            assert [set(domain[task.indices].tolist()) for task in step] == [{1, 2}, {0}]
+
+    @pytest.mark.parametrize("held", [None, 7])
+    def test_without_one_or_without_its_samples_it_is_random(self, held):
+        y, domain = full(3, 2, 2)
+        one, other = Grid(2), Grid(2)
+        one.held = held
+        for _ in range(5):
+            assert [s.x.tolist() for s in partition(one, y, domain)] == [
+                s.x.tolist() for s in partition(other, y, domain)
+            ]
+
+    def test_one_domain_is_not_cut(self):
+        y, domain = full(1, 2, 2)
+        for grid in (Grid(1), Grid(1, 2)):
+            grid.held = 0
+            assert sorted(torch.cat([step.x for step in partition(grid, y, domain)]).tolist()) == [0, 1, 2, 3]
+
+    def test_it_is_in_the_state(self):
+        grid, fresh = Grid(2), Grid(2)
+        grid.held = 1
+        fresh.load_state_dict(grid.state_dict())
+        assert fresh.held == 1
+        assert Grid(2).fitted(3, 3).held is None

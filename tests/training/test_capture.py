@@ -47,6 +47,7 @@ METHODS = [
     "medic-fo",
     "medic++",
     "arith",
+    "ebil-hads",
 ]
 
 

@@ -1,0 +1,134 @@
+"""Hard domain scheduling: the domain with the least weight is held apart, and a checkpoint knows it."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from medic.data import Resident
+from medic.errors import MedicError
+from medic.experiments.config import RunConfig
+from medic.experiments.resolve import resolve
+from medic.experiments.run import make_trainer
+from medic.training import HardDomain
+
+
+def make(mini, **settings):
+    config = RunConfig(dataset=mini, target="street", method="ebil-hads", batch_size=2, device="cpu", **settings)
+    plan = resolve(config)
+    dataset = plan.data.load(lambda line: None)
+    trainer = make_trainer(plan, dataset, plan.data.split(dataset))
+    trainer.model.train()
+    return trainer
+
+
+class Brightness(nn.Module):
+    def forward(self, x):
+        return x.mean((1, 2, 3))[:, None]
+
+
+def rig(trainer, weights):
+    """Paint every domain in its own grey, and have the follower tell greys apart."""
+    trainer.images = Resident(trainer.images.pixels.clone())
+    for domain, value in weights.items():
+        rows = trainer.samples.indices[trainer.samples.domain == domain]
+        trainer.images.pixels[rows] = value
+    follower = trainer.objective.follower
+    follower.backbone, follower.linear = Brightness(), nn.Linear(1, 1)
+    nn.init.ones_(follower.linear.weight)
+    nn.init.zeros_(follower.linear.bias)
+
+
+def test_the_least_trusted_domain_is_held(mini):
+    trainer = make(mini, hparams="lam=10")
+    rig(trainer, {0: 200, 1: 60, 2: 130})
+    (advisor,) = trainer.advisors
+    assert isinstance(advisor, HardDomain)
+    held = []
+    for _ in range(4):
+        advisor.advise(trainer)
+        held.append(trainer.grid.held)
+    # With a large factor of how often they were chosen, each has its turn.
+    assert held[0] == 1
+    assert set(held[:3]) == {0, 1, 2}
+    assert dict(advisor.chosen) == {domain: held.count(domain) for domain in range(3)}
+
+
+def test_every_so_many_iterations(mini):
+    trainer = make(mini, hparams="every=2,batches=1")
+    (advisor,) = trainer.advisors
+    turns, held = [], []
+    advise = advisor.advise
+
+    def counted(given):
+        turns.append(given.iteration)
+        advise(given)
+
+    advisor.advise = counted
+    for _ in range(3):
+        steps = trainer._next()
+        trainer._drawn.appendleft(steps)
+        held.append(trainer.grid.held)
+        for step in steps:
+            others, apart = ({cell[0] for cell in task.cells} for task in step)
+            assert apart == {trainer.grid.held}
+            assert others == {0, 1, 2} - apart
+        trainer.step()
+    assert turns == [0, 2]
+    assert sum(advisor.chosen.values()) == 2
+    assert held[0] == held[1]
+
+
+def test_a_checkpoint_goes_on_with_the_same_domains(mini):
+    settings = {"hparams": "every=2,batches=1,lam=50,follower_lr=0.01", "augment": "none"}
+    whole, fresh = make(mini, **settings), make(mini, **settings)
+    for _ in range(3):
+        whole.step()
+    state = whole.state_dict()
+    runs = []
+    for trainer in (whole, fresh):
+        trainer.load_state_dict(copy.deepcopy(state))  # torch's own generators among it
+        runs.append([loss for _ in range(2) for loss in trainer.step()] + trainer.wait())
+    assert runs[0] == runs[1]
+    assert whole.grid.held == fresh.grid.held
+    assert whole.advisors[0].chosen == fresh.advisors[0].chosen
+    assert sum(fresh.advisors[0].chosen.values()) == 3
+    for part in ("model", "objective"):
+        one, other = (getattr(trainer, part).state_dict() for trainer in (whole, fresh))
+        for name, value in one.items():
+            assert torch.equal(value, other[name]), name
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"objective": "ce+ova"}, "by the follower of 'ebil': leave out --objective"),
+        ({"domain_splits": 1}, "holds a domain apart: use 2 domain splits or more"),
+        ({"sources": ["printed"]}, "needs 2 source domains"),
+        ({"hparams": "every=0"}, "every of hard domain scheduling is 0"),
+        ({"hparams": "lam=-1"}, "lam of hard domain scheduling is -1"),
+        ({"freeze": "backbone"}, "objective 'ebil' works inside the backbone"),
+        ({"backbone": "mnist-cnn"}, "MnistCnn has no stages"),
+    ],
+)
+def test_what_is_refused(mini, settings, message):
+    with pytest.raises(MedicError, match=message):
+        make(mini, **settings)
+
+
+def test_more_splits_hold_a_domain_too(mini):
+    trainer = make(mini, domain_splits=3, class_splits=3)
+    for step in trainer._next():
+        assert {cell[0] for cell in step[-1].cells} == {trainer.grid.held}
+        assert {cell[0] for task in step for cell in task.cells} == {0, 1, 2}
+
+
+def test_the_objective_goes_with_another_method(mini):
+    config = RunConfig(dataset=mini, target="street", method="reptile", objective="ebil", batch_size=2, device="cpu")
+    plan = resolve(config)
+    assert (plan.config.head, plan.config.score) == ("branches", "bcls")
+    dataset = plan.data.load(lambda line: None)
+    trainer = make_trainer(plan, dataset, plan.data.split(dataset))
+    assert trainer.step() + trainer.wait()
+    assert trainer.grid.held is None

@@ -1,6 +1,7 @@
 """Objectives: what is minimised, per task."""
 
 from medic.objectives.balance import Balance
+from medic.objectives.cirl import Cirl
 from medic.objectives.coral import Coral
 from medic.objectives.groupdro import GroupDro
 from medic.objectives.head_gradients import Fishr, Hgp, Hutchinson
@@ -26,6 +27,7 @@ __all__ = [
     "Arpl",
     "Balance",
     "Change",
+    "Cirl",
     "Coral",
     "Fishr",
     "Forward",

@@ -1,7 +1,7 @@
 """Methods that differ in the objective, or in how the gradients of domains are combined: one task per source domain."""
 
-from medic.methods.method import Method
-from medic.methods.search import log10, uniform
+from medic.methods.method import Method, Training
+from medic.methods.search import Rate, log10, uniform
 from medic.strategies import AndMask, Joint, SandMask
 from medic.tasks import Grid
 
@@ -116,6 +116,16 @@ ALIGNMENT = (
         penalty="miro",
         batch_norm="frozen",
         paper="MIRO",
+    ),
+    Method(
+        "cirl",
+        "features that stay when amplitudes change, each of use by itself",
+        "objective: images with mixed amplitudes, decorrelated features, and an adversary that masks them",
+        "Lv et al. 2022",
+        Grid(),
+        Joint(),
+        "cirl",
+        training=Training(lr=Rate(small=1e-2, large=1e-3), head_lr_scale=10.0, images=72),
     ),
     Method(
         "andmask",

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from medic.methods.numbers import Numbers
 from medic.methods.parts import CHANGES, LAYERS, PENALTIES
 from medic.methods.search import Law, Rate
-from medic.objectives import Arpl, ConfusingSamples, Daml, EbilHads, Forward, Loss, Objective, OneRing, Ova, ce
+from medic.objectives import Arpl, Cirl, ConfusingSamples, Daml, EbilHads, Forward, Loss, Objective, OneRing, Ova, ce
 from medic.strategies import Strategy
 from medic.tasks import Grid
 from medic.training import OptimizerName, Schedule
@@ -36,6 +36,7 @@ OBJECTIVES: Mapping[str, Composition] = {
     "onering": Composition(("onering",), ("ring",), "reject"),
     "daml": Composition(("ce",), ("close",), "cls", Daml, networks="domain"),
     "ebil": Composition(("ce", "ova"), ("branches",), "bcls", EbilHads),
+    "cirl": Composition(("ce",), ("close",), "cls", Cirl),
 }
 """Objectives by name."""
 

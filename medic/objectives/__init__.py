@@ -1,6 +1,7 @@
 """Objectives: what is minimised, per task."""
 
 from medic.objectives.balance import Balance
+from medic.objectives.cirl import Cirl
 from medic.objectives.confusing import ConfusingSamples
 from medic.objectives.coral import Coral
 from medic.objectives.daml import Daml
@@ -29,6 +30,7 @@ __all__ = [
     "Arpl",
     "Balance",
     "Change",
+    "Cirl",
     "ConfusingSamples",
     "Coral",
     "Daml",

@@ -20,7 +20,7 @@ def test_every_method_resolves_and_is_stable(method):
     """What resolving wrote out resolves to itself, so a run's own configuration repeats it."""
     plan = resolved(method=method)
     assert resolve(plan.config).config == plan.config
-    assert plan.config.batch_size * plan.training.grid.tasks == 144
+    assert plan.config.batch_size * plan.training.grid.tasks == METHODS[method].training.images
 
 
 def test_the_methods_of_the_paper():

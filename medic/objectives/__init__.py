@@ -2,6 +2,7 @@
 
 from medic.objectives.balance import Balance
 from medic.objectives.coral import Coral
+from medic.objectives.crossmatch import CrossMatch
 from medic.objectives.groupdro import GroupDro
 from medic.objectives.head_gradients import Fishr, Hgp, Hutchinson
 from medic.objectives.losses import Arpl, OneRing, Ova, ce, ova
@@ -27,6 +28,7 @@ __all__ = [
     "Balance",
     "Change",
     "Coral",
+    "CrossMatch",
     "Fishr",
     "Forward",
     "GroupDro",

@@ -45,6 +45,7 @@ METHODS = [
     "medic-fo",
     "medic++",
     "arith",
+    "crossmatch",
 ]
 
 

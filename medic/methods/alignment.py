@@ -126,6 +126,7 @@ ALIGNMENT = (
         Joint(),
         "cirl",
         training=Training(lr=Rate(small=1e-2, large=1e-3), head_lr_scale=10.0, images=72),
+        paper="CIRL",
     ),
     Method(
         "andmask",

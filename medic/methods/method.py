@@ -8,7 +8,20 @@ from typing import Literal, NamedTuple
 from medic.methods.numbers import Numbers
 from medic.methods.parts import CHANGES, LAYERS, PENALTIES
 from medic.methods.search import Law, Rate
-from medic.objectives import Arpl, Cirl, ConfusingSamples, Daml, EbilHads, Forward, Loss, Objective, OneRing, Ova, ce
+from medic.objectives import (
+    Arpl,
+    Cirl,
+    ConfusingSamples,
+    CrossMatch,
+    Daml,
+    EbilHads,
+    Forward,
+    Loss,
+    Objective,
+    OneRing,
+    Ova,
+    ce,
+)
 from medic.strategies import Strategy
 from medic.tasks import Grid
 from medic.training import OptimizerName, Schedule
@@ -37,6 +50,7 @@ OBJECTIVES: Mapping[str, Composition] = {
     "daml": Composition(("ce",), ("close",), "cls", Daml, networks="domain"),
     "ebil": Composition(("ce", "ova"), ("branches",), "bcls", EbilHads),
     "cirl": Composition(("ce",), ("close",), "cls", Cirl),
+    "crossmatch": Composition(("ce", "ova"), ("separate", "shared"), "bcls", CrossMatch),
 }
 """Objectives by name."""
 

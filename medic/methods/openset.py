@@ -82,4 +82,14 @@ OPENSET = (
         least_domains=2,
         each_domain=True,
     ),
+    Method(
+        "crossmatch",
+        "images made harder, and others that all classifiers are to reject (experimental: our reading)",
+        "objective: losses on pools of images that gradient ascent makes of the step's",
+        "Zhu and Li 2022",
+        Grid(),
+        Joint(),
+        "crossmatch",
+        paper="CrossMatch",
+    ),
 )

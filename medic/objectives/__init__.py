@@ -4,6 +4,7 @@ from medic.objectives.balance import Balance
 from medic.objectives.cirl import Cirl
 from medic.objectives.confusing import ConfusingSamples
 from medic.objectives.coral import Coral
+from medic.objectives.crossmatch import CrossMatch
 from medic.objectives.daml import Daml
 from medic.objectives.ebil import EbilHads
 from medic.objectives.groupdro import GroupDro
@@ -33,6 +34,7 @@ __all__ = [
     "Cirl",
     "ConfusingSamples",
     "Coral",
+    "CrossMatch",
     "Daml",
     "EbilHads",
     "Fishr",

@@ -48,6 +48,7 @@ METHODS = [
     "medic++",
     "arith",
     "ebil-hads",
+    "crossmatch",
 ]
 
 

@@ -27,7 +27,8 @@ def paper_metrics(name: str) -> Mapping[str, Metric]:
 def column_title(column: str, titles: tuple[str, ...]) -> str | None:
     """What the paper calls a domain, or None: it writes Art for art_painting, clip for clipart."""
     folded = _folded(column)
-    return next((title for title in titles if _folded(title) and folded.startswith(_folded(title))), None)
+    longest = sorted(titles, key=len, reverse=True)  # MNIST-M before MNIST
+    return next((title for title in longest if folded.startswith(_folded(title))), None)
 
 
 def _folded(name: str) -> str:
@@ -41,7 +42,7 @@ def against_paper(name: str) -> Against:
     def reference(metric: str, row: Row, column: str) -> Reference | None:
         known = METHODS.get(row.method)
         method = row.paper or (None if known is None else known.paper)
-        title = column_title(column, tuple(sorted(paper.columns, key=len, reverse=True)))
+        title = column_title(column, paper.columns)
         if method is None or title is None:
             return None
         value = paper.value(metric, method, title, row.variant)

@@ -49,9 +49,9 @@ class RunConfig:
     weights: str | None = _option(None, "file with the backbone's weights: safetensors or torch", local=True)
     freeze: str | None = _option(None, "train the head alone, on features that are computed once: backbone, or nothing")
     head: str | None = _option(
-        None, "close, separate, shared, reciprocal or ring: which head there is (as the objective needs)"
+        None, "close, separate, shared, reciprocal, ring or prompted: which head there is (as the objective needs)"
     )
-    objective: str | None = _option(None, "ce, ce+ova, ova, arpl or onering (the method's)")
+    objective: str | None = _option(None, "ce, ce+ova, ova, arpl, onering or hyprometa (the method's)")
     penalty: str | None = _option(None, "term added to the risk: balance, vrex, coral, … (the method's)")
     hparams: dict[str, Any] | str | None = _option(None, "the method's own numbers: weight=10,ema=0.9 (its defaults)")
     ova_scale: float | None = _option(None, "factor of the one-vs-all loss: 1 as the paper has it (0.5, as run)")

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from medic.methods.numbers import Numbers
 from medic.methods.parts import CHANGES, PENALTIES
 from medic.methods.search import Law, Rate
-from medic.objectives import Arpl, Forward, Loss, Objective, OneRing, Ova, ce
+from medic.objectives import Arpl, Forward, HyProMeta, Loss, Objective, OneRing, Ova, ce
 from medic.strategies import Strategy
 from medic.tasks import Grid
 from medic.training import OptimizerName, Schedule
@@ -31,6 +31,7 @@ OBJECTIVES: Mapping[str, Composition] = {
     "ova": Composition(("ova",), ("shared",), "bcls"),
     "arpl": Composition(("arpl",), ("reciprocal",), "max-logit"),
     "onering": Composition(("onering",), ("ring",), "reject"),
+    "hyprometa": Composition(("ce", "ova"), ("prompted",), "bcls", HyProMeta),
 }
 """Objectives by name."""
 

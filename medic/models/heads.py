@@ -83,6 +83,20 @@ class Ring(nn.Module):
         return Output(logits[:, :-1], features=features, unknown=logits[:, -1])
 
 
+class Prompted(nn.Module):
+    """HyProMeta: C + 1 close-set logits, the last for prompted images, and 2C one-vs-all logits."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.close_head, self.ova_head = _linear(features, classes + 1), _linear(features, 2 * classes)
+
+    def forward(self, features: Tensor) -> Output:
+        """The logits of features (N, F)."""
+        logits = self.close_head(features)
+        ova = self.ova_head(features).view(len(logits), 2, -1)
+        return Output(logits[:, :-1], ova, features, unknown=logits[:, -1])
+
+
 def _linear(features: int, outputs: int) -> nn.Linear:
     """A linear layer that starts near zero, as the authors' does."""
     layer = nn.Linear(features, outputs)
@@ -97,5 +111,6 @@ HEADS: Mapping[str, Callable[[int, int], nn.Module]] = {
     "shared": Shared,
     "reciprocal": Reciprocal,
     "ring": Ring,
+    "prompted": Prompted,
 }
 """By name; each is made for F features and C classes."""

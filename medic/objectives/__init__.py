@@ -4,6 +4,7 @@ from medic.objectives.balance import Balance
 from medic.objectives.coral import Coral
 from medic.objectives.groupdro import GroupDro
 from medic.objectives.head_gradients import Fishr, Hgp, Hutchinson
+from medic.objectives.hyprometa import HyProMeta
 from medic.objectives.losses import Arpl, OneRing, Ova, ce, ova
 from medic.objectives.miro import Miro
 from medic.objectives.objective import (
@@ -32,6 +33,7 @@ __all__ = [
     "GroupDro",
     "Hgp",
     "Hutchinson",
+    "HyProMeta",
     "Loss",
     "Miro",
     "Objective",

@@ -145,9 +145,13 @@ class Objective(nn.Module):
         with torch.autocast(step.y.device.type, enabled=False):  # small, and differences need all digits
             if self.change is not None:
                 output = self.change(model, output, step)
-            tasks = step.means(torch.stack([loss(output, step.y) for loss in self.losses]).sum(0))
+            tasks = self.average(torch.stack([loss(output, step.y) for loss in self.losses]).sum(0), step)
             penalties = [penalty(tasks, output, step) for penalty in self.penalties]
             return Risk(tasks, torch.stack(penalties).sum() if penalties else None, output.logits.detach())
+
+    def average(self, losses: Tensor, step: Step) -> Tensor:
+        """The risk of each task (m,) from the losses of the samples (N,)."""
+        return step.means(losses)
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
         """Make what the parts need; in a loop of one's own, memories are made by their first step."""

@@ -72,7 +72,8 @@ class RunConfig:
     )
     freeze: str | None = _option(None, "train the head alone, on features that are computed once: backbone, or nothing")
     head: str | None = _option(
-        None, "close, separate, shared, reciprocal, ring or branches: which head there is (as the objective needs)"
+        None,
+        "close, separate, shared, reciprocal, ring, branches or prompted: which head there is (as the objective needs)",
     )
     objective: str | None = _option(None, "ce, ce+ova, ova, or a system's own, arpl, onering, … (the method's)")
     penalty: str | None = _option(None, "term added to the risk: balance, vrex, coral, … (the method's)")

@@ -236,8 +236,8 @@ def _paradigms(stage: Stage) -> Reproduction:
 
 AXES: Mapping[tuple[str, str], Settings] = {
     ("no", "no"): {"domain_splits": 0, "class_splits": 0, "repeat": 3},
-    ("yes", "no"): {"domain_splits": 3, "class_splits": 0},
-    ("no", "yes"): {"domain_splits": 0, "class_splits": 3},
+    ("yes", "no"): {"domain_splits": 3, "class_splits": 1},
+    ("no", "yes"): {"domain_splits": 1, "class_splits": 3},
     ("yes", "yes"): {"domain_splits": 3, "class_splits": 3},
 }
 """How tasks are split by domains (dw) and by classes (cw)."""

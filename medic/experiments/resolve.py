@@ -126,7 +126,7 @@ def resolve(config: RunConfig, find: Open = open_benchmark) -> Resolved:
         augment=describe_recipe(data.recipe),
         image_size=data.size,
         store_size=data.storage.size,
-        axes=dict(training.grid.axes) or None,
+        axes=_parse_axes(config.axes) or None,  # those of the method's own are no part of the data
         backbone=model.backbone,
         head=model.head,
         objective=config.objective or method.objective,
@@ -413,6 +413,8 @@ def _plan_grid(config: RunConfig, method: Method, data: DataPlan) -> Grid:
         raise MedicError(f"method {method.name!r} needs {method.least_domains} source domains, and there are {domains}")
     axes = _parse_axes(config.axes)
     for axis in axes:
+        if axis in method.grid.axes:
+            raise MedicError(f"axis {axis!r} is one that method {method.name!r} makes itself: leave it out of --axes")
         if not data.opened.axes:
             raise MedicError(f"dataset {config.dataset!r} has no further axes, so {axis!r} cannot be split")
         check_choice("axis", axis, data.opened.axes)
@@ -428,7 +430,7 @@ def _plan_grid(config: RunConfig, method: Method, data: DataPlan) -> Grid:
         grid,
         domains=_splits(config.domain_splits, grid.domains),
         classes=_splits(config.class_splits, grid.classes),
-        axes=axes,
+        axes={**method.grid.axes, **axes},
         steps=_kept_steps(grid, resized) if config.steps is None else _parse_steps(config.steps),
         repeat=config.repeat or grid.repeat,
         sampling=config.sampling or grid.sampling,

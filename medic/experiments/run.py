@@ -62,7 +62,7 @@ def train(config: RunConfig, quiet: bool = False, watch: Watch = lambda record: 
         tracker_names(config.track)  # before the images are read, if one is missing
         say = make_sayer(quiet)
         dataset = resolved.data.load(say)
-        images = resolved.data.fingerprint(dataset, resolved.training.grid.axes)
+        images = resolved.data.fingerprint(dataset, resolved.config.axes or ())
         directory = RunDirectory(Path(config.output) / run_name(resolved.config, images, resolved.model.weights))
         if directory.done:
             say(f"{directory.path} is finished")

@@ -113,7 +113,7 @@ class Planner:
 
     def _images(self, resolved: Resolved) -> str:
         """The hash of the images of a run."""
-        config, axes = resolved.config, tuple(resolved.training.grid.axes)
+        config, axes = resolved.config, tuple(resolved.config.axes or ())
         key = (id(resolved.data.opened), config.store_size, config.on_bad_image, config.validation, axes)
         if key not in self._hashes:
             dataset = resolved.data.look(self._say)

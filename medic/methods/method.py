@@ -16,6 +16,7 @@ from medic.objectives import (
     Daml,
     EbilHads,
     Forward,
+    HyProMeta,
     Loss,
     Objective,
     OneRing,
@@ -51,6 +52,7 @@ OBJECTIVES: Mapping[str, Composition] = {
     "ebil": Composition(("ce", "ova"), ("branches",), "bcls", EbilHads),
     "cirl": Composition(("ce",), ("close",), "cls", Cirl),
     "crossmatch": Composition(("ce", "ova"), ("separate", "shared"), "bcls", CrossMatch),
+    "hyprometa": Composition(("ce", "ova"), ("prompted",), "bcls", HyProMeta),
 }
 """Objectives by name."""
 

@@ -59,6 +59,17 @@ OPENSET = (
         advisor="hard-domain",
     ),
     Method(
+        "hyprometa",
+        "labels that hyperbolic prototypes contradict are corrected, for meta-testing (experimental: our reading)",
+        "grid, head, objective and advisor: MEDIC from clean to noisy images, and a category of prompted ones",
+        "Peng et al. 2024",
+        Grid(2, 2, axes={"clean": 1}, pairing="diagonal"),
+        TwoStep(second_order=True),
+        "hyprometa",
+        forward="task",
+        advisor="prototypes",
+    ),
+    Method(
         "onering",
         "unknown is the second best class of every known image",
         "head and objective: an output for unknown",

@@ -22,6 +22,7 @@ from medic.objectives import (
 from medic.training.advisors import Advisor
 from medic.training.averaging import Swad
 from medic.training.hard_domain import HardDomain
+from medic.training.prototypes import Prototypes
 
 PENALTIES: Mapping[str, Callable[..., Penalty]] = {
     "balance": Balance,
@@ -46,7 +47,7 @@ LAYERS: Mapping[str, Callable[..., MixStyle | Aloft]] = {
 }
 """What is put inside the backbone, for training."""
 
-ADVISORS: Mapping[str, Callable[..., Advisor]] = {"hard-domain": HardDomain}
+ADVISORS: Mapping[str, Callable[..., Advisor]] = {"hard-domain": HardDomain, "prototypes": Prototypes}
 """What looks at the model now and then, and changes what is drawn next."""
 
 AVERAGES: Mapping[str, Callable[..., Swad]] = {"swad": Swad}

@@ -19,8 +19,8 @@ class Classifier(nn.Module):
     """A backbone and its head over C known classes.
 
     `head` is `close` (C close-set outputs alone), `separate` (2C one-vs-all outputs beside them), `shared` (those only;
-    their positive channel serves as close-set logits), `reciprocal` (of ARPL), `ring` (of OneRing) or `branches` (of
-    EBiL-HaDS), which reads the map of the backbone's last stage instead of features.
+    their positive channel serves as close-set logits), `reciprocal` (of ARPL), `ring` (of OneRing), `prompted` (of
+    HyProMeta) or `branches` (of EBiL-HaDS), which reads the map of the backbone's last stage instead of features.
     """
 
     def __init__(self, backbone: Backbone, classes: int, head: str = "separate") -> None:

@@ -108,6 +108,20 @@ class Branches(nn.Module):
             return Output(first.logits, (first.ova + second.ova) / 2, first.features, branches=(first, second))
 
 
+class Prompted(nn.Module):
+    """HyProMeta: C + 1 close-set logits, the last for prompted images, and 2C one-vs-all logits."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.close_head, self.ova_head = _linear(features, classes + 1), _linear(features, 2 * classes)
+
+    def forward(self, features: Tensor) -> Output:
+        """The logits of features (N, F)."""
+        logits = self.close_head(features)
+        ova = self.ova_head(features).view(len(logits), 2, -1)
+        return Output(logits[:, :-1], ova, features, unknown=logits[:, -1])
+
+
 def _linear(features: int, outputs: int) -> nn.Linear:
     """A linear layer that starts near zero, as the authors' does."""
     layer = nn.Linear(features, outputs)
@@ -123,5 +137,6 @@ HEADS: Mapping[str, Callable[[int, int], nn.Module]] = {
     "reciprocal": Reciprocal,
     "ring": Ring,
     "branches": Branches,
+    "prompted": Prompted,
 }
 """By name; each is made for F features, or the channels of the map that it reads, and C classes."""

@@ -9,6 +9,7 @@ from medic.objectives.daml import Daml
 from medic.objectives.ebil import EbilHads
 from medic.objectives.groupdro import GroupDro
 from medic.objectives.head_gradients import Fishr, Hgp, Hutchinson
+from medic.objectives.hyprometa import HyProMeta
 from medic.objectives.losses import Arpl, OneRing, Ova, ce, ova
 from medic.objectives.miro import Miro
 from medic.objectives.objective import (
@@ -42,6 +43,7 @@ __all__ = [
     "GroupDro",
     "Hgp",
     "Hutchinson",
+    "HyProMeta",
     "Loss",
     "Miro",
     "Objective",

@@ -161,7 +161,11 @@ class Objective(nn.Module):
 
     def risks(self, model: nn.Module, output: Output, step: Step) -> Tensor:
         """The risk of every task (m,), from what the model said of the step."""
-        return step.means(torch.stack([loss(output, step.y) for loss in self.losses]).sum(0))
+        return self.average(torch.stack([loss(output, step.y) for loss in self.losses]).sum(0), step)
+
+    def average(self, losses: Tensor, step: Step) -> Tensor:
+        """The risk of each task (m,) from the losses of the samples (N,)."""
+        return step.means(losses)
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
         """Make what the parts need; in a loop of one's own, memories are made by their first step."""

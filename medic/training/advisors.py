@@ -22,6 +22,9 @@ class Advisor(Protocol):
     every: int
     """The iterations from one turn to the next."""
 
+    def start(self, trainer: "Trainer") -> None:
+        """Learn what there is, before samples are indexed: their labels and attributes may be replaced."""
+
     def advise(self, trainer: "Trainer") -> None:
         """Look at the model as it is, and prepare the next draws."""
 
@@ -39,6 +42,9 @@ class Prober:
     """
 
     every = 1
+
+    def start(self, trainer: "Trainer") -> None:
+        """Nothing to learn."""
 
     def advise(self, trainer: "Trainer") -> None:
         """Run the model over a draw of every cell."""

@@ -34,6 +34,9 @@ class HardDomain:
         self.every, self.batches, self.lam = every, batches, lam
         self.chosen: Counter[int] = Counter()
 
+    def start(self, trainer: "Trainer") -> None:
+        """Nothing."""
+
     def advise(self, trainer: "Trainer") -> None:
         """Measure every domain, and hold the hardest."""
         grid, cells = trainer.grid, trainer.cells

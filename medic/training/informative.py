@@ -34,6 +34,9 @@ class Chooser:
         self.every, self.delta = every, delta
         self._asked = -1
 
+    def start(self, trainer: "Trainer") -> None:
+        """Nothing."""
+
     def advise(self, trainer: "Trainer") -> None:
         """Try candidates in random order until there are enough."""
         if self._asked == trainer.iteration:  # batch-norm statistics are estimated by many draws at one iteration

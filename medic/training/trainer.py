@@ -65,9 +65,11 @@ class Trainer:
     def __post_init__(self) -> None:
         self.iteration = 0
         self.domains = 1 + int(self.samples.domain.max())
-        self.relabel(self.samples)
         own = OF_SAMPLERS.get(self.grid.sampling)
         self.advisors = [*self.advisors, *([] if own is None else [own()])]
+        for advisor in self.advisors:
+            advisor.start(self)
+        self.relabel(self.samples)
         for player in self.objective.players:
             player.start()
         self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]

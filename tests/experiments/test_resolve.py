@@ -84,6 +84,13 @@ def test_a_preset_keeps_what_it_says(monkeypatch):
     assert resolved(method="own", sources=["printed"]).config.steps == [1, 1, 1]
 
 
+def test_axes_of_the_methods_own():
+    plan = resolved(method="hyprometa")
+    assert plan.training.grid.splits == {"domain": 2, "clean": 1, "class": 2}
+    assert plan.config.axes is None
+    assert plan.config.hparams == {"beta": 1.0, "prompt": 0.1, "reject": 1.0, "meta_test": 1, "trust": 5}
+
+
 def test_one_name_is_a_list_of_one():
     assert resolved(sources="printed").config.sources == ["printed"]
     assert resolved(known="0,1,2").config.known == ["0", "1", "2"]
@@ -150,6 +157,10 @@ def test_rates_of_domainbed_follow_the_outer_rate():
     ({"score": "energy", "threshold": "fixed"}, "threshold 'fixed' is a probability"),
     ({"axes": "hospital=2"}, "dataset 'digits' has no further axes"),
     ({"axes": "hospital"}, "axes 'hospital': give names"),
+    ({"method": "hyprometa", "axes": "clean=2"}, "axis 'clean' is one that method 'hyprometa' makes itself"),
+    ({"method": "hyprometa", "hparams": "trust=-1"}, "trust is -1"),
+    ({"method": "hyprometa", "freeze": "backbone"}, "the objective 'hyprometa' works inside the backbone"),
+    ({"method": "hyprometa", "head": "separate"}, "head 'separate' does not go with objective 'hyprometa'"),
     ({"root": "somewhere"}, "dataset 'digits' is built in"),
     ({"dataset": "pacs"}, "dataset 'pacs' needs --root"),
     ({"device": "gpu"}, "unknown device 'gpu'"),

@@ -134,6 +134,21 @@ class TestDiagonal:
             assert set(f1.domain.tolist()) == set(f2.domain.tolist())
             assert not set(f1.domain.tolist()) & set(g1.domain.tolist())
 
+    def test_an_axis_that_is_not_cut(self):
+        y, domain = full(3, 6, 2)
+        clean = (torch.arange(len(y)) % 5 > 0).long()
+        grid = Grid(2, 2, axes={"clean": 1}, pairing="diagonal")
+        assert grid.sizes == (2, 2)
+        cells = grid.index(y, domain, clean=clean)
+        for first, second in (grid.draw(cells, 36) for _ in range(10)):
+            assert [{cell[2] for cell in task.cells} for task in first] == [
+                {cell[2] for cell in task.cells} for task in reversed(second)
+            ]
+            for task in (*first, *second):
+                there = {(int(d), int(c), int(k)) for d, c, k in zip(domain, clean, y, strict=True)}
+                parts = {(cell[0], cell[2]) for cell in task.cells}
+                assert set(task.cells) == {cell for cell in there if (cell[0], cell[2]) in parts}
+
     def test_one_domain(self):
         y, domain = full(1, 4, 2)
         first, second = partition(Grid(1, 2, pairing="diagonal"), y, domain)

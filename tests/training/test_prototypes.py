@@ -1,0 +1,209 @@
+"""Wrong labels are found by hyperbolic prototypes."""
+
+import pytest
+import torch
+from torch import nn
+
+from medic.data import Recipe, Resident, Samples
+from medic.errors import MedicError
+from medic.models import Backbone, Classifier, Preprocessing
+from medic.objectives import HyProMeta, Ova, Setup, ce
+from medic.objectives.hyperbolic import distance, exp0, mean
+from medic.strategies import TwoStep
+from medic.tasks import Grid
+from medic.training import RateSchedule, Trainer
+from medic.training.prototypes import Prototypes, embed, find_nearest, find_prototypes, keep_cells
+
+SIDE, EACH = 4, 8
+FLIPPED = [3, 12, 17, 30]
+"""Rows whose label is made wrong: one of every cell."""
+
+
+def trainer(advisor, batch_size=4, seed=0):
+    """Two domains, grey and bright, with red and green images: classes 0 and 1. The features are the pixels."""
+    draws = torch.Generator().manual_seed(seed)
+    domain = torch.arange(4 * EACH) // (2 * EACH)
+    true = torch.arange(4 * EACH) // EACH % 2
+    pixels = torch.randint(0, 40, (4 * EACH, 3, SIDE, SIDE), generator=draws)
+    pixels[torch.arange(len(true)), true] += 100 + 50 * domain[:, None, None]
+    label = true.clone()
+    label[FLIPPED] = 1 - label[FLIPPED]
+    torch.manual_seed(seed)
+    preprocessing = Preprocessing((0.0,) * 3, (1.0,) * 3, SIDE)
+    model = Classifier(Backbone(nn.Flatten(), 3 * SIDE**2, preprocessing), 2, "prompted")
+    objective = HyProMeta([ce, Ova(0.5)], forward="task")
+    objective.prepare(model, Setup(shape=(3, SIDE, SIDE)))
+    made = Trainer(
+        model=model,
+        images=Resident(pixels.to(torch.uint8)),
+        samples=Samples(torch.arange(len(label)), label, domain),
+        grid=Grid(2, 2, axes={"clean": 1}, pairing="diagonal"),
+        strategy=TwoStep(second_order=True),
+        objective=objective,
+        optimizer=torch.optim.SGD([*model.parameters(), *objective.parameters()], lr=0.01),
+        schedule=RateSchedule("constant", 100),
+        recipe=Recipe(),
+        preprocessing=preprocessing,
+        batch_size=batch_size,
+        generator=draws,
+        advisors=[advisor],
+    )
+    return made, true
+
+
+def wrong(samples):
+    """The rows that are taken to be noisy."""
+    return (samples.attributes["clean"] == 0).nonzero().squeeze(1).tolist()
+
+
+def test_it_finds_what_was_flipped_and_nothing_else():
+    found, true = trainer(Prototypes(trust=2))
+    given = found.samples.label.clone()
+    assert found.advisors[0].every == 32 // (4 * 4)
+    for _ in range(4):  # two epochs of two iterations
+        assert wrong(found.samples) == []
+        found.step()
+    assert torch.equal(found.samples.label, given)
+    found.step()
+    assert wrong(found.samples) == FLIPPED
+    assert torch.equal(found.samples.label, true)
+    assert torch.equal(found.advisors[0].given, given)
+    assert {cell[1] for cell in found.cells.keys} == {0, 1}
+
+
+def test_clean_and_noisy_samples_have_equal_parts_in_every_task():
+    found, _ = trainer(Prototypes(trust=0))
+    steps = list(found._body.load(found._batch(found._next())))
+    assert [step.index for step in steps] == [0, 1]
+    assert [len(step.sizes) for step in steps] == [2, 2]
+    for step in steps:
+        for task in step.tasks():
+            assert task.attributes["clean"].tolist().count(1) == 2
+            assert len(task.y.unique()) == len(task.domain.unique()) == 1
+
+
+def test_labels_can_become_right_again():
+    """What was noisy is compared with the label it came with, not with the last one."""
+    found, _ = trainer(Prototypes(trust=0))
+    found.step()
+    advisor = found.advisors[0]
+    assert wrong(found.samples) == FLIPPED
+    found.model.backbone = nn.Sequential(nn.Flatten(), Named(found.images, advisor.given))
+    found.iteration = advisor.every
+    found._next()
+    assert wrong(found.samples) == []
+    assert torch.equal(found.samples.label, advisor.given)
+
+
+class Named(nn.Module):
+    """Features that say which label an image was given."""
+
+    def __init__(self, images, given):
+        super().__init__()
+        self.rows = nn.Parameter(images.pixels.float().flatten(1) / 255, requires_grad=False)
+        self.given = given
+
+    def forward(self, x):
+        row = torch.cdist(x, self.rows).argmin(1)
+        return nn.functional.one_hot(self.given[row], x.shape[1]).float()
+
+
+def test_it_goes_on_where_it_was():
+    whole, _ = trainer(Prototypes(trust=1), batch_size=8)
+    parts, _ = trainer(Prototypes(trust=1), batch_size=8)
+    assert whole.advisors[0].every == 1
+    for _ in range(5):
+        assert whole.step() == parts.step()
+        state = parts.state_dict()
+        parts, _ = trainer(Prototypes(trust=1), batch_size=8)
+        parts.load_state_dict(state)
+        assert wrong(parts.samples) == wrong(whole.samples)
+        assert parts.cells.keys == whole.cells.keys
+    for a, b in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert wrong(parts.samples) == FLIPPED
+    assert torch.equal(parts.advisors[0].prototypes, whole.advisors[0].prototypes)
+
+
+def test_it_looks_once_an_iteration(monkeypatch):
+    """Batch-norm statistics of averaged weights are estimated from many draws at the same iteration."""
+    found, _ = trainer(Prototypes(trust=0))
+    looks = []
+    infer = found.advisors[0]._infer
+    monkeypatch.setattr(found.advisors[0], "_infer", lambda indices: looks.append(1) or infer(indices))
+    for _ in range(3):
+        found._next()
+    assert looks == [1]
+
+
+def test_it_reads_no_labels_but_those_of_training(mini):
+    from medic.experiments.config import RunConfig
+    from medic.experiments.resolve import resolve
+    from medic.experiments.run import make_trainer
+
+    plan = resolve(RunConfig(dataset=mini, target="street", method="hyprometa", label_noise=0.3, hparams={"trust": 0}))
+    dataset = plan.data.load(lambda line: None)
+    problem = plan.data.split(dataset)
+    before = problem.train.label.clone()
+    made = make_trainer(plan, dataset, problem)
+    made._next()
+    assert wrong(made.samples)
+    assert torch.equal(made.advisors[0].given, before)
+    assert torch.equal(problem.train.label, before)
+    assert "clean" not in problem.train.attributes
+
+
+def test_features_longer_than_1_are_shortened():
+    points = embed(torch.tensor([[30.0, 40.0], [0.3, 0.4]], dtype=torch.float64))
+    assert torch.allclose(points, exp0(torch.tensor([[0.6, 0.8], [0.3, 0.4]], dtype=torch.float64)))
+
+
+def test_prototypes_are_means_of_domain_means():
+    """A domain with many samples counts no more than one with few."""
+    points = exp0(torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    label, domain = torch.tensor([0, 0, 0, 0, 2]), torch.tensor([0, 0, 0, 1, 1])
+    found = find_prototypes(points, label, domain, 3)
+    assert torch.allclose(found[0], mean(torch.stack([mean(points[:3]), points[3]])))
+    assert torch.allclose(found[2], points[4])
+    assert found[1].isnan().all()
+    assert 1 not in find_nearest(points, found)
+    assert torch.equal(find_nearest(points, found)[4:], torch.tensor([2]))
+
+
+def test_the_nearest_prototype_in_parts(monkeypatch):
+    from medic.training import prototypes
+
+    draws = torch.Generator().manual_seed(0)
+    points, others = (exp0(torch.randn(n, 3, dtype=torch.float64, generator=draws)) for n in (10, 4))
+    expected = distance(points, others).argmin(1)
+    monkeypatch.setattr(prototypes, "AT_ONCE", 3)
+    assert torch.equal(find_nearest(points, others), expected)
+
+
+def test_a_class_without_clean_samples_keeps_its_prototype():
+    found, _ = trainer(Prototypes(trust=0))
+    found.step()
+    advisor = found.advisors[0]
+    old = advisor.prototypes.clone()
+    advisor.clean = (advisor.given == 1).long()
+    with torch.no_grad():
+        found.images.pixels.copy_(found.images.pixels.flip(3))
+    found.iteration = advisor.every
+    found._next()
+    assert torch.equal(advisor.prototypes[0], old[0])
+    assert not torch.equal(advisor.prototypes[1], old[1])
+
+
+def test_no_domain_loses_a_class():
+    """Domain 0 would be left with class 2; giving class 1 back takes from class 0, which is then given back too."""
+    domain = torch.tensor([0, 0, 0, 1])
+    given = torch.tensor([0, 1, 2, 1])
+    assert keep_cells(torch.tensor([2, 2, 2, 1]), given, domain, 3).tolist() == [0, 1, 2, 1]
+    assert keep_cells(torch.tensor([2, 0, 2, 1]), given, domain, 3).tolist() == [0, 1, 2, 1]
+    swapped = torch.tensor([1, 0, 2, 1])
+    assert keep_cells(swapped, given, domain, 3).tolist() == swapped.tolist()
+
+
+def test_trust_is_a_number_of_epochs():
+    with pytest.raises(MedicError, match="trust is -1"):
+        Prototypes(trust=-1)

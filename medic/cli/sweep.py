@@ -23,12 +23,28 @@ def add_options(parser: ArgumentParser) -> None:
 
 def add_executor_options(parser: ArgumentParser) -> None:
     """Where runs are done, and how many at a time."""
-    parser.add_argument("--dry-run", action="store_true", help="show what would run, and how long it would take")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show what would run and how long it would take, or the script for slurm"
+    )
     parser.add_argument(
         "--executor", type=str, default="local", help="local, here (this process), ray or slurm [local]"
     )
     parser.add_argument("--jobs", type=int | None, default=None, help="runs at a time (one per GPU, or per core)")
-    parser.add_argument("--retries", type=int, default=1, help="how often a run that failed is tried again [1]")
+    parser.add_argument(
+        "--retries", type=int | None, default=None, help="how often a run that failed is tried again (once)"
+    )
+    parser.add_argument(
+        "--address",
+        type=str | None,
+        default=None,
+        metavar="HOST:PORT",
+        help="Ray cluster to join (one is started)",
+    )
+    parser.add_argument("--host", type=str | None, default=None, help="where a Ray that is started listens (localhost)")
+    parser.add_argument("--cpus-per-run", type=int | None, default=None, metavar="N", help="cores of a run on Ray (1)")
+    parser.add_argument(
+        "--slurm", type=str, nargs="*", default=[], metavar="KEY=VALUE", help="options of sbatch: time=2:00:00 gpus=1"
+    )
     parser.add_argument("--quiet", action="store_true", help="show nothing until the end")
 
 
@@ -36,7 +52,7 @@ def launch(arguments: Namespace) -> "Launch":
     """What the options say of how runs are done."""
     from medic.experiments.launch import Launch
 
-    names = ("executor", "jobs", "retries", "quiet")
+    names = ("executor", "jobs", "retries", "quiet", "address", "host", "cpus_per_run", "slurm")
     return Launch(dry=arguments.dry_run, device=arguments.device, **{name: arguments[name] for name in names})
 
 
@@ -53,7 +69,11 @@ def run(arguments: Namespace) -> int:
         jobs = Planner(make_sayer(arguments.quiet)).jobs(sweep.configs(Path(arguments.output)))
     except MedicError as error:
         raise sweep.located(error) from error
-    schedule = launch(arguments).run(jobs)
+    launcher = launch(arguments)
+    if launcher.executor == "slurm":
+        print(launcher.hand_over(jobs).rstrip())
+        return 0
+    schedule = launcher.run(jobs)
     if arguments.dry_run:
         print_plan(schedule)
         return 0

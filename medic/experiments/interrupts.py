@@ -14,7 +14,10 @@ class Stopped(KeyboardInterrupt):
 
 
 class Interrupts:
-    """While entered, Ctrl-C and SIGTERM are remembered in `received`; a second one stops at once."""
+    """While entered, Ctrl-C and SIGTERM are remembered in `received`; a second one stops at once.
+
+    Outside of the main thread no signal can be caught: there another thread may `ask` instead.
+    """
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -29,6 +32,10 @@ class Interrupts:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def ask(self) -> None:
+        """Ask to stop, from any thread, as SIGTERM does."""
+        self.received = self.received or signal.SIGTERM
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:

@@ -7,12 +7,15 @@ from pathlib import Path
 
 from medic.errors import MedicError, check_choice
 from medic.experiments.executors import Executor
+from medic.experiments.executors.slurm import LARGEST, Slurm, check_option
 from medic.experiments.interrupts import Interrupts
 from medic.experiments.overview import duration, make_overview
 from medic.experiments.schedule import Schedule, estimate
 from medic.experiments.sweeps import Job
 
-EXECUTORS = ("local", "here")
+EXECUTORS = ("local", "here", "ray", "slurm")
+_OF_ONE = {"address": "ray", "host": "ray", "cpus_per_run": "ray", "slurm": "slurm"}
+"""Options that only one executor has."""
 
 
 @dataclass(frozen=True)
@@ -21,23 +24,39 @@ class Launch:
 
     executor: str = "local"
     jobs: int | None = None
-    retries: int = 1
+    """Runs at a time: what the machines have room for, unless given."""
+    retries: int | None = None
+    """How often a run that failed is tried again: once, unless given."""
     device: str = "auto"
     dry: bool = False
     quiet: bool = False
+    address: str | None = None
+    """HOST:PORT of a Ray cluster; without it one is started for the sweep."""
+    host: str | None = None
+    """Where that one listens, if not to this machine alone."""
+    cpus_per_run: int | None = None
+    slurm: Sequence[str] = ()
+    """Options of `sbatch`, as `time=2:00:00`."""
 
     def __post_init__(self) -> None:
         check_choice("executor", self.executor, EXECUTORS)
-        if self.jobs is not None and self.jobs < 1:
-            raise MedicError(f"jobs is {self.jobs}: give a whole number, 1 or more")
-        if self.retries < 0:
-            raise MedicError(f"retries is {self.retries}: give a whole number, 0 or more")
+        for name, least in (("jobs", 1), ("retries", 0), ("cpus_per_run", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise MedicError(f"{name} is {value}: give a whole number, {least} or more")
+        for name, executor in _OF_ONE.items():
+            if getattr(self, name) and self.executor != executor:
+                raise MedicError(f"--{name.replace('_', '-')} is an option of --executor {executor}")
+        if self.address and self.host:
+            raise MedicError("--address is a cluster that is there, and --host is for one that the sweep starts")
+        if self.executor == "slurm" and self.retries is not None:
+            raise MedicError("--retries is for executors that wait; with slurm the same command tries again")
+        for option in self.slurm:
+            check_option(option)
 
     def run(self, jobs: Sequence[Job]) -> Schedule:
         """Do what is missing; with `dry`, only say what that is."""
-        schedule = Schedule(list({job.name: job for job in jobs}.values()), self.retries)
-        if not schedule.jobs:
-            raise MedicError("there is nothing to run: a sweep spans at least one run")
+        schedule = self._plan(jobs)
         if self.dry:
             return schedule
         with Interrupts() as interrupts:
@@ -45,14 +64,50 @@ class Launch:
                 schedule.run(self._executor(schedule.jobs), make_overview(self.quiet), interrupts)
         return schedule
 
+    def hand_over(self, jobs: Sequence[Job]) -> str:
+        """Give Slurm what is neither there nor queued; returns what there is to say, or with `dry` the script."""
+        schedule = self._plan(jobs)
+        output = _output(schedule.jobs)
+        slurm = Slurm(output, self.slurm, self.jobs)
+        queued = slurm.queued()
+        absent = [job for job in schedule.jobs if not job.directory.done]
+        missing = [job for job in absent if job.name not in queued]
+        handed = missing[:LARGEST]
+        if self.dry and handed:
+            return slurm.write(handed)
+        there, waiting, left = len(schedule.there), len(absent) - len(missing), len(missing) - len(handed)
+        said = f"{there} of {len(schedule.jobs)} runs are in {output}, {waiting} queued"
+        if handed:
+            said += f", {len(handed)} submitted as job {slurm.submit(handed)}, which writes to {output / 'logs'}"
+        return f"{said}; the same command submits the other {left}" if left else said
+
+    def _plan(self, jobs: Sequence[Job]) -> Schedule:
+        """Where every run is; the same one twice is one."""
+        each = list({job.name: job for job in jobs}.values())
+        if not each:
+            raise MedicError("there is nothing to run: a sweep spans at least one run")
+        return Schedule(each) if self.retries is None else Schedule(each, self.retries)
+
     def _executor(self, jobs: Sequence[Job]) -> Executor:
-        from medic.experiments.executors.here import Here
+        output = _output(jobs)
+        if self.executor == "ray":
+            from medic.experiments.executors.ray import Ray
+
+            return Ray(self.jobs, self.device, output, self.address, self.host, self.cpus_per_run or 1)
+        if self.executor == "slurm":
+            raise MedicError("executor 'slurm' does not wait for runs, which is needed here: choose local or ray")
+        if self.executor == "here":
+            from medic.experiments.executors.here import Here
+
+            return Here()
         from medic.experiments.executors.local import Local
 
-        if self.executor == "here":
-            return Here()
-        output = jobs[0].directory.path.parent
         return Local(self.jobs, self.device, output / "logs")
+
+
+def _output(jobs: Sequence[Job]) -> Path:
+    """The directory that the directories of runs are in."""
+    return jobs[0].directory.path.parent
 
 
 def print_plan(schedule: Schedule) -> None:

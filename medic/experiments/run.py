@@ -51,10 +51,16 @@ Watch = Callable[[Mapping[str, Any]], None]
 """Is told of every evaluation, but not of what it measured on the target; may raise to end the run."""
 
 
-def train(config: RunConfig, quiet: bool = False, watch: Watch = lambda record: None) -> Run:
+def train(
+    config: RunConfig,
+    quiet: bool = False,
+    watch: Watch = lambda record: None,
+    interrupts: Interrupts | None = None,
+) -> Run:
     """Do a run, or what is left of it, or nothing if it is done; its directory is made in `config.output`.
 
-    Processes that `torchrun` started do it together; the first of them writes and speaks.
+    Processes that `torchrun` started do it together; the first of them writes and speaks. It stops, with a checkpoint,
+    on Ctrl-C and SIGTERM, or when `interrupts` are asked to.
     """
     with processes.group():
         quiet = quiet or processes.rank() > 0
@@ -71,9 +77,9 @@ def train(config: RunConfig, quiet: bool = False, watch: Watch = lambda record: 
             session = Session(resolved, dataset, directory, say, watch)
             for line in _notes(resolved):
                 say(line)
-            with directory.locked() if session.writes else nullcontext(), Interrupts() as interrupts:
+            with directory.locked() if session.writes else nullcontext(), interrupts or Interrupts() as received:
                 try:
-                    session.run(interrupts, quiet)
+                    session.run(received, quiet)
                 except OSError as error:
                     raise MedicError(f"run {directory.path} cannot be written: {error.strerror or error}") from error
         return Run(directory.path)

@@ -3,14 +3,14 @@
 import json
 import shutil
 import time
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from medic.errors import MedicError
-from medic.experiments.executors import Event, Executor
+from medic.experiments.executors import Event, Executor, Kind
 from medic.experiments.interrupts import Interrupts, Stopped
 from medic.experiments.overview import Overview
 from medic.experiments.results import ERROR
@@ -19,17 +19,23 @@ from medic.files import write_text
 
 POLL = 5.0
 """Seconds after which a run that another process was at is looked at again."""
+LOSSES = 5
+"""How often a run is tried again whose process or machine was lost."""
 ROOM = 2**24
 """Bytes below which a disk is full."""
 
 
 @dataclass
 class Schedule:
-    """The runs of a sweep and where each of them is."""
+    """The runs of a sweep and where each of them is.
+
+    A run that failed is tried again `retries` times. One that was lost (its process was killed, its machine went away)
+    most often did nothing wrong, so that does not count as a failure; but a run may bring down its process every time,
+    for want of memory say, so it is tried again `LOSSES` times and no more.
+    """
 
     jobs: Sequence[Job]
     retries: int = 1
-    """How often a run that failed is tried again."""
     done: dict[str, float] = field(default_factory=dict)
     """The seconds that each run took, of those that were done by now."""
     failed: dict[str, Event] = field(default_factory=dict)
@@ -40,7 +46,7 @@ class Schedule:
         self.there = [job.name for job in self.jobs if job.directory.done]
         self.by_name = {job.name: job for job in self.jobs}
         self._waiting = deque(job.name for job in self.jobs if not job.directory.done)
-        self._attempts: dict[str, int] = {}
+        self._attempts: dict[str, Counter[Kind]] = defaultdict(Counter)
         self._later: dict[str, float] = {}
 
     @property
@@ -94,11 +100,12 @@ class Schedule:
         """Keep the error beside the run, and try again unless that was the last time."""
         if shutil.disk_usage(path.parent).free < ROOM:
             raise MedicError(f"the disk of {path.parent} is full: make room, and the same command goes on")
-        attempts = self._attempts[event.job] = self._attempts.get(event.job, 0) + 1
-        found = {"reason": event.reason, "trace": event.trace, "attempts": attempts, "when": time.time()}
+        attempts = self._attempts[event.job]
+        attempts[event.kind] += 1
+        found = {"reason": event.reason, "trace": event.trace, "attempts": attempts.total(), "when": time.time()}
         path.mkdir(parents=True, exist_ok=True)
         write_text(path / ERROR, json.dumps(found, indent=2) + "\n")
-        if attempts > self.retries:
+        if attempts[event.kind] > (LOSSES if event.kind == "lost" else self.retries):
             self.failed[event.job] = event
         else:
             self._waiting.append(event.job)

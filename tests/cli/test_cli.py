@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -134,6 +135,7 @@ def test_other_codebases_spellings(medic):
 
 
 TRAIN = ["train", "--target", "street"]
+SWEEP = ["sweep", "--target", "street", "--method", "erm"]
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -179,6 +181,18 @@ TRAIN = ["train", "--target", "street"]
     (["demo", "--all", "--target", "street"], "--all is every target and --target is one"),
     ([*TRAIN, "--steps", "0,9"], "steps 0,9: a step holds at least one of the 9 tasks"),
     ([*TRAIN, "--lr", "0.1", "--learning-rat", "1"], "did you mean '--learning-rate'"),
+    ([*SWEEP, "--executor", "rai"], "unknown executor 'rai', did you mean 'ray'?"),
+    ([*SWEEP, "--jobs", "0"], "jobs is 0: give a whole number, 1 or more"),
+    ([*SWEEP, "--retries", "-1"], "retries is -1: give a whole number, 0 or more"),
+    ([*SWEEP, "--address", "head:6379"], "--address is an option of --executor ray"),
+    ([*SWEEP, "--executor", "slurm", "--cpus-per-run", "2"], "--cpus-per-run is an option of --executor ray"),
+    ([*SWEEP, "--executor", "ray", "--cpus-per-run", "0"], "cpus_per_run is 0: give a whole number, 1 or more"),
+    ([*SWEEP, "--executor", "ray", "--slurm", "gpus=1"], "--slurm is an option of --executor slurm"),
+    ([*SWEEP, "--executor", "ray", "--address", "head:1", "--host", "::"], "--host is for one that the sweep starts"),
+    ([*SWEEP, "--executor", "slurm", "--retries", "2"], "--retries is for executors that wait"),
+    ([*SWEEP, "--executor", "slurm", "--slurm", "Time=1"], "slurm 'Time=1': give options of sbatch, as in time=2:"),
+    ([*SWEEP, "--executor", "slurm", "--slurm", "time="], "slurm 'time=': give options of sbatch"),
+    ([*SWEEP, "--executor", "slurm", "--slurm", "array=0-3"], "slurm 'array=0-3': the sweep sets array itself"),
 ])  # fmt: skip
 def test_mistakes_are_one_line_and_exit_2(medic, arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -189,6 +203,27 @@ def test_mistakes_are_one_line_and_exit_2(medic, arguments, message, tmp_path, m
     assert err.count("\n") == 1
     assert "Traceback" not in err
     assert out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_a_sweep_cannot_run(medic, mini, tmp_path, monkeypatch):
+    """A cluster that does not answer, and a machine without Slurm: one line each, and nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    sweep = [*SWEEP, "--dataset", mini, "--quiet"]
+    code, out, err = medic(*sweep, "--executor", "ray", "--address", address)
+    assert (code, out) == (2, "")
+    assert err.startswith(
+        f"medic: error: no Ray answers at {address}: Connection refused; check host, port and firewall"
+    )
+    assert err.count("\n") == 1
+    code, out, err = medic(*sweep, "--executor", "slurm")
+    assert (code, out) == (2, "")
+    assert err == (
+        "medic: error: executor 'slurm' needs sbatch, which is not on this machine; --dry-run prints the script\n"
+    )
     assert list(tmp_path.iterdir()) == []
 
 

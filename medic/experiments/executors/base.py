@@ -11,6 +11,9 @@ from medic.errors import BusyError, MedicError, TrainingError, first_line
 from medic.experiments.config import RunConfig
 from medic.experiments.sweeps import Job
 
+PATIENCE = 120.0
+"""Seconds that a run has to save a checkpoint when it is asked to stop."""
+
 Kind = Literal["started", "done", "failed", "busy", "lost"]
 """What became of a run: `busy` if another process is at it, `lost` if whoever did it is gone."""
 
@@ -60,5 +63,7 @@ def attempt(name: str, settings: dict[str, Any], train: Callable[[RunConfig], ob
 
 
 def plain(job: Job) -> dict[str, Any]:
-    """The settings of a run, as values that any process understands; its directory is where this one would make it."""
-    return {**dataclasses.asdict(job.config), "output": str(Path(job.config.output).absolute())}
+    """The settings of a run, as values that any process understands: its paths are those of this one."""
+    settings = dataclasses.asdict(job.config)
+    paths = {name: settings[name] for name in ("output", "root", "weights") if settings[name] is not None}
+    return {**settings, **{name: str(Path(path).absolute()) for name, path in paths.items()}}

@@ -13,11 +13,8 @@ from pathlib import Path
 import torch
 
 from medic.errors import MedicError
-from medic.experiments.executors.base import Event, plain
+from medic.experiments.executors.base import PATIENCE, Event, plain
 from medic.experiments.sweeps import Job
-
-PATIENCE = 120.0
-"""Seconds that a run has to save a checkpoint when it is asked to stop."""
 
 
 @dataclass

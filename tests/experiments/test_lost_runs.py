@@ -1,0 +1,56 @@
+"""What a schedule does with runs that fail, and with those whose worker is lost."""
+
+import json
+
+import pytest
+
+from medic.experiments.executors import Event
+from medic.experiments.interrupts import Interrupts
+from medic.experiments.overview import Silent
+from medic.experiments.results import ERROR
+from medic.experiments.schedule import LOSSES, Schedule
+from medic.experiments.sweeps import Planner, Sweep
+
+
+class Scripted:
+    """An executor whose runs end as it was told, one after the other."""
+
+    slots = 1
+
+    def __init__(self, *kinds):
+        self._kinds = list(kinds)
+        self._job = None
+
+    def submit(self, job):
+        self._job = job
+
+    def wait(self, seconds):
+        job, kind = self._job, self._kinds.pop(0)
+        if kind == "done":
+            job.directory.write_done()
+        return [Event(job.name, kind, f"was {kind}")]
+
+    def close(self, stop):
+        assert not self._kinds
+
+
+@pytest.mark.parametrize(("kinds", "retries", "failed"), [
+    (["failed", "done"], 1, False),
+    (["failed", "failed"], 1, True),
+    (["failed"], 0, True),
+    (["lost", "done"], 0, False),
+    (["lost"] * LOSSES + ["done"], 0, False),
+    (["lost"] * (LOSSES + 1), 9, True),
+    (["lost", "failed", "lost", "done"], 1, False),
+    (["lost", "failed", "lost", "failed"], 1, True),
+])  # fmt: skip
+def test_losses_are_no_failures_but_end(kinds, retries, failed, mini, tmp_path):
+    [job] = Planner().jobs(Sweep({"dataset": mini, "target": "street"}).configs(tmp_path))
+    schedule = Schedule([job], retries)
+    schedule.run(Scripted(*kinds), Silent(), Interrupts())
+    assert (job.name in schedule.failed, job.name in schedule.done) == (failed, not failed)
+    if failed:
+        found = json.loads((job.directory.path / ERROR).read_text())
+        assert (found["reason"], found["attempts"]) == (f"was {kinds[-1]}", len(kinds))
+    else:
+        assert not (job.directory.path / ERROR).exists()

@@ -49,7 +49,7 @@ OPENSET = (
     Method(
         "ebil-hads",
         "the domain that a follower trusts least is apart; two evidential branches (experimental: our reading)",
-        "head, objective and grid: MEDIC with two branches, a network that weighs images, and a domain held apart",
+        "head and objective: MEDIC with two branches, a network that weighs images, and a domain held apart",
         "Peng et al. 2024",
         Grid(2, 2, pairing="diagonal"),
         TwoStep(second_order=True, lr=1e-3),
@@ -61,7 +61,7 @@ OPENSET = (
     Method(
         "hyprometa",
         "labels that hyperbolic prototypes contradict are corrected, for meta-testing (experimental: our reading)",
-        "grid, head, objective and advisor: MEDIC from clean to noisy images, and a category of prompted ones",
+        "objective and labels: MEDIC from clean to noisy images, and a category of prompted ones",
         "Peng et al. 2024",
         Grid(2, 2, axes={"clean": 1}, pairing="diagonal"),
         TwoStep(second_order=True),
@@ -82,7 +82,7 @@ OPENSET = (
     Method(
         "daml",
         "a network for every source domain, which learns its own, and then to serve the others",
-        "model, grid, strategy and objective: networks that teach each other, on features mixed between domains",
+        "model and objective: networks that teach each other, on features mixed between domains",
         "Shu et al. 2021",
         Grid(3, steps=1, pairing="ordered", repeat=2),
         TwoStep(),

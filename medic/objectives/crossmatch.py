@@ -98,9 +98,8 @@ class CrossMatch(Objective):
                     features = _features(output)
                     start = features.detach() if start is None else start
                     first, second = _halves(output)
-                    gain = torch.cat([ce(first, y), openness(second)]) - self.gamma * (features - start).square().mean(
-                        1
-                    )
+                    moved = (features - start).square().sum(1)
+                    gain = torch.cat([ce(first, y), openness(second)]) - self.gamma * moved
                     (gradient,) = torch.autograd.grad(gain.sum(), both)
                     both = (both.detach() + self.eta * gradient).clamp(low, high)
         known, unknown = both.chunk(2)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from medic.cli import main
-from medic.cli.options import ALIASES
+from medic.cli.options import SPELLINGS
 from medic.methods import METHODS
 from medic.training import Trainer
 
@@ -130,7 +130,7 @@ def test_other_codebases_spellings(medic):
     )
     assert aliased == plain
     assert medic("train", "--target_domains", "street", "--algorithm=erm", "--known=0,1", "--print-config") == plain
-    for spelling in ALIASES:
+    for spelling in SPELLINGS:
         assert spelling in " ".join(medic("train", "--help")[1].split())
 
 

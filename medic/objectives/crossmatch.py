@@ -32,10 +32,10 @@ class CrossMatch(Objective):
 
     x⁺ and x_u start from an image x₀ of a step, and `ascents` steps of size `eta` lead them up
 
-        known:    CE(x, y) - gamma · ‖f(x) - f(x₀)‖²
-        unknown:  (1/C) Σ_k log(1 - q_k(x)) + H(p(x)) - gamma · ‖f(x) - f(x₀)‖²
+        known:    CE(x, y) - gamma · ‖f(x) - f(x₀)‖² / F
+        unknown:  (1/C) Σ_k log(1 - q_k(x)) + H(p(x)) - gamma · ‖f(x) - f(x₀)‖² / F
 
-    within the range of pixels. The pools hold as many images as a step. They roll: every step makes one image in
+    within the range of pixels, F the number of features: the squared distance would grow with it. The pools hold as many images as a step. They roll: every step makes one image in
     `TURNOVER` anew, so that all steps cost the same.
     """
 
@@ -98,7 +98,7 @@ class CrossMatch(Objective):
                     features = _features(output)
                     start = features.detach() if start is None else start
                     first, second = _halves(output)
-                    moved = (features - start).square().sum(1)
+                    moved = (features - start).square().mean(1)
                     gain = torch.cat([ce(first, y), openness(second)]) - self.gamma * moved
                     (gradient,) = torch.autograd.grad(gain.sum(), both)
                     both = (both.detach() + self.eta * gradient).clamp(low, high)

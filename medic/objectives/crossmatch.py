@@ -35,8 +35,8 @@ class CrossMatch(Objective):
         known:    CE(x, y) - gamma · ‖f(x) - f(x₀)‖² / F
         unknown:  (1/C) Σ_k log(1 - q_k(x)) + H(p(x)) - gamma · ‖f(x) - f(x₀)‖² / F
 
-    within the range of pixels, F the number of features: the squared distance would grow with it. The pools hold as many images as a step. They roll: every step makes one image in
-    `TURNOVER` anew, so that all steps cost the same.
+    within the range of pixels; F is the number of features, with which the distance would grow. The pools hold as many
+    images as a step. They roll: every step makes one image in `TURNOVER` anew, so that all steps cost the same.
     """
 
     inside = True

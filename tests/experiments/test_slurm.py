@@ -13,6 +13,7 @@ from medic.experiments import launch
 from medic.experiments.config import RunConfig
 from medic.experiments.executors.slurm import check_option
 from medic.experiments.results import collect
+from medic.experiments.sweeps import Planner
 
 SECRET = "hunter2-in-the-environment"
 
@@ -153,4 +154,4 @@ def test_values_of_the_environment_stay_out_of_the_script():
 
 def test_slurm_is_no_executor_that_is_waited_for(folder, tmp_path):
     with pytest.raises(MedicError, match="executor 'slurm' does not wait for runs"):
-        launch.Launch("slurm", quiet=True).run([RunConfig(**folder, output=str(tmp_path))])
+        launch.Launch("slurm", quiet=True).run(Planner().jobs([RunConfig(**folder, output=str(tmp_path))]))

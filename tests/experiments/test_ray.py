@@ -18,7 +18,7 @@ from medic.experiments.config import RunConfig
 from medic.experiments.executors import cluster
 from medic.experiments.executors import ray as executor
 from medic.experiments.executors.artifacts import Mark, pack, unpack
-from medic.experiments.executors.base import plain
+from medic.experiments.executors.base import Event, plain
 from medic.experiments.executors.ray import Node, Ray, Worker, gpu_share, room
 from medic.experiments.interrupts import Interrupts, Stopped
 from medic.experiments.launch import Launch
@@ -214,9 +214,9 @@ def test_a_worker_that_does_not_see_the_output_sends_the_run(job, tmp_path):
     """Its output is a folder of its own, of which the sweep gets all but the checkpoint."""
     worker = make_worker(str(tmp_path / "not" / "here"))
     answer = worker.run(job.name, plain(job))
-    assert (answer.kind, answer.reason) == ("done", "")
+    assert (answer.event.kind, answer.event.reason) == ("done", "")
     assert not job.directory.path.exists()
-    assert executor._at_home(job, answer)._asdict() == {"job": job.name, "kind": "done", "reason": "", "trace": ""}
+    assert executor._at_home(job, answer) == Event(job.name, "done", seconds=answer.event.seconds)
     run = medic.Run(job.directory.path)
     assert run.config.output == str(job.directory.path.parent)
     assert run.metrics["acc"] == run.record["target"]["acc"]
@@ -227,7 +227,7 @@ def test_a_worker_that_does_not_see_the_output_sends_the_run(job, tmp_path):
 def test_a_worker_that_sees_the_output_writes_there(job):
     mark = Mark(job.directory.path.parent)
     answer = make_worker(str(mark.path)).run(job.name, plain(job))
-    assert (answer.kind, answer.files) == ("done", {})
+    assert (answer.event.kind, answer.files) == ("done", {})
     assert job.directory.done
     assert job.directory.checkpoint.exists()
     mark.remove()
@@ -236,8 +236,8 @@ def test_a_worker_that_sees_the_output_writes_there(job):
 
 def test_a_worker_that_comes_to_another_run(job, tmp_path):
     answer = make_worker(str(tmp_path / "absent")).run("0123", plain(job))
-    assert answer.kind == "failed"
-    assert answer.reason == f"the worker came to another run, {job.name}: its medic or its images differ"
+    assert answer.event.kind == "failed"
+    assert answer.event.reason == f"the worker came to another run, {job.name}: its medic or its images differ"
     assert answer.files == {}
 
 
@@ -246,9 +246,9 @@ def test_a_worker_that_is_asked_to_stop(job):
     worker = make_worker(str(mark.path))
     worker.stop()
     answer = worker.run(job.name, plain(job))
-    assert answer.kind == "lost"
-    assert "stopped at iteration 1; the same command resumes it" in answer.reason
-    assert make_worker(str(mark.path)).run(job.name, plain(job)).kind == "done"
+    assert answer.event.kind == "lost"
+    assert "stopped at iteration 1; the same command resumes it" in answer.event.reason
+    assert make_worker(str(mark.path)).run(job.name, plain(job)).event.kind == "done"
 
 
 def test_packing(job, tmp_path):

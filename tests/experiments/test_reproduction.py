@@ -70,7 +70,8 @@ def run(capsys, tmp_path, *arguments):
 @pytest.mark.parametrize(("name", "rows"), [("paradigms", 14), ("tasks-per-step", 7)])
 def test_a_table_from_nothing(capsys, tmp_path, name, rows):
     """As CI does: in one process, 20 iterations a run, one of the columns."""
-    code, said = run(capsys, tmp_path, name, "--iterations", "20", "--only", "street", "--batch-size", "4")
+    short = ("--iterations", "20", "--evaluate-every", "20", "--batch-size", "4")
+    code, said = run(capsys, tmp_path, name, "--only", "street", *short)
     assert code == 0, said.err
     lines = said.out.splitlines()
     assert lines[1] == "Acc"

@@ -21,13 +21,13 @@ import json, sys
 from medic.experiments.config import RunConfig
 from medic.experiments.directory import run_name
 from medic.experiments.resolve import resolve
-from medic.experiments.run import make_backbone
+from medic.experiments.run import make_backbones
 
 for weights in sys.argv[1:]:
     plan = resolve(RunConfig(target="street", backbone="resnet18", weights=weights))
     again = resolve(plan.config)
     assert again.config == plan.config
-    first = make_backbone(plan).module.conv1.weight.double().sum().item()
+    first = make_backbones(plan)[0].module.conv1.weight.double().sum().item()
     name = run_name(plan.config, "images", plan.model.weights)
     print(json.dumps([str(plan.model.weights), name, first]))
 """

@@ -2,7 +2,7 @@
 
 import gc
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -121,22 +121,22 @@ def read_result(path: Path) -> Result:
     except OSError as error:
         raise MedicError(f"results.jsonl cannot be read: {error.strerror}") from error
     try:
-        first, *others = text.splitlines()
-        records = (json.loads(first), *map(_measured, others))
-        result = Result(path, records)
+        result = Result(path, tuple(_records(text.splitlines())))
         assert result.settings["method"]
         assert isinstance(result.environments, tuple)
-        assert all(record["target"] and record["validation"] for record in records)
+        assert all(record["target"] and record["validation"] for record in result.records)
     except (ValueError, KeyError, IndexError, TypeError, AssertionError) as error:
         raise MedicError("its results.jsonl is damaged, or another program's") from error
     return result
 
 
-def _measured(line: str) -> dict[str, Any]:
-    """A record without its settings, which stand at the end of it and are those of the first: half of the work."""
-    cut = line.rfind(', "args": {')
-    record: dict[str, Any] = json.loads(line if cut < 0 else line[:cut] + "}")
-    return record
+def _records(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Every record, those after the first without the settings that repeat at their end: half of the work."""
+    first = json.loads(lines[0])
+    yield first
+    repeated = "".join(f', "{key}": {json.dumps(first[key])}' for key in ("args", "hparams")) + "}"
+    for line in lines[1:]:
+        yield json.loads(line.removesuffix(repeated) + "}" if line.endswith(repeated) else line)
 
 
 def _run_directories(folders: Iterable[Path]) -> Iterator[Path]:

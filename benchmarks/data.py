@@ -26,9 +26,9 @@ from PIL import Image
 from medic.data import RECIPES, Storage, benchmark
 from medic.data.augment import resample
 from medic.data.decode import decode
+from medic.experiments.build import make_trainer
 from medic.experiments.config import RunConfig
 from medic.experiments.resolve import resolve
-from medic.experiments.run import make_trainer
 from medic.report.table import print_rows
 
 SIDE = 48

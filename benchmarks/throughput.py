@@ -19,9 +19,9 @@ from torch import nn
 from torch.nn import functional
 
 from medic.data import Dataset
+from medic.experiments.build import make_trainer
 from medic.experiments.config import RunConfig
 from medic.experiments.resolve import resolve
-from medic.experiments.run import make_trainer
 from medic.models import Classifier, create_backbone
 from medic.report.table import print_rows
 

@@ -19,10 +19,8 @@ from medic.objectives import (
     Transport,
     VRex,
 )
-from medic.training.advisors import Advisor
+from medic.training.advisors import Advisor, HardDomain, Prototypes
 from medic.training.averaging import Swad
-from medic.training.hard_domain import HardDomain
-from medic.training.prototypes import Prototypes
 
 PENALTIES: Mapping[str, Callable[..., Penalty]] = {
     "balance": Balance,

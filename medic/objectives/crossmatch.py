@@ -4,8 +4,7 @@ Our reading: no code is public, and what the unknown images ascend and how the c
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medic.errors import MedicError
+from medic.models.modes import evaluating, statistics_kept
 from medic.objectives.losses import ce
 from medic.objectives.objective import Change, Forward, Loss, Objective, PenaltyFunction, Risk, Setup
 from medic.outputs import Output
@@ -90,7 +90,7 @@ class CrossMatch(Objective):
         assert self.setup is not None
         low, high = (self.setup.to_inputs(x.new_full((1, 1, 1, 1), pixel)) for pixel in (0.0, 1.0))
         both, start = torch.cat([x, x]), None
-        with _evaluating(model), torch.enable_grad():
+        with evaluating(model), torch.enable_grad():
             for _ in range(self.ascents):
                 both = both.detach().requires_grad_()
                 output = Output.of(model(both))
@@ -129,7 +129,7 @@ class CrossMatch(Objective):
         there = rows < self.written
         others = step.x[rows % len(step.x)]
         shape = (-1,) + (1,) * (others.dim() - 1)
-        with _statistics_kept(model):
+        with statistics_kept(model):
             pools = [torch.where(there.view(shape), pool, others) for pool in (self.known, self.unknown)]
             output = Output.of(model(torch.cat(pools)))
         with torch.autocast(step.y.device.type, enabled=False):
@@ -172,29 +172,3 @@ def _halves(output: Output) -> tuple[Output, Output]:
     """The outputs of the first and of the last half of the samples."""
     half = len(output.logits) // 2
     return output.map(lambda part: part[:half]), output.map(lambda part: part[half:])
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; then every layer has the mode that it had."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-@contextmanager
-def _statistics_kept(model: nn.Module) -> Iterator[None]:
-    """Batch norm as it is, but that its running statistics do not move."""
-    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-    tracked = [norm for norm in norms if norm.track_running_stats]
-    for norm in tracked:
-        norm.track_running_stats = False
-    try:
-        yield
-    finally:
-        for norm in tracked:
-            norm.track_running_stats = True

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medic.errors import MedicError
+from medic.models.modes import evaluating
 from medic.objectives.evidential import discrepancy, evidential_loss
 from medic.objectives.losses import ce
 from medic.objectives.objective import Change, Forward, Loss, Objective, PenaltyFunction, Risk, Setup, split_features
@@ -135,11 +136,7 @@ def discrepancies(branches: tuple[Output, Output], step: Step) -> Tensor:
 @torch.no_grad()
 def confidence(model: nn.Module, x: Tensor) -> Tensor:
     """The probability q_ŷ (N,) that images are of the class that a model takes them for, in evaluation mode."""
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         output = Output.of(model(x))
-        with torch.autocast(x.device.type, enabled=False):
-            return conf_bcls(output).sigmoid().to(output.logits.dtype)
-    finally:
-        model.train(training)
+    with torch.autocast(x.device.type, enabled=False):
+        return conf_bcls(output).sigmoid().to(output.logits.dtype)

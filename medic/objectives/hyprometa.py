@@ -1,16 +1,16 @@
 """HyProMeta (Peng et al. 2024): open set domain generalization under wrong labels.
 
-Our reading: neither code nor formulas are public. Which labels are wrong is found by `medic.training.prototypes`.
+Our reading: neither code nor formulas are public. Wrong labels are found by `medic.training.advisors.prototypes`.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from medic.errors import MedicError
+from medic.models.modes import statistics_kept
 from medic.objectives.objective import Change, Forward, Loss, Objective, PenaltyFunction, Risk, Setup
 from medic.outputs import Output
 from medic.tasks import Step
@@ -70,7 +70,7 @@ class HyProMeta(Objective):
         if self.v is None:
             raise MedicError("HyProMeta's prompt has the shape of an input: call prepare(model, setup) before training")
         tasks = [step] if self.passes == "step" else step.tasks()
-        with _statistics_kept(model):
+        with statistics_kept(model):
             output = Output.cat([Output.of(model(task.x + self.v)) for task in tasks])
         with torch.autocast(step.y.device.type, enabled=False):
             return step.means(self.prompt * _as_new(output) + self.reject * _rejected(output)).mean()
@@ -88,20 +88,3 @@ def _rejected(output: Output) -> Tensor:
     if output.ova is None:
         raise MedicError("HyProMeta needs a one-vs-all head: --head prompted")
     return functional.softplus(output.ova[:, 1] - output.ova[:, 0]).mean(1)
-
-
-@contextmanager
-def _statistics_kept(model: nn.Module) -> Iterator[None]:
-    """Leave running statistics as they are: those of prompted images are not what evaluation meets.
-
-    By a momentum of 0, because what a pass used must not be written again before it is differentiated.
-    """
-    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.momentum = 0.0
-    try:
-        yield
-    finally:
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum

@@ -90,6 +90,11 @@ class Grid:
         """The number of tasks of an iteration, t."""
         return self.repeat * math.prod(self.splits.values())
 
+    @property
+    def separates(self) -> bool:
+        """Whether it matters which of its tasks share a step."""
+        return self.pairing == "random" and len(self.round) > 1
+
     def __call__(self, x: Tensor, y: Tensor, domain: Tensor | None = None, **attributes: Tensor) -> list[Step]:
         """Partition a batch: every sample is in exactly one task of one step.
 

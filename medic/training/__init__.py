@@ -4,7 +4,6 @@ from medic.training.advisors import Advisor
 from medic.training.averaging import Swad
 from medic.training.capture import Capture
 from medic.training.checkpoint import load_checkpoint, save_checkpoint
-from medic.training.hard_domain import HardDomain
 from medic.training.inference import Inference, infer
 from medic.training.optim import OptimizerName, OptimizerSettings, RateSchedule, Schedule
 from medic.training.precision import Precision, pick_precision
@@ -14,7 +13,6 @@ from medic.training.trainer import Trainer
 __all__ = [
     "Advisor",
     "Capture",
-    "HardDomain",
     "Inference",
     "OptimizerName",
     "OptimizerSettings",

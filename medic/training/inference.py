@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from medic import processes
 from medic.data import Images, Recipe
 from medic.models import Preprocessing
+from medic.models.modes import evaluating
 from medic.outputs import Output
 from medic.training.capture import undisturbed
 from medic.training.precision import Precision, arithmetic
@@ -48,22 +49,19 @@ class Inference:
 
         They stay on the device. Without `features` those, which are by far the largest part, are not kept.
         """
-        training, count = self.model.training, len(indices)
+        count = len(indices)
         self._generator.manual_seed(0)
         indices = indices[processes.share(count)] if count >= processes.world() else indices
-        self.model.eval()
-        try:
-            parts = indices.split(GPU_BATCH if self.device.type == "cuda" else BATCH)
-            batches = []
+        parts = indices.split(GPU_BATCH if self.device.type == "cuda" else BATCH)
+        batches = []
+        with evaluating(self.model):
             for part, following in zip(parts, (*parts[1:], indices[:0]), strict=True):
                 self.images.expect(part)
                 self.images.expect(following)
                 output = self._batch(part)
                 batches.append(output if features else output._replace(features=None))
-            joined = Output.cat(batches)
-            return joined.map(lambda rows: processes.gathered(rows, count)) if len(indices) < count else joined
-        finally:
-            self.model.train(training)
+        joined = Output.cat(batches)
+        return joined.map(lambda rows: processes.gathered(rows, count)) if len(indices) < count else joined
 
     def _batch(self, positions: Tensor) -> Output:
         if self.views > 1:

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from medic.errors import MedicError
+from medic.experiments.build import make_trainer
 from medic.experiments.config import RunConfig
 from medic.experiments.resolve import resolve
-from medic.experiments.run import make_trainer
 from medic.models import Backbone, Classifier, Preprocessing
 from medic.models.heads import Reciprocal
 from medic.objectives import Arpl, ConfusingSamples, Coral, Objective, Setup

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from medic.objectives.evidential import SCALES, discrepancy, evidential_loss
-from medic.training.hard_domain import hardest
+from medic.training.advisors.hard_domain import hardest
 
 
 def doubles(values):

@@ -11,11 +11,11 @@ import torch
 
 import medic
 from medic.errors import MedicError, TrainingError
+from medic.experiments.build import make_trainer
 from medic.experiments.config import RunConfig
 from medic.experiments.interrupts import Stopped
 from medic.experiments.resolve import resolve
 from medic.experiments.review import infer_again, review
-from medic.experiments.run import make_trainer
 from medic.experiments.selection import select, shown
 from medic.methods import METHODS
 from medic.models import create_backbone

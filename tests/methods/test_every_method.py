@@ -2,9 +2,9 @@
 
 import pytest
 
+from medic.experiments.build import make_trainer
 from medic.experiments.config import RunConfig
 from medic.experiments.resolve import resolve
-from medic.experiments.run import make_trainer
 from medic.methods import METHODS
 from medic.tasks.samplers import SAMPLERS
 

@@ -21,7 +21,7 @@ import json, sys
 from medic.experiments.config import RunConfig
 from medic.experiments.directory import run_name
 from medic.experiments.resolve import resolve
-from medic.experiments.run import make_backbones
+from medic.experiments.build import make_backbones
 
 for weights in sys.argv[1:]:
     plan = resolve(RunConfig(target="street", backbone="resnet18", weights=weights))

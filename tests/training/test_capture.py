@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from medic.experiments.build import make_trainer
 from medic.experiments.config import RunConfig
 from medic.experiments.evaluation import Evaluator, measure
 from medic.experiments.resolve import resolve
-from medic.experiments.run import make_trainer
 from medic.methods import METHODS as TABLE
 from medic.openset import get_score
 
@@ -76,7 +76,7 @@ def test_tasks_that_are_tried_leave_graphs_as_they_are(mini, deterministic, monk
     from functools import partial
 
     from medic.training.advisors import OF_SAMPLERS
-    from medic.training.informative import Chooser
+    from medic.training.advisors.informative import Chooser
 
     monkeypatch.setitem(OF_SAMPLERS, "informative", partial(Chooser, every=4))
     settings = {"sampling": "informative", "precision": "fp32", "backbone": "resnet10t", "iterations": 12}

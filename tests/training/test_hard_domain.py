@@ -8,9 +8,9 @@ from torch import nn
 
 from medic.data import Resident
 from medic.errors import MedicError
+from medic.experiments.build import make_trainer
 from medic.experiments.config import RunConfig
 from medic.experiments.resolve import resolve
-from medic.experiments.run import make_trainer
 from medic.training import HardDomain
 
 
@@ -103,7 +103,7 @@ def test_a_checkpoint_goes_on_with_the_same_domains(mini):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"objective": "ce+ova"}, "by the follower of 'ebil': leave out --objective"),
+        ({"objective": "ce+ova"}, "asks the follower of 'ebil': leave out --objective"),
         ({"domain_splits": 1}, "holds a domain apart: use 2 domain splits or more"),
         ({"sources": ["printed"]}, "needs 2 source domains"),
         ({"hparams": "every=0"}, "every of hard domain scheduling is 0"),

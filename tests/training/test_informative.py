@@ -10,15 +10,15 @@ import torch
 import medic
 from medic import processes
 from medic.errors import MedicError
+from medic.experiments.build import make_trainer
 from medic.experiments.config import RunConfig
 from medic.experiments.interrupts import Stopped
 from medic.experiments.resolve import resolve
-from medic.experiments.run import make_trainer
 from medic.tasks import Step
 from medic.training import Trainer
 from medic.training import informative as module
 from medic.training.advisors import OF_SAMPLERS
-from medic.training.informative import Chooser
+from medic.training.advisors.informative import Chooser
 
 
 def made(mini, **settings):

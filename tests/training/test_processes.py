@@ -17,7 +17,7 @@ import sys, torch
 from medic import processes
 from medic.experiments.config import RunConfig
 from medic.experiments.resolve import resolve
-from medic.experiments.run import make_trainer
+from medic.experiments.build import make_trainer
 
 torch.set_num_threads(1)
 with processes.group():

@@ -12,7 +12,7 @@ from medic.objectives.hyperbolic import distance, exp0, mean
 from medic.strategies import TwoStep
 from medic.tasks import Grid
 from medic.training import RateSchedule, Trainer
-from medic.training.prototypes import Prototypes, embed, find_nearest, find_prototypes, keep_cells
+from medic.training.advisors.prototypes import Prototypes, embed, find_nearest, find_prototypes, keep_cells
 
 SIDE, EACH = 4, 8
 FLIPPED = [3, 12, 17, 30]
@@ -137,9 +137,9 @@ def test_it_looks_once_an_iteration(monkeypatch):
 
 
 def test_it_reads_no_labels_but_those_of_training(mini):
+    from medic.experiments.build import make_trainer
     from medic.experiments.config import RunConfig
     from medic.experiments.resolve import resolve
-    from medic.experiments.run import make_trainer
 
     plan = resolve(RunConfig(dataset=mini, target="street", method="hyprometa", label_noise=0.3, hparams={"trust": 0}))
     dataset = plan.data.load(lambda line: None)

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from medic.models.modes import evaluating
 from medic.outputs import Output
 from medic.strategies.base import Measured, buffers, trainable, weights_restored
 from medic.strategies.inner import sgd
 from medic.tasks import Cells, Step
 from medic.tasks.informative import choose
+from medic.training.advisors.base import Advisor
 from medic.training.precision import arithmetic
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ RATE = 1e-2
 """The rate of the step on a candidate, where the strategy has no inner one."""
 
 
-class Chooser:
+class Chooser(Advisor):
     """Chooses the tasks that the grid deals until its next turn: option (iv) of the paper.
 
     The tasks of two independent splits are candidates. Each is tried by one inner step on a batch of its own, and known
@@ -33,9 +35,6 @@ class Chooser:
     def __init__(self, every: int = 50, delta: float = 0.01) -> None:
         self.every, self.delta = every, delta
         self._asked = -1
-
-    def start(self, trainer: "Trainer") -> None:
-        """Nothing."""
 
     def advise(self, trainer: "Trainer") -> None:
         """Try candidates in random order until there are enough."""
@@ -48,19 +47,14 @@ class Chooser:
         visited = [candidates[position] for position in order]
         domains = Cells([samples.domain], len(samples))
         batches = [domains.draw(key, min(SHOWN, domains.size(key)), grid.generator) for key in domains.keys]
-        training = trainer.model.training
-        trainer.model.eval()
-        try:
-            with buffers(Measured(trainer.model, trainer.objective), "restore", 0.0):
-                shown = [_inputs(trainer, batch) for batch in batches]
-                before = _predictions(trainer, shown)
-                after = (
-                    _after_a_step(trainer, grid.sample(trainer.cells, task, trainer.batch_size), shown)
-                    for task in visited
-                )
-                chosen = choose(before, after, [len(batch) for batch in batches], sum(grid.round), self.delta)
-        finally:
-            trainer.model.train(training)
+        measured = Measured(trainer.model, trainer.objective)
+        with evaluating(trainer.model), buffers(measured, "restore", 0.0):
+            shown = [_inputs(trainer, batch) for batch in batches]
+            before = _predictions(trainer, shown)
+            after = (
+                _after_a_step(trainer, grid.sample(trainer.cells, task, trainer.batch_size), shown) for task in visited
+            )
+            chosen = choose(before, after, [len(batch) for batch in batches], sum(grid.round), self.delta)
         grid.chosen = [visited[position] for position in chosen]
 
     def state_dict(self) -> dict[str, Any]:

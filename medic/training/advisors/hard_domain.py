@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from medic.errors import MedicError
-from medic.objectives.ebil import EbilHads
+from medic.objectives import EbilHads, Objective
+from medic.tasks import Grid
+from medic.training.advisors.base import Advisor
 from medic.training.inference import Inference
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ LEAST = 0.1
 """What the factor of a domain that was never chosen is."""
 
 
-class HardDomain:
+class HardDomain(Advisor):
     """Holds one domain apart in the grid: of all domains that which the follower trusts least, by `hardest`.
 
     It is shown `batches` batches of every domain, each of as many images as a task has and as many of each class. They
@@ -34,8 +36,12 @@ class HardDomain:
         self.every, self.batches, self.lam = every, batches, lam
         self.chosen: Counter[int] = Counter()
 
-    def start(self, trainer: "Trainer") -> None:
-        """Nothing."""
+    def check(self, objective: Objective, grid: Grid) -> None:
+        """Refuse to choose a domain that nothing measures, or that the grid cannot hold apart."""
+        if not isinstance(objective, EbilHads):
+            raise MedicError("hard domain scheduling asks the follower of 'ebil': leave out --objective")
+        if (grid.domains or 1) < 2:
+            raise MedicError("hard domain scheduling holds a domain apart: use 2 domain splits or more")
 
     def advise(self, trainer: "Trainer") -> None:
         """Measure every domain, and hold the hardest."""

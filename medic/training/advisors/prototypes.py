@@ -9,6 +9,7 @@ from torch import Tensor
 from medic.data import Samples
 from medic.errors import MedicError
 from medic.objectives.hyperbolic import distance, exp0, mean
+from medic.training.advisors.base import Advisor
 
 if TYPE_CHECKING:
     from medic.training.trainer import Trainer
@@ -17,14 +18,12 @@ AT_ONCE = 4096
 """Samples whose distances to all prototypes are held at once."""
 
 
-class Prototypes:
+class Prototypes(Advisor):
     """Once an epoch, takes samples whose label is not that of the nearest prototype to be noisy, and relabels them.
 
     It needs the labels that training was given and the model as it is, nothing else. Samples have the attribute
     `clean`, 1 or 0; a noisy one has the label of the nearest prototype. For the first `trust` epochs all are clean.
     """
-
-    every = 1
 
     def __init__(self, trust: int = 5) -> None:
         if trust < 0:

@@ -1,0 +1,99 @@
+"""From a resolved configuration to what is trained, with its images."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from medic import processes
+from medic.data import Dataset, Images, Problem
+from medic.data.cache import cache_directory
+from medic.errors import MedicError
+from medic.experiments.frozen import frozen_features, weights_identity
+from medic.experiments.resolve import Resolved
+from medic.models import Backbone, Preprocessing, assemble, create_backbone
+from medic.objectives import Setup
+from medic.training import Trainer, derive, generator
+
+
+def make_backbones(plan: Resolved) -> list[Backbone]:
+    """The backbones of a run, one a network, as they are before training: what no file gives is drawn for each."""
+    torch.manual_seed(derive(plan.config.seed, "model"))
+    name, weights, size = plan.model.backbone, plan.model.weights, plan.data.size
+    return [create_backbone(name, weights, size) for _ in range(plan.model.networks)]
+
+
+def make_trainer(
+    plan: Resolved, dataset: Dataset, problem: Problem, say: Callable[[str], None] = lambda line: None
+) -> Trainer:
+    """Build what is trained and how, from a resolved configuration."""
+    seed = plan.config.seed
+    if plan.model.compiled:  # so that the next run finds what this one compiled
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_directory() / "compiled"))
+    backbones = make_backbones(plan)
+    preprocessing = dataclasses.replace(backbones[0].preprocessing, size=plan.data.size)
+    images: Images = dataset.images
+    if plan.model.frozen:
+        (backbone,) = backbones
+        identity = weights_identity(plan.model.backbone, plan.model.weights, seed)
+        device, precision = plan.model.device, plan.model.precision
+        images = frozen_features(dataset, backbone, preprocessing, identity, device, precision, say)
+        backbones = [dataclasses.replace(backbone, module=nn.Flatten())]
+    if plan.model.layer is not None:
+        for backbone in backbones:
+            plan.model.layer.insert(backbone.module)
+    model = assemble(backbones, len(problem.known), plan.model.head)
+    if plan.model.batch_norm == "frozen":
+        model.norms = "frozen"
+    if plan.model.batch_norm == "sync":
+        if processes.world() == 1 or plan.model.device.type != "cuda":
+            raise MedicError(
+                "batch_norm 'sync' needs several processes on GPUs: torchrun --nproc-per-node N -m medic …"
+            )
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    # Convolutions are faster with the channels last, on a CPU as on a GPU; trainer and inference feed them so.
+    model = model.to(plan.model.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    body = [p for p in model.body() if p.requires_grad]
+    objective = plan.model.objective
+    objective.prepare(model, _setup(plan, problem, images, preprocessing))
+    objective.to(plan.model.device)
+    return Trainer(
+        model=model,
+        images=images,
+        samples=problem.train,
+        grid=plan.training.grid,
+        strategy=plan.training.strategy,
+        objective=objective,
+        optimizer=plan.training.optimizer.make(body, model.heads(), objective.own_parameters()),
+        schedule=plan.training.schedule,
+        recipe=plan.data.recipe,
+        preprocessing=preprocessing,
+        batch_size=plan.training.batch_size,
+        generator=generator(seed, "augment"),
+        clip_norm=plan.config.clip_norm,
+        frames=None if plan.model.frozen else dataset.frames,
+        device=plan.model.device,
+        precision=plan.model.precision,
+        capture=plan.model.capture,
+        compiled=plan.model.compiled,
+        advisors=plan.training.advisors,
+        say=say,
+    )
+
+
+def _setup(plan: Resolved, problem: Problem, images: Images, preprocessing: Preprocessing) -> Setup:
+    """What the objective of a run is prepared for."""
+    grid, size = plan.training.grid, plan.training.batch_size
+    tasks = max(grid.sizes)
+    shape = images.shape[1:2] if plan.model.frozen else (images.shape[1], preprocessing.size, preprocessing.size)
+    return Setup(
+        tasks,
+        tasks * size,
+        max(1, len(problem.train) // (grid.tasks * size)),
+        1 + max(problem.sources),
+        tuple(shape),
+        preprocessing.mean,
+        preprocessing.std,
+    )

@@ -1,0 +1,93 @@
+"""What each system costs: time of an iteration and peak memory, relative to `erm` in the same run.
+
+    python benchmarks/costs.py --root DIR_OF_PACS --output costs.json      # on a GPU
+
+All of them train on 144 images of 224 pixels an iteration, captured where they can be and not compiled. A system that
+cannot have ResNet-50, because it works inside another backbone or on smaller images, has an `erm` of its own beside it.
+"""
+
+import argparse
+import gc
+import itertools
+import json
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from medic.data import Dataset
+from medic.experiments.build import make_trainer
+from medic.experiments.config import RunConfig
+from medic.experiments.resolve import Resolved, resolve
+from medic.methods import METHODS
+from medic.report.table import print_rows
+
+APART: dict[str, dict[str, Any]] = {
+    "aloft-e": {"backbone": "gfnet_h_ti"},
+    "aloft-s": {"backbone": "gfnet_h_ti"},
+    "arpl-cs": {"backbone": "convnet", "image_size": 32, "store_size": 224},
+}
+"""What a system needs that ResNet-50 and 224 pixels are not."""
+
+
+def main() -> None:
+    """Measure, print one table and write it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", required=True, help="folder with PACS")
+    parser.add_argument("--backbone", default="resnet50")
+    parser.add_argument("--methods", nargs="*", default=list(METHODS))
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long each row is timed")
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    dataset: Dataset | None = None
+    for own, methods in grouped(arguments.methods, arguments.backbone):
+        base: dict[str, float] = {}
+        for name in methods:
+            config = RunConfig(dataset="pacs", root=arguments.root, target="sketch", method=name, compile="off", **own)
+            plan = resolve(config)
+            dataset = dataset or plan.data.load(print)
+            found, said = cost(plan, dataset, arguments.seconds)
+            base = base or found
+            relative = {f"× {key}": value / base[key] for key, value in found.items()}
+            rows.append({"method": name, "backbone": own["backbone"], **found, **relative, "graph": not said})
+            print(json.dumps(rows[-1]), *said, flush=True)
+    shown = [{key: f"{value:.2f}" if isinstance(value, float) else value for key, value in row.items()} for row in rows]
+    print_rows(shown, numeric=["ms", "GiB", "× ms", "× GiB"])
+    if arguments.output:
+        arguments.output.write_text(json.dumps({"device": torch.cuda.get_device_name(), "rows": rows}, indent=2) + "\n")
+
+
+def grouped(methods: Iterable[str], backbone: str) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """What methods need, and those that need it, `erm` first."""
+    alike = [name for name in methods if name not in APART | {"erm": {}}]
+    yield {"backbone": backbone}, ["erm", *alike]
+    for needs, names in itertools.groupby((name for name in methods if name in APART), lambda name: APART[name]):
+        yield needs, ["erm", *names]
+
+
+def cost(plan: Resolved, dataset: Dataset, seconds: float) -> tuple[dict[str, float], list[str]]:
+    """Milliseconds of an iteration and GiB of memory beyond the images; and what was said, if it was not captured."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    said: list[str] = []
+    trainer = make_trainer(plan, dataset, plan.data.split(dataset), said.append)
+    trainer.model.train()
+    for _ in range(8):
+        trainer.step()
+    trainer.wait()
+    began, count = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        trainer.step()
+        count += 1
+    trainer.wait()
+    spent = (time.perf_counter() - began) / count
+    return {"ms": 1e3 * spent, "GiB": (torch.cuda.max_memory_allocated() - before) / 2**30}, said
+
+
+if __name__ == "__main__":
+    main()

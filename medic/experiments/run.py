@@ -26,7 +26,7 @@ from medic.experiments.plans import COMPILED
 from medic.experiments.progress import Reporter, make_reporter, make_sayer
 from medic.experiments.resolve import Resolved, resolve
 from medic.experiments.selection import select, shown
-from medic.experiments.trackers import Tracker, close_all, start_trackers, tracker_names
+from medic.experiments.trackers import Tracker, close_all, start_trackers, tell, tracker_names
 from medic.models import OURS, Classifier
 from medic.training import (
     Swad,
@@ -110,7 +110,7 @@ class Session:
         self.seconds = 0.0  # of an iteration, since the last evaluation or start; no part of the result
         self._saved, self._saved_at = 0, time.monotonic()
         self.averaging = resolved.training.averaging
-        self.trackers: list[Tracker] = []
+        self.trackers: dict[str, Tracker] = {}
         self.watch = watch
 
     def _evaluates_much(self) -> bool:
@@ -160,7 +160,7 @@ class Session:
             raise TrainingError(f"another process has ended: {first_line(error)}; {kept}") from error
         finally:
             reporter.close()
-            close_all(self.trackers)
+            close_all(self.trackers, self.say)
         self._finish()
         if interrupts.received:
             raise Stopped("stopped when the run was finished", interrupts.received)
@@ -227,8 +227,7 @@ class Session:
             self.best = {name: tensor.detach().clone() for name, tensor in self.trainer.model.state_dict().items()}
         if self.writes:
             self.directory.write_records(self.records)
-        for tracker in self.trackers:
-            tracker.record(record)
+        self.trackers = tell(self.trackers, record, reporter.say)
         self.watch(shown(record, self.problem.targets))
         found = "  ".join(
             f"{name} {100 * record['target'][key]:.1f}"

@@ -2,7 +2,8 @@
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -76,15 +77,16 @@ class MLflow:
         else:
             tags = {"medic_run": path.name, "mlflow.runName": title(config)}
             self._run = self._client.create_run(number, tags=tags).info.run_id
-            for name, value in config.identity().items():
-                if value is not None:
-                    self._client.log_param(self._run, name, str(value)[:500])
+            settings = {name: str(value)[:500] for name, value in config.identity().items() if value is not None}
+            self._client.log_batch(self._run, params=[mlflow.entities.Param(*item) for item in settings.items()])
 
     def record(self, record: Mapping[str, Any]) -> None:
-        """Log every number; `@` and `=` are not allowed in names there."""
-        for name, value in scalars(record):
-            allowed = name.replace("@", "_at_").replace("=", "_")
-            self._client.log_metric(self._run, allowed, value, step=record["iteration"])
+        """Log every number, in one message; `@` and `=` are not allowed in names there."""
+        from mlflow.entities import Metric
+
+        now, step = int(1000 * time.time()), record["iteration"]
+        named = ((name.replace("@", "_at_").replace("=", "_"), value) for name, value in scalars(record))
+        self._client.log_batch(self._run, metrics=[Metric(name, value, now, step) for name, value in named])
 
     def close(self) -> None:
         """Say that it has ended."""
@@ -112,14 +114,14 @@ def tracker_names(asked: str) -> list[str]:
     return names
 
 
-def start_trackers(asked: str, path: Path, config: RunConfig, iteration: int) -> list[Tracker]:
+def start_trackers(asked: str, path: Path, config: RunConfig, iteration: int) -> dict[str, Tracker]:
     """Start what was asked for, for a run that begins or goes on at an iteration."""
-    started: list[Tracker] = []
+    started: dict[str, Tracker] = {}
     for name in tracker_names(asked):
         try:
-            started.append(TRACKERS[name][1](path, config, iteration))
+            started[name] = TRACKERS[name][1](path, config, iteration)
         except Exception as error:  # whatever their packages raise: an address, a key, a version
-            for tracker in started:
+            for tracker in started.values():
                 tracker.close()
             raise MedicError(
                 f"tracker {name!r} cannot be started: {first_line(error)}; leave it out of --track"
@@ -143,7 +145,22 @@ def title(config: RunConfig) -> str:
     return f"{config.dataset} {config.method} → {config.target_names}, seed {config.seed}"
 
 
-def close_all(trackers: Sequence[Tracker]) -> None:
+def tell(trackers: Mapping[str, Tracker], record: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, Tracker]:
+    """Tell trackers of an evaluation; gives those that took it. A server that went away does not end a run."""
+    took = {}
+    for name, tracker in trackers.items():
+        try:
+            tracker.record(record)
+            took[name] = tracker
+        except Exception as error:  # whatever their packages raise
+            say(f"tracker {name!r} is told no more: {first_line(error)}; results.jsonl has every number")
+    return took
+
+
+def close_all(trackers: Mapping[str, Tracker], say: Callable[[str], None]) -> None:
     """End them."""
-    for tracker in trackers:
-        tracker.close()
+    for name, tracker in trackers.items():
+        try:
+            tracker.close()
+        except Exception as error:  # whatever their packages raise
+            say(f"tracker {name!r} was not told that the run has ended: {first_line(error)}")

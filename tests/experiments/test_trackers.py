@@ -23,6 +23,37 @@ def test_tensorboard_has_every_evaluation(mini, tmp_path):
     assert "validation/acc" in found.Tags()["scalars"]
 
 
+def test_mlflow_has_every_evaluation(mini, tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    run = medic.train(dataset=mini, method="erm", output=tmp_path, track="mlflow", **SHORT)
+    client = mlflow.MlflowClient()
+    experiment = client.get_experiment_by_name("medic").experiment_id
+    (found,) = client.search_runs([experiment])
+    written = [(one.step, one.value) for one in client.get_metric_history(found.info.run_id, "target/acc")]
+    assert written == [(record["iteration"], pytest.approx(record["target"]["acc"])) for record in run.records]
+    assert (found.data.params["method"], found.info.status) == ("erm", "FINISHED")
+
+
+def test_wandb_takes_a_run_offline(mini, tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run = medic.train(dataset=mini, method="erm", output=tmp_path, track="wandb", **SHORT)
+    assert list((run.path / "wandb").glob(f"offline-run-*/run-{run.path.name}.wandb"))
+
+
+def test_a_server_that_goes_away_does_not_end_a_run(mini, tmp_path, monkeypatch, capsys):
+    def gone(self, record):
+        raise ConnectionError("no route to host")
+
+    pytest.importorskip("tensorboard")
+    monkeypatch.setattr("medic.experiments.trackers.TensorBoard.record", gone)
+    run = medic.train(dataset=mini, method="erm", output=tmp_path, track="tensorboard", **{**SHORT, "quiet": False})
+    assert len(run.records) == 2
+    said = capsys.readouterr().err
+    assert said.count("tracker 'tensorboard' is told no more: no route to host") == 1
+
+
 def test_none(mini, tmp_path):
     run = medic.train(dataset=mini, method="erm", output=tmp_path, track="none", **SHORT)
     assert not (run.path / "tensorboard").exists()

@@ -47,6 +47,8 @@ class Benchmark:
     """Whether its images depend on the seed of a run."""
     unique: bool = False
     """Whether images that occur twice in a domain are left out."""
+    domainbed: str | None = None
+    """Its name among DomainBed's datasets, whose scripts drop records of others."""
 
 
 def needs_root(bench: Benchmark, root: Path | None) -> Path:
@@ -185,6 +187,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             ),
             naming=_PACS,
             dropped=frozenset({"sketch/dog/n02103406_4068-1.png"}),
+            domainbed="PACS",
         ),
         Benchmark(
             "office-home",
@@ -203,6 +206,7 @@ BENCHMARKS: dict[str, Benchmark] = {
                 Layout("train and val folders", ("office_home_dg",), split=True),
             ),
             naming=_OFFICE_HOME,
+            domainbed="OfficeHome",
         ),
         Benchmark(
             "vlcs",
@@ -222,6 +226,7 @@ BENCHMARKS: dict[str, Benchmark] = {
                 Layout("train, crossval and test folders", ("VLCS", "vlcs"), split=True),
             ),
             naming=_VLCS,
+            domainbed="VLCS",
         ),
         Benchmark(
             "terra-incognita",
@@ -233,6 +238,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             images=24788,
             layouts=(Layout("folders", ("terra_incognita", "terra-incognita")),),
             naming=_TERRA,
+            domainbed="TerraIncognita",
         ),
         Benchmark(
             "domainnet",
@@ -258,6 +264,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             ),
             naming=_DOMAINNET,
             unique=True,
+            domainbed="DomainNet",
         ),
         Benchmark(
             "digits-dg",
@@ -290,6 +297,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             lr=4e-3,
             images=70_000,
             seeded=True,
+            domainbed="ColoredMNIST",
         ),
         Benchmark("folder", "your own images: ROOT/<domain>/<class>/<image>", _open_folder),
         Benchmark("lists", "your own images: ROOT/<domain>.txt with a line `path label` for each", _open_lists),

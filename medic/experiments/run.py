@@ -264,7 +264,7 @@ class Session:
         config = self.config
         return {
             "args": {
-                "dataset": config.dataset,
+                "dataset": self.plan.data.benchmark.domainbed or config.dataset,
                 "algorithm": config.method,
                 "test_envs": list(self.problem.targets),
                 "seed": config.seed,

@@ -52,6 +52,7 @@ def test_cmnist(idx, tmp_path):
         quiet=True, output=tmp_path / "o",
     )  # fmt: skip
     assert run.config.backbone == "mnist-cnn"
+    assert run.records[0]["args"]["dataset"] == "ColoredMNIST"  # as DomainBed calls it
     assert run.config.steps == [2, 2]
     assert set(run.metrics) == {"acc"}
     assert "source" not in run.record

@@ -75,9 +75,8 @@ def test_metrics():
 
 def test_commands(capsys):
     """Every option that the README names exists."""
-    main(["train", "--help"])
-    main(["evaluate", "--help"])
-    main(["demo", "--help"])
+    for command in ("train", "evaluate", "demo", "sweep", "table", "search", "reproduce"):
+        main([command, "--help"])
     known = capsys.readouterr().out
     for option in set(re.findall(r"--[a-z][a-z-]+", README)) - {
         "--help",

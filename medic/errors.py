@@ -1,6 +1,7 @@
 """Errors that are part of the interface: one line that names the value and the way out."""
 
 import difflib
+import math
 from collections.abc import Iterable
 
 
@@ -26,6 +27,25 @@ def closest(name: str, choices: Iterable[str]) -> str | None:
     by_folded = {choice.lower(): choice for choice in choices}
     matches = difflib.get_close_matches(str(name).lower(), by_folded, n=1, cutoff=0.6)
     return by_folded[matches[0]] if matches else None
+
+
+def check_range(
+    owner: str,
+    least: float = 0,
+    most: float = math.inf,
+    *,
+    above: bool = False,
+    below: bool = False,
+    **numbers: float,
+) -> None:
+    """Refuse numbers by name that are not from `least` to `most`, or `above` the one and `below` the other."""
+    for name, value in numbers.items():
+        low = value > least if above else value >= least
+        high = value < most if below else value <= most
+        if not (low and high and math.isfinite(value)):
+            limits = [f"above {least:g}" if above else f"{least:g} or more"]
+            limits += [] if most == math.inf else [f"below {most:g}" if below else f"{most:g} or less"]
+            raise MedicError(f"{name} of {owner} is {value:g}: give a number, {' and '.join(limits)}")
 
 
 def check_choice(kind: str, name: str, choices: Iterable[str]) -> str:

@@ -42,8 +42,9 @@ def make_trainer(
         images = frozen_features(dataset, backbone, preprocessing, identity, device, precision, say)
         backbones = [dataclasses.replace(backbone, module=nn.Flatten())]
     if plan.model.layer is not None:
+        inputs = torch.zeros(1, len(preprocessing.mean), preprocessing.size, preprocessing.size)
         for backbone in backbones:
-            plan.model.layer.insert(backbone.module)
+            plan.model.layer.insert(backbone.module, inputs)
     model = assemble(backbones, len(problem.known), plan.model.head)
     if plan.model.batch_norm == "frozen":
         model.norms = "frozen"

@@ -39,9 +39,11 @@ def with_draws(config: RunConfig, method: Method, size: int, sources: int, tasks
     decay = drawn(shared["weight_decay"]) if "weight_decay" in shared else 0.0
     settings: dict[str, Any] = {"lr": drawn(shared["lr"]), "weight_decay": decay, "batch_size": batch}
     own = dict(method.search)
-    if "lr" in own:  # the rate of the outer step; DomainBed's is that of the inner ones
-        settings |= {"inner_lr": settings["lr"], "lr": drawn(own.pop("lr"))}
+    if "lr" in own:  # the rate of the outer step, which goes a part of the way; DomainBed's is that of the inner ones
+        settings |= {"inner_lr": settings["lr"], "lr": drawn(own.pop("lr")), "weight_decay": 0.0}
     numbers = {name: drawn(law) for name, law in own.items()}
+    if getattr(method.strategy, "decay", None) is not None:
+        numbers["decay"] = decay
     given = Numbers(config.hparams).given
     return replace(
         config,

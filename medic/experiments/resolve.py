@@ -1,6 +1,7 @@
 """From what was asked for to what will run: defaults filled in, everything checked, nothing started."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -23,7 +24,7 @@ from medic.experiments.plans import (
     plan_training,
     written_splits,
 )
-from medic.methods import AVERAGES, LAYERS, OBJECTIVES, PENALTIES, Method, Numbers, find_method
+from medic.methods import AVERAGES, LAYERS, METHODS, OBJECTIVES, PENALTIES, Law, Method, Numbers, find_method
 from medic.models import find_weights
 from medic.objectives import Penalty
 from medic.openset import SCORES
@@ -50,7 +51,7 @@ def resolve(config: RunConfig, find: Open = open_benchmark) -> Resolved:
         raise MedicError(f"method {method.name!r} works inside {method.backbone}: leave out --backbone {backbone}")
     data = plan_data(config, bench, backbone, pick_device(config.device), find)
     config = with_draws(config, method, data.size, len(data.sources), plan_grid(config, method, data).tasks)
-    numbers = Numbers(config.hparams)
+    numbers = Numbers(config.hparams, method.numbers.get(config.dataset))
     model = plan_model(config, backbone, method, numbers, len(data.sources))
     training = plan_training(config, method, data, numbers)
     numbers.check(method.name)
@@ -123,7 +124,16 @@ def _adapted(method: Method, config: RunConfig) -> Method:
         layer=None if layer == "none" else layer,
         averaging=None if averaging == "none" else averaging,
         batch_norm=check_choice("batch_norm", config.batch_norm or method.batch_norm, ["local", "sync", "frozen"]),
+        search=_laws(method, config.penalty or method.penalty),
     )
+
+
+def _laws(method: Method, penalty: str | None) -> Mapping[str, Law]:
+    """Where the numbers of a method are searched for with a penalty, whose own laws are those of its method."""
+    if penalty == method.penalty:
+        return method.search
+    own = method.search if method.penalty is None else {}
+    return {**own, **next((other.search for other in METHODS.values() if other.penalty == penalty), {})}
 
 
 COUNTS = (
@@ -168,6 +178,10 @@ def _is_number(value: Any, kinds: tuple[type, ...], zero: bool = False) -> bool:
     return number and (value > 0 or (zero and value == 0))
 
 
+NONLINEAR = {"reciprocal": "ARPL's are not", "branches": "those of EBiL's branches, behind dropout, are not"}
+"""Heads whose logits are not linear in the features."""
+
+
 def _check_penalties(model: ModelPlan, grid: Grid) -> None:
     """Refuse penalties that would do nothing, or something else, on this grid and this head."""
     for part in model.objective.penalties:
@@ -180,8 +194,8 @@ def _check_penalties(model: ModelPlan, grid: Grid) -> None:
             raise MedicError(
                 f"penalty {name!r} compares the tasks of a step, and there is one: use more domains or splits"
             )
-        if part.linear and (model.head == "reciprocal" or model.networks > 1):
-            whose = "ARPL's are not" if model.head == "reciprocal" else "those of several networks are not"
+        if part.linear and (model.head in NONLINEAR or model.networks > 1):
+            whose = NONLINEAR.get(model.head, "those of several networks are not")
             raise MedicError(f"penalty {name!r} needs logits that are linear in the features, which {whose}")
 
 

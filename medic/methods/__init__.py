@@ -7,7 +7,7 @@ from medic.errors import check_choice
 from medic.methods.alignment import ALIGNMENT
 from medic.methods.layers import LAYERED
 from medic.methods.meta import META
-from medic.methods.method import OBJECTIVES, Method, Training, make_objective
+from medic.methods.method import OBJECTIVES, Method, Training, make_objective, own_numbers
 from medic.methods.numbers import Numbers
 from medic.methods.openset import OPENSET
 from medic.methods.parts import ADVISORS, AVERAGES, CHANGES, LAYERS, PENALTIES
@@ -40,4 +40,5 @@ __all__ = [
     "Training",
     "find_method",
     "make_objective",
+    "own_numbers",
 ]

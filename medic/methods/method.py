@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from medic.methods.numbers import Numbers
-from medic.methods.parts import CHANGES, LAYERS, PENALTIES
+from medic.methods.parts import ADVISORS, AVERAGES, CHANGES, LAYERS, PENALTIES
 from medic.methods.search import Law, Rate
 from medic.objectives import (
     Arpl,
@@ -103,8 +103,12 @@ class Method:
     backbone: str | None = None
     """The only backbone that it works with, if there is but one."""
     batch_norm: str = "local"
+    numbers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Its own numbers on a benchmark, by name, where its authors have others there."""
     search: Mapping[str, Law] = field(default_factory=dict)
     """Where DomainBed's protocol searches for its own numbers."""
+    experimental: bool = False
+    """Whether parts of it are our reading of a publication that leaves them open."""
     paper: str | None = None
     """The name of its row in the tables of the paper, if it has one; of several forms one has the row."""
 
@@ -144,3 +148,15 @@ def make_objective(
         None if change is None else numbers.make(change, CHANGES[change]),
     )
     return numbers.make(name, make)
+
+
+def own_numbers(method: Method) -> dict[str, Any]:
+    """The numbers of a method's own, by the names that `--hparams` knows them by, with their defaults."""
+    numbers = Numbers(None)
+    make_objective(method.objective, 1.0, method.forward, numbers, method.penalty, method.change)
+    numbers.changed(method.name, method.strategy)
+    named = ((LAYERS, method.layer), (AVERAGES, method.averaging), (ADVISORS, method.advisor))
+    for table, name in named:
+        if name is not None:
+            numbers.make(name, table[name])
+    return numbers.used

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -17,11 +18,13 @@ _ELSEWHERE = ("lr", "bn_rate")
 class Numbers:
     """Numbers by name, handed to the parts of a method that have them; each part says what it has by its arguments.
 
-    A name that two parts have is written with that of the part: `hgp.beta`.
+    A name that two parts have is written with that of the part: `hgp.beta`. What is not given is one of `usual`, or
+    the default of the argument.
     """
 
-    def __init__(self, given: Mapping[str, Any] | str | None) -> None:
+    def __init__(self, given: Mapping[str, Any] | str | None, usual: Mapping[str, float] | None = None) -> None:
         self.given = _parse(given)
+        self._usual = usual or {}
         self._taken: dict[tuple[str, str], Any] = {}
 
     def make(self, name: str, part: Callable[..., T]) -> T:
@@ -57,7 +60,7 @@ class Numbers:
         numbers = {name: value for name, value in defaults.items() if type(value) in (int, float)}
         taken = {}
         for name, default in numbers.items():
-            value = self.given.get(f"{part}.{name}", self.given.get(name, default))
+            value = self.given.get(f"{part}.{name}", self.given.get(name, self._usual.get(name, default)))
             taken[name] = self._taken[part, name] = _converted(name, value, type(default))
         return taken
 
@@ -79,6 +82,8 @@ def _converted(name: str, value: Any, kind: type) -> Any:
     """A number of the type that its default has."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise MedicError(f"hparams {name} is {value!r}: give a number")
+    if not math.isfinite(value):
+        raise MedicError(f"hparams {name} is {value}: give a finite number")
     if kind is int and value != int(value):
         raise MedicError(f"hparams {name} is {value}: give a whole number")
     return kind(value)

@@ -37,7 +37,7 @@ OPENSET = (
     ),
     Method(
         "l2ot",
-        "classes whose features are far from each other (experimental: our reading)",
+        "classes whose features are far from each other",
         "objective: MEDIC with a penalty on the transport between classes",
         "Li et al. 2025",
         Grid(2, 2, pairing="diagonal"),
@@ -45,10 +45,11 @@ OPENSET = (
         "ce+ova",
         forward="task",
         penalty="transport",
+        experimental=True,
     ),
     Method(
         "ebil-hads",
-        "the domain that a follower trusts least is apart; two evidential branches (experimental: our reading)",
+        "the domain that a follower trusts least is apart; two evidential branches",
         "head and objective: MEDIC with two branches, a network that weighs images, and a domain held apart",
         "Peng et al. 2024",
         Grid(2, 2, pairing="diagonal"),
@@ -57,10 +58,11 @@ OPENSET = (
         forward="task",
         least_domains=2,
         advisor="hard-domain",
+        experimental=True,
     ),
     Method(
         "hyprometa",
-        "labels that hyperbolic prototypes contradict are corrected, for meta-testing (experimental: our reading)",
+        "labels that hyperbolic prototypes contradict are corrected, for meta-testing",
         "objective and labels: MEDIC from clean to noisy images, and a category of prompted ones",
         "Peng et al. 2024",
         Grid(2, 2, axes={"clean": 1}, pairing="diagonal"),
@@ -68,6 +70,7 @@ OPENSET = (
         "hyprometa",
         forward="task",
         advisor="prototypes",
+        experimental=True,
     ),
     Method(
         "onering",
@@ -95,12 +98,13 @@ OPENSET = (
     ),
     Method(
         "crossmatch",
-        "images made harder, and others that all classifiers are to reject (experimental: our reading)",
+        "images made harder, and others that all classifiers are to reject",
         "objective: losses on pools of images that gradient ascent makes of the step's",
         "Zhu and Li 2022",
         Grid(),
         Joint(),
         "crossmatch",
         paper="CrossMatch",
+        experimental=True,
     ),
 )

@@ -36,6 +36,10 @@ class Range:
     base: float | None = None
     whole: bool = False
 
+    def __str__(self) -> str:
+        power = "" if self.base is None else f"{self.base:g}^"
+        return f"{power}U({self.low:g}, {self.high:g})"
+
     def draw(self, random: np.random.RandomState) -> float | int:
         """One value."""
         exponent = random.uniform(self.low, self.high)
@@ -49,6 +53,9 @@ class Choice:
 
     name: str
     values: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return "one of " + ", ".join(f"{value:g}" for value in self.values)
 
     def draw(self, random: np.random.RandomState) -> float:
         """One value."""

@@ -1,6 +1,6 @@
 """Models: backbones by name, and the classifier on top."""
 
-from medic.models.backbones import HALVES, OURS, Backbone, Preprocessing, create_backbone, native_size
+from medic.models.backbones import HALVES, OURS, Backbone, Preprocessing, create_backbone, fixed_size, native_size
 from medic.models.classifier import Classifier
 from medic.models.convnet import ConvNet, MnistCnn
 from medic.models.ensemble import Ensemble, assemble
@@ -20,5 +20,6 @@ __all__ = [
     "assemble",
     "create_backbone",
     "find_weights",
+    "fixed_size",
     "native_size",
 ]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medic.errors import MedicError, check_choice
+from medic.errors import MedicError, check_choice, check_range
 from medic.models.gfnet import GlobalFilter
 
 Variant = Literal["e", "s"]
@@ -26,9 +26,9 @@ class Aloft(nn.Module):
     def __init__(self, variant: Variant, factor: float = 1.0, p: float = 0.5, share: float = 0.5) -> None:
         super().__init__()
         check_choice("variant of ALOFT", variant, get_args(Variant))
-        for name, value in (("p", p), ("share", share)):
-            if not 0 <= value <= 1:
-                raise MedicError(f"{name} of ALOFT is between 0 and 1, not {value}")
+        check_range("ALOFT", factor=factor)
+        check_range("ALOFT", most=1, p=p)
+        check_range("ALOFT", most=1, above=True, share=share)
         self.variant, self.factor, self.p, self.share = variant, factor, p, share
 
     def forward(self, spectrum: Tensor) -> Tensor:
@@ -47,8 +47,8 @@ class Aloft(nn.Module):
         change = functional.pad(change, (0, 0, 0, width - len(columns), 0, height - len(rows)))
         return spectrum + change.roll(-shift, dims=1)
 
-    def insert(self, backbone: nn.Module) -> None:
-        """Perturb the spectrum in every global filter of a backbone, in training."""
+    def insert(self, backbone: nn.Module, inputs: Tensor) -> None:
+        """Perturb the spectrum in every global filter of a backbone, in training; whatever its inputs."""
         filters = [part for part in backbone.modules() if isinstance(part, GlobalFilter)]
         if not filters:
             name = type(backbone).__name__

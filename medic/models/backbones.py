@@ -84,6 +84,14 @@ def native_size(name: str) -> int:
     return 224 if config is None else int(config.input_size[-1])
 
 
+def fixed_size(name: str) -> int | None:
+    """The only side in pixels of images that a backbone takes, or None if there are others."""
+    if name in OURS:
+        return None
+    config = import_timm(name).get_pretrained_cfg(name)
+    return int(config.input_size[-1]) if config is not None and config.fixed_input_size else None
+
+
 def _from_timm(name: str) -> Backbone:
     timm = import_timm(name)
     module: nn.Module = timm.create_model(name, pretrained=False, num_classes=0)

@@ -39,7 +39,11 @@ class GFNet(nn.Module):
         super().__init__()
         step = PATCH * 2 ** (len(dims) - 1)
         if image_size < step or image_size % step:
-            raise MedicError(f"this GFNet takes images of a multiple of {step} pixels a side, not {image_size}")
+            nearest = step * max(1, round(image_size / step))
+            raise MedicError(
+                f"this GFNet takes images of a multiple of {step} pixels a side, not {image_size}: "
+                f"use --image-size {nearest}"
+            )
         self.image_size, self.num_features = image_size, dims[-1]
         grid = image_size // PATCH
         self.pos_embed = nn.Parameter(torch.empty(1, grid * grid, dims[0]))

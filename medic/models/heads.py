@@ -67,19 +67,29 @@ class Reciprocal(nn.Module):
         return Output(distance - product, features=features, distance=distance - self.radius)
 
 
-class Ring(nn.Module):
-    """OneRing: C + 1 logits without bias, the last for all that is unknown; rows of length 1 at every training step."""
+class Renewed(nn.Module):
+    """A part whose weights are put right before every iteration."""
+
+    def renew(self) -> None:
+        """Put them right."""
+        raise NotImplementedError
+
+
+class Ring(Renewed):
+    """OneRing: C + 1 logits without bias, the last for unknown; every iteration begins with rows of length 1."""
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__()
         self.ring_head = nn.Linear(features, classes + 1, bias=False)
         nn.init.xavier_uniform_(self.ring_head.weight)
 
+    @torch.no_grad()
+    def renew(self) -> None:
+        """Shorten the rows to length 1; not in a forward pass, whose weights must stay until it is differentiated."""
+        self.ring_head.weight.copy_(functional.normalize(self.ring_head.weight))
+
     def forward(self, features: Tensor) -> Output:
         """The logits of features (N, F)."""
-        if self.training and torch.is_grad_enabled():
-            with torch.no_grad():
-                self.ring_head.weight.copy_(functional.normalize(self.ring_head.weight))
         logits = self.ring_head(features)
         return Output(logits[:, :-1], features=features, unknown=logits[:, -1])
 

@@ -1,10 +1,13 @@
 """MixStyle (Zhou et al. 2021): styles of images, mixed inside the network."""
 
+from contextlib import ExitStack
+
 import torch
 from torch import Tensor, nn
 
-from medic.errors import MedicError
-from medic.models.stages import find_stages
+from medic.errors import MedicError, check_range
+from medic.models.modes import evaluating
+from medic.models.stages import collected, find_stages
 
 SMALLEST = 8
 """The side of the smallest map that has a style: behind it there is no more than a few positions to take means over."""
@@ -14,15 +17,15 @@ class MixStyle(nn.Module):
     """Mixes the channels' means and deviations of every image with those of another of the batch, in training.
 
     With the probability `p` a call mixes, by shares from Beta(α, α), one for each image. Statistics are constants.
+    It is put behind the first `stages` stages of a backbone, but not behind the last.
     """
 
-    def __init__(self, p: float = 0.5, alpha: float = 0.1) -> None:
+    def __init__(self, p: float = 0.5, alpha: float = 0.1, stages: int = 3) -> None:
         super().__init__()
-        if not 0 <= p <= 1:
-            raise MedicError(f"p of MixStyle is {p}: give a probability, 0 to 1")
-        if alpha <= 0:
-            raise MedicError(f"alpha of MixStyle is {alpha}: give a number above 0")
-        self.p, self.alpha = p, alpha
+        check_range("MixStyle", 1, stages=stages)
+        check_range("MixStyle", most=1, p=p)
+        check_range("MixStyle", above=True, alpha=alpha)
+        self.p, self.alpha, self.stages = p, alpha, stages
 
     def forward(self, x: Tensor) -> Tensor:
         """Mix maps (N, C, H, W)."""
@@ -35,10 +38,19 @@ class MixStyle(nn.Module):
             mixes = torch.rand((), device=x.device) < self.p
             return torch.where(mixes, mixed(x.float() if x.dtype.itemsize < 4 else x, share, partner).to(x.dtype), x)
 
-    def insert(self, backbone: nn.Module) -> None:
-        """Mix behind every stage of a backbone but the last."""
-        for stage in find_stages(backbone).stages[:-1]:
-            stage.module.register_forward_hook(self._mix)
+    def insert(self, backbone: nn.Module, inputs: Tensor) -> None:
+        """Mix behind stages of a backbone, of which inputs like these (N, C, H, W) must have a map with a style."""
+        stages = [stage.module for stage in find_stages(backbone).stages[:-1][: self.stages]]
+        with ExitStack() as stack, evaluating(backbone), torch.no_grad():
+            maps = [stack.enter_context(collected(stage)) for stage in stages]
+            backbone(inputs)
+        if all(min(found[-1].shape[2:]) < SMALLEST for found in maps):
+            raise MedicError(
+                f"MixStyle mixes maps of {SMALLEST} positions a side or more, and with images of {inputs.shape[-1]} px "
+                f"{type(backbone).__name__} has none: use a larger --image-size"
+            )
+        for stage in stages:
+            stage.register_forward_hook(self._mix)
 
     def _mix(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         self.training = module.training

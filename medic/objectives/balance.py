@@ -3,7 +3,7 @@
 from torch import Tensor
 from torch.nn import functional
 
-from medic.errors import MedicError
+from medic.errors import MedicError, check_range
 from medic.objectives.objective import Penalty
 from medic.outputs import Output
 from medic.tasks import Step
@@ -18,6 +18,7 @@ class Balance(Penalty):
 
     def __init__(self, weight: float = 1.0) -> None:
         super().__init__()
+        check_range("the balance", weight=weight)
         self.weight = weight
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:

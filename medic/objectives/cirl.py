@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from medic.errors import MedicError
+from medic.errors import MedicError, check_range
 from medic.objectives.fourier import mix_amplitudes, quantised, random_pairs
 from medic.objectives.objective import Change, Forward, Loss, Objective, PenaltyFunction, Risk, Setup, classify
 from medic.objectives.player import Player, descend
@@ -86,10 +86,8 @@ class Cirl(Objective):
         super().__init__(losses, penalties, forward, change)
         if forward != "step" or change is not None:
             raise MedicError("objective 'cirl' mixes the images of a step and masks features itself: use --method cirl")
-        if not 0 < share <= 1:
-            raise MedicError(f"share of CIRL is {share}: give a number above 0, up to 1")
-        if min(warmup, ramp) < 0:
-            raise MedicError(f"warmup and ramp of CIRL are {warmup} and {ramp}: give epochs, 0 or more")
+        check_range("CIRL", most=1, above=True, share=share)
+        check_range("CIRL", weight=weight, off_diagonal=off_diagonal, warmup=warmup, ramp=ramp)
         self.weight, self.off_diagonal, self.share = weight, off_diagonal, share
         self.warmup, self.ramp = warmup, ramp
         self._setup: Setup | None = None

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from medic.errors import MedicError
+from medic.errors import MedicError, check_range
 from medic.objectives.gan import LATENT, WIDTHS, Discriminator, Generator
 from medic.objectives.objective import Change, Forward, Loss, Objective, PenaltyFunction, Risk, Setup
 from medic.objectives.player import Player, adam, descend
@@ -41,6 +41,8 @@ class ConfusingSamples(Objective):
         gan_lr: float = 2e-4,
     ) -> None:
         super().__init__(losses, penalties, forward, change)
+        check_range("ARPL-CS", beta=beta)
+        check_range("ARPL-CS", above=True, gan_lr=gan_lr)
         self.beta, self.gan_lr = beta, gan_lr
         self.setup = Setup()
         self.norms = nn.ModuleList()

@@ -5,7 +5,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from medic.errors import MedicError
+from medic.errors import MedicError, check_range
 from medic.objectives.objective import Penalty, split_features
 from medic.outputs import Output
 from medic.tasks import Step
@@ -18,6 +18,7 @@ class Coral(Penalty):
 
     def __init__(self, gamma: float = 1.0) -> None:
         super().__init__()
+        check_range("CORAL", gamma=gamma)
         self.gamma = gamma
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:

@@ -3,7 +3,6 @@
 Our reading: no code is public, and what the unknown images ascend and how the classifiers agree are our formulas.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medic.errors import MedicError
+from medic.errors import MedicError, check_range
 from medic.models.modes import evaluating, statistics_kept
 from medic.objectives.losses import ce
 from medic.objectives.objective import Change, Forward, Loss, Objective, PenaltyFunction, Risk, Setup
@@ -59,11 +58,8 @@ class CrossMatch(Objective):
         ascents: int = 15,
     ) -> None:
         super().__init__(losses, penalties, forward, change)
-        for name, value in (("lam_n", lam_n), ("lam_c", lam_c), ("eta", eta), ("gamma", gamma)):
-            if not (math.isfinite(value) and value >= 0):
-                raise MedicError(f"{name} of CrossMatch is {value}: give a number of 0 or more")
-        if ascents < 1:
-            raise MedicError(f"ascents of CrossMatch is {ascents}: give 1 or more")
+        check_range("CrossMatch", lam_n=lam_n, lam_c=lam_c, eta=eta, gamma=gamma)
+        check_range("CrossMatch", 1, ascents=ascents)
         self.lam_n, self.lam_c, self.eta, self.gamma, self.ascents = lam_n, lam_c, eta, gamma, ascents
         self.setup: Setup | None = None
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medic.errors import MedicError
+from medic.errors import MedicError, check_range
 from medic.objectives.objective import Change, Forward, Loss, Objective, PenaltyFunction, Setup, classify
 from medic.outputs import Output
 from medic.tasks import Step
@@ -39,9 +39,8 @@ class Daml(Objective):
         alpha_other: float = 0.2,
     ) -> None:
         super().__init__(losses, penalties, forward, change)
-        for name, value in (("temperature", temperature), ("alpha_own", alpha_own), ("alpha_other", alpha_other)):
-            if not value > 0:
-                raise MedicError(f"{name} of DAML is {value}: give a number above 0")
+        check_range("DAML", distill=distill, mixup=mixup)
+        check_range("DAML", above=True, temperature=temperature, alpha_own=alpha_own, alpha_other=alpha_other)
         self.temperature, self.distill, self.mixup = temperature, distill, mixup
         self.alphas = (alpha_own, alpha_other)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medic.errors import MedicError
+from medic.errors import MedicError, check_range
 from medic.models.modes import evaluating
 from medic.objectives.evidential import discrepancy, evidential_loss
 from medic.objectives.losses import ce
@@ -94,8 +94,8 @@ class EbilHads(Objective):
     ) -> None:
         if change is not None:
             raise MedicError("EBiL-HaDS reads maps, so features cannot be changed: use another objective than 'ebil'")
-        if not follower_lr > 0:
-            raise MedicError(f"follower_lr of EBiL-HaDS is {follower_lr}: give a number above 0")
+        check_range("EBiL-HaDS", weight=weight)
+        check_range("EBiL-HaDS", above=True, follower_lr=follower_lr)
         super().__init__(losses, penalties, forward)
         self.weight = weight
         self.follower = Follower(follower_lr)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from medic.errors import check_range
 from medic.objectives.objective import Penalty, Setup
 from medic.outputs import Output
 from medic.tasks import Step
@@ -16,6 +17,7 @@ class GroupDro(Penalty):
 
     def __init__(self, eta: float = 1e-2) -> None:
         super().__init__()
+        check_range("GroupDRO", eta=eta)
         self.eta = eta
         self.register_buffer("shares", None)
 

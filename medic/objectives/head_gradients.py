@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from medic.errors import check_range
 from medic.objectives.objective import Penalty, Setup, split_features
 from medic.outputs import Output
 from medic.tasks import Step
@@ -34,6 +35,8 @@ class Fishr(Penalty):
 
     def __init__(self, weight: float = 1000.0, anneal: int = 1500, ema: float = 0.95) -> None:
         super().__init__()
+        check_range("Fishr", weight=weight, anneal=anneal)
+        check_range("Fishr", most=1, below=True, ema=ema)
         self.weight, self.anneal, self.ema = weight, anneal, ema
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
         self.register_buffer("variances", None)
@@ -78,6 +81,7 @@ class _HessianAlignment(Penalty):
 
     def __init__(self, alpha: float, beta: float) -> None:
         super().__init__()
+        check_range(type(self).__name__, alpha=alpha, beta=beta)
         self.alpha, self.beta = alpha, beta
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
@@ -122,6 +126,7 @@ class Hutchinson(_HessianAlignment):
 
     def __init__(self, alpha: float = 1e-3, beta: float = 5e-3, probes: int = 0) -> None:
         super().__init__(alpha, beta)
+        check_range("Hutchinson", probes=probes)
         self.probes = probes
 
     def curvature(self, samples: list[tuple[Tensor, Tensor, Tensor]], gradient: Tensor) -> Tensor:

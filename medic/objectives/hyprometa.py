@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medic.errors import MedicError
+from medic.errors import MedicError, check_range
 from medic.models.modes import statistics_kept
 from medic.objectives.objective import Change, Forward, Loss, Objective, PenaltyFunction, Risk, Setup
 from medic.outputs import Output
@@ -39,6 +39,7 @@ class HyProMeta(Objective):
         reject: float = 1.0,
     ) -> None:
         super().__init__(losses, penalties, forward, change)
+        check_range("HyProMeta", prompt=prompt, reject=reject)
         self.prompt, self.reject = prompt, reject
         self.register_parameter("v", None)
 

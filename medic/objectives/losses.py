@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medic.errors import MedicError
+from medic.errors import MedicError, check_range
 from medic.outputs import Output
 
 
@@ -53,6 +53,8 @@ class Arpl(nn.Module):
 
     def __init__(self, weight: float = 0.1, temperature: float = 1.0) -> None:
         super().__init__()
+        check_range("ARPL", weight=weight)
+        check_range("ARPL", above=True, temperature=temperature)
         self.weight, self.temperature = weight, temperature
 
     def forward(self, output: Output, y: Tensor) -> Tensor:
@@ -72,6 +74,7 @@ class OneRing(nn.Module):
 
     def __init__(self, weight: float = 1.0) -> None:
         super().__init__()
+        check_range("OneRing", weight=weight)
         self.weight = weight
 
     def forward(self, output: Output, y: Tensor) -> Tensor:

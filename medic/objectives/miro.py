@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medic.errors import MedicError
+from medic.errors import MedicError, check_range
 from medic.objectives.objective import Penalty, Setup
 from medic.outputs import Output
 from medic.tasks import Step
@@ -28,6 +28,7 @@ class Miro(Penalty):
 
     def __init__(self, weight: float = 0.1) -> None:
         super().__init__()
+        check_range("MIRO", weight=weight)
         self.weight = weight
         self.reference: nn.Module | None = None
         self.spreads = nn.ParameterList()

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from medic.errors import check_range
 from medic.objectives.objective import classify, split_features
 from medic.outputs import Output
 from medic.tasks import Step
@@ -19,6 +20,7 @@ class Rsc(nn.Module):
 
     def __init__(self, features: float = 1 / 3, samples: float = 1 / 3) -> None:
         super().__init__()
+        check_range("RSC", most=1, above=True, features=features, samples=samples)
         self.features, self.samples = features, samples
 
     def forward(self, model: nn.Module, output: Output, step: Step) -> Output:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from medic.errors import check_range
 from medic.objectives.objective import Penalty, split_features
 from medic.outputs import Output
 from medic.tasks import Step
@@ -23,6 +24,7 @@ class Transport(Penalty):
 
     def __init__(self, weight: float = 0.1) -> None:
         super().__init__()
+        check_range("L2OT", weight=weight)
         self.weight = weight
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from medic.errors import check_range
 from medic.objectives.objective import Penalty
 from medic.outputs import Output
 from medic.tasks import Step
@@ -16,6 +17,7 @@ class VRex(Penalty):
 
     def __init__(self, weight: float = 10.0, anneal: int = 500) -> None:
         super().__init__()
+        check_range("V-REx", weight=weight, anneal=anneal)
         self.weight, self.anneal = weight, anneal
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
 

@@ -1,6 +1,5 @@
 """What all strategies share: the contract, the parameters they read, and what they leave behind."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
@@ -9,7 +8,7 @@ from typing import Any, Literal, Protocol, get_args
 import torch
 from torch import Tensor, nn
 
-from medic.errors import MedicError, check_choice
+from medic.errors import MedicError, check_choice, check_range
 from medic.objectives import Risk
 from medic.tasks import Step
 
@@ -73,8 +72,7 @@ class InnerLoop:
 
     def __post_init__(self) -> None:
         check_choice("bn_buffers", self.bn_buffers, get_args(BnBuffers))
-        if not (math.isfinite(self.lr) and self.lr > 0):
-            raise MedicError(f"the inner lr is {self.lr}: give a number above 0")
+        check_range("the inner steps", above=True, lr=self.lr)
 
     def check_steps(self, count: int) -> None:
         """Refuse a number of steps that the strategy cannot work with; any will do unless it says otherwise."""

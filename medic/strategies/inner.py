@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from medic import processes
-from medic.errors import check_choice
+from medic.errors import MedicError, check_choice, check_range
 from medic.objectives import Risk
 from medic.strategies.base import Gradients, Measured, Objective, trainable
 from medic.strategies.convolution import PlainConvolutions
@@ -45,22 +45,26 @@ def stateful(optimizer: torch.optim.Optimizer) -> Move:
     return move
 
 
-def check_inner(inner: InnerOptimizer) -> None:
-    """Refuse an inner optimizer that is neither a known name nor a factory."""
+def check_inner(inner: InnerOptimizer, decay: float | None) -> None:
+    """Refuse an inner optimizer that is neither a known name nor a factory, and a weight decay of any but Adam."""
     if not callable(inner):
         check_choice("inner optimizer", inner, ["sgd", "adam"])
+    if decay is not None:
+        check_range("the inner steps", decay=decay)
+        if inner != "adam":
+            raise MedicError("the weight decay of inner steps is one of inner='adam': leave out decay")
 
 
 def make_optimizer(
-    inner: InnerOptimizer, parameters: Sequence[nn.Parameter], lr: float, decay: float = 0.0
+    inner: InnerOptimizer, parameters: Sequence[nn.Parameter], lr: float, decay: float | None = None
 ) -> torch.optim.Optimizer:
     """The inner optimizer over the given parameters: Adam by name, or what a factory makes of them."""
     if callable(inner):
         return inner(list(parameters))
     if inner == "sgd":
-        return torch.optim.SGD(list(parameters), lr=lr, weight_decay=decay)
+        return torch.optim.SGD(list(parameters), lr=lr)
     # Its counters are then on the GPU too, and nothing waits for them.
-    return torch.optim.Adam(list(parameters), lr=lr, weight_decay=decay, capturable=parameters[0].is_cuda)
+    return torch.optim.Adam(list(parameters), lr=lr, weight_decay=decay or 0.0, capturable=parameters[0].is_cuda)
 
 
 def first_order(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from medic import processes
-from medic.errors import MedicError
+from medic.errors import check_range
 from medic.strategies.base import Objective, Stateless, Update, accumulate, summarise, trainable
 from medic.tasks import Step
 
@@ -23,8 +23,7 @@ class AndMask(Stateless):
     tau: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.tau <= 1:
-            raise MedicError(f"tau is {self.tau}: give the share of tasks that must agree, 0 to 1")
+        check_range("AND-mask", most=1, tau=self.tau)
 
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
         """Fill `p.grad` with what the tasks agree on."""
@@ -71,11 +70,8 @@ class SandMask(AndMask):
     k: float = 10.0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.tau == 1:
-            raise MedicError("tau is 1: SAND-mask would mask everything; give less than 1")
-        if self.k <= 0:
-            raise MedicError(f"k is {self.k}: give a number above 0")
+        check_range("SAND-mask", most=1, below=True, tau=self.tau)  # at 1 it would mask everything
+        check_range("SAND-mask", above=True, k=self.k)
 
     def mask(self, gradients: Tensor) -> Tensor:
         """1 where all gradients are equal, less where they differ."""

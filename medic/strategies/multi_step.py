@@ -42,10 +42,12 @@ class MultiStep(InnerLoop):
     weights: Weighting | Sequence[float] = "equal"
     second_order: bool = False
     inner: InnerOptimizer = "sgd"
+    decay: float | None = None
+    """The weight decay of an inner Adam."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_inner(self.inner)
+        check_inner(self.inner, self.decay)
         if isinstance(self.weights, str):
             check_choice("step weights", self.weights, ["equal", "last", "arithmetic"])
         if self.inner != "sgd" and (self.second_order or self.weights != "equal"):
@@ -98,7 +100,7 @@ class MultiStep(InnerLoop):
         """The inner optimizer of these parameters, made once and kept with its moments."""
         held = self._optimizer.param_groups[0]["params"] if self._optimizer else []
         if self._optimizer is None or [id(p) for p in held] != [id(p) for p in parameters]:
-            self._optimizer = make_optimizer(self.inner, parameters, self.lr)
+            self._optimizer = make_optimizer(self.inner, parameters, self.lr, self.decay)
             if self._loaded is not None:
                 self._optimizer.load_state_dict(self._loaded)
                 self._loaded = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from medic.errors import MedicError
+from medic.errors import MedicError, check_range
 from medic.objectives import Risk
 from medic.strategies.base import (
     InnerLoop,
@@ -37,8 +37,8 @@ class Trajectories(Stateless, InnerLoop):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.count < 1:
-            raise MedicError(f"count is {self.count}: there must be a trajectory, 1 or more")
+        check_range("MVDG", 1, count=self.count)
+        check_range("MVDG", decay=self.decay)
 
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
         """Fill `p.grad` with θ - mean_t φ_t."""
@@ -62,4 +62,7 @@ class Trajectories(Stateless, InnerLoop):
     def check_steps(self, count: int) -> None:
         """Every trajectory has as many steps."""
         if count % self.count:
-            raise MedicError(f"{count} steps cannot be dealt evenly to {self.count} trajectories")
+            raise MedicError(
+                f"{count} steps cannot be dealt evenly to {self.count} trajectories: "
+                "use a --repeat of a multiple of --hparams count"
+            )

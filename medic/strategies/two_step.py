@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from medic.errors import MedicError
+from medic.errors import MedicError, check_range
 from medic.objectives import Risk
 from medic.strategies.base import (
     Gradients,
@@ -38,12 +38,14 @@ class TwoStep(Stateless, InnerLoop):
     second_order: bool = False
     inner: InnerOptimizer = "sgd"
     meta_test: int = 1
+    decay: float | None = None
+    """The weight decay of an inner Adam."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_inner(self.inner)
-        if self.meta_test < 1:
-            raise MedicError(f"meta_test is {self.meta_test}: there must be a step to meta-test on")
+        check_inner(self.inner, self.decay)
+        check_range("two steps", beta=self.beta)
+        check_range("two steps", 1, meta_test=self.meta_test)
         if self.second_order and self.inner != "sgd":
             raise MedicError("the second order is taken through plain SGD: inner='sgd'")
 
@@ -66,8 +68,9 @@ class TwoStep(Stateless, InnerLoop):
         """There must be a step to train on beside those to test on."""
         if count <= self.meta_test:
             raise MedicError(
-                f"{count} steps leave none for meta-training beside {self.meta_test} for meta-testing: "
-                "use more domains, more splits, --repeat, or another method"
+                f"{count} steps leave none for meta-training beside {self.meta_test} for meta-testing: use "
+                + ("--hparams meta_test=1, " if self.meta_test > 1 and count > 1 else "")
+                + "more domains, more splits, or another method"
             )
 
     def _pair(self, model: nn.Module, pair: tuple[Step, Step], objective: Objective) -> tuple[Gradients, list[Risk]]:
@@ -75,6 +78,10 @@ class TwoStep(Stateless, InnerLoop):
         if self.second_order:
             return second_order(model, pair, objective, weights, self.lr)
         parameters = list(trainable(model, objective).values())
-        move = sgd(self.lr) if self.inner == "sgd" else stateful(make_optimizer(self.inner, parameters, self.lr))
+        move = (
+            sgd(self.lr)
+            if self.inner == "sgd"
+            else stateful(make_optimizer(self.inner, parameters, self.lr, self.decay))
+        )
         with weights_restored(parameters):
             return first_order(model, pair, objective, weights, move)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from medic.errors import MedicError, TrainingError
+from medic.errors import MedicError, TrainingError, check_range
 
 
 class RunningMean:
@@ -57,11 +57,8 @@ class Swad:
     """
 
     def __init__(self, converge: int = 3, tolerance: int = 6, ratio: float = 0.3) -> None:
-        for name, value in (("converge", converge), ("tolerance", tolerance)):
-            if value < 1:
-                raise MedicError(f"{name} of SWAD is {value}: give a number of evaluations, 1 or more")
-        if not 0 <= ratio < math.inf:
-            raise MedicError(f"ratio of SWAD is {ratio}: give by what share the loss may rise, 0 or more")
+        check_range("SWAD", 1, converge=converge, tolerance=tolerance)
+        check_range("SWAD", ratio=ratio)
         self.converge, self.tolerance, self.ratio = converge, tolerance, ratio
         self.valley: Valley | None = None
         self._dead = False

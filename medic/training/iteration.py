@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from medic import processes
 from medic.data import Images, Recipe
 from medic.models import Classifier, Preprocessing
+from medic.models.heads import Renewed
 from medic.objectives import Objective
 from medic.strategies import Strategy
 from medic.tasks import Grid, Step
@@ -93,6 +94,7 @@ class Iteration:
     """What it is at, for saying which part a CUDA graph cannot hold."""
 
     def __post_init__(self) -> None:
+        self._renewed = [module for module in self.network.modules() if isinstance(module, Renewed)]
         self.vary: Callable[[Tensor, Tensor], Tensor] = self._vary
         if self.precision == "bf16" and isinstance(self.network, Classifier):
             self.network = Lowered(self.network, self.network.backbone, self.compiled)
@@ -105,6 +107,8 @@ class Iteration:
         """Do one iteration with a batch on the device."""
         self.part = "the augmentation"
         steps = list(self.load(batch))
+        for module in self._renewed:
+            module.renew()
         self._play(steps, first=True)
         self.part = f"the strategy {type(self.strategy).__name__}"
         self.optimizer.zero_grad()

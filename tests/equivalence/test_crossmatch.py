@@ -271,10 +271,10 @@ def test_nothing_is_asked_of_the_device():
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
-        ({"eta": -1.0}, "eta of CrossMatch is -1.0: give a number of 0 or more"),
+        ({"eta": -1.0}, "eta of CrossMatch is -1: give a number, 0 or more"),
         ({"gamma": math.inf}, "gamma of CrossMatch is inf"),
         ({"lam_n": math.nan}, "lam_n of CrossMatch is nan"),
-        ({"ascents": 0}, "ascents of CrossMatch is 0: give 1 or more"),
+        ({"ascents": 0}, "ascents of CrossMatch is 0: give a number, 1 or more"),
     ],
 )
 def test_numbers_are_refused(numbers, message):

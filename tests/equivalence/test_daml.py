@@ -219,7 +219,7 @@ def test_what_does_not_fit():
     uneven = Step(torch.randn(4, 2), torch.zeros(4, dtype=torch.long), (3, 1))
     with pytest.raises(MedicError, match=r"its tasks are of one size, not \(3, 1\)"):
         Daml([ce])(model(2), uneven)
-    with pytest.raises(MedicError, match="temperature of DAML is 0: give a number above 0"):
+    with pytest.raises(MedicError, match="temperature of DAML is 0: give a number, above 0"):
         Daml([ce], temperature=0)
     with pytest.raises(MedicError, match="alpha_other of DAML is -1"):
         Daml([ce], alpha_other=-1)

@@ -296,9 +296,9 @@ def test_sand_mask_of_one_task_is_its_gradient():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: AndMask(1.5), "tau is 1.5"),
-        (lambda: SandMask(tau=1.0), "mask everything"),
-        (lambda: SandMask(k=0.0), "k is 0.0"),
+        (lambda: AndMask(1.5), "tau of AND-mask is 1.5"),
+        (lambda: SandMask(tau=1.0), "tau of SAND-mask is 1: give a number, 0 or more and below 1"),
+        (lambda: SandMask(k=0.0), "k of SAND-mask is 0"),
     ],
 )
 def test_masks_refuse_numbers(make, message):

@@ -64,3 +64,16 @@ def test_features_are_computed_once_for_all_runs(mini, tmp_path, capsys):
 def test_what_works_inside_the_backbone_is_refused(mini, settings, message):
     with pytest.raises(MedicError, match=message):
         resolve(RunConfig(**{"dataset": mini, **SETTINGS, **settings}))
+
+
+def test_a_transformer_sees_images_of_its_own_size(mini, tmp_path):
+    """The built-in images are of 32 pixels, and this one takes 160 alone."""
+    settings = {"dataset": mini, "target": "street", "method": "erm", "backbone": "test_vit", "device": "cpu"}
+    run = medic.train(
+        **settings, freeze="backbone", iterations=2, batch_size=4, output=tmp_path, track="none", quiet=True
+    )
+    assert run.config.image_size == 160
+    plan = resolve(RunConfig(**{**settings, "dataset": "digits"})).data
+    assert (plan.size, plan.storage.size) == (160, 32)
+    with pytest.raises(MedicError, match="takes images of 160 px alone: leave out --image-size"):
+        resolve(RunConfig(**settings, image_size=96))

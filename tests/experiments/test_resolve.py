@@ -158,7 +158,7 @@ def test_rates_of_domainbed_follow_the_outer_rate():
     ({"axes": "hospital=2"}, "dataset 'digits' has no further axes"),
     ({"axes": "hospital"}, "axes 'hospital': give names"),
     ({"method": "hyprometa", "axes": "clean=2"}, "axis 'clean' is one that method 'hyprometa' makes itself"),
-    ({"method": "hyprometa", "hparams": "trust=-1"}, "trust is -1"),
+    ({"method": "hyprometa", "hparams": "trust=-1"}, "trust of HyProMeta is -1"),
     ({"method": "hyprometa", "freeze": "backbone"}, "the objective 'hyprometa' works inside the backbone"),
     ({"method": "hyprometa", "head": "separate"}, "head 'separate' does not go with objective 'hyprometa'"),
     ({"root": "somewhere"}, "dataset 'digits' is built in"),
@@ -170,7 +170,7 @@ def test_rates_of_domainbed_follow_the_outer_rate():
     ({"method": "daml", "steps": "1,2"}, "each of which is a task of two steps"),
     ({"method": "groupdro", "objective": "daml"}, "use --method daml"),
     ({"method": "daml", "penalty": "hgp"}, "linear in the features, which those of several networks are not"),
-    ({"method": "daml", "hparams": "temperature=0"}, "temperature of DAML is 0.0: give a number above 0"),
+    ({"method": "daml", "hparams": "temperature=0"}, "temperature of DAML is 0: give a number, above 0"),
 ])  # fmt: skip
 def test_mistakes(settings, message):
     with pytest.raises(MedicError, match=message):

@@ -39,3 +39,17 @@ def test_its_loss_falls_on_images_it_can_fit(mini, name):
 @pytest.mark.parametrize("method", ["medic", "medic++"])
 def test_every_sampler_goes_with_every_grid(mini, method, sampling):
     assert len(losses(mini, 3, method=method, sampling=sampling, batch_size=2)) == 3
+
+
+@pytest.mark.parametrize("method", ["medic", "coral", "groupdro", "hgp"])
+def test_the_ring_goes_with_passes_by_task_and_second_derivatives(mini, method):
+    assert len(losses(mini, 2, method=method, objective="onering", batch_size=2)) == 2
+
+
+def test_every_iteration_of_the_ring_begins_with_rows_of_length_one(mini):
+    plan = resolve(RunConfig(dataset=mini, target="street", method="onering", device="cpu", lr=1e-9, batch_size=2))
+    dataset = plan.data.load(lambda line: None)
+    trainer = make_trainer(plan, dataset, plan.data.split(dataset))
+    trainer.step()
+    trainer.wait()
+    assert trainer.model.head.ring_head.weight.norm(dim=1).tolist() == pytest.approx([1.0] * 7)

@@ -164,7 +164,7 @@ def test_a_blank_image_trains():
     """What a black picture gives inside a network is a spectrum of zeros but for the mean."""
     torch.manual_seed(0)
     net = GFNet((8, 12), (1, 2), layer_scale=1.0, image_size=32)
-    Aloft("e", p=1.0).insert(net)
+    Aloft("e", p=1.0).insert(net, torch.empty(0))
     nn.init.zeros_(net.pos_embed)
     net(torch.zeros(3, 3, 32, 32)).square().sum().backward()
     assert all(p.grad.isfinite().all() for p in net.parameters())
@@ -175,7 +175,7 @@ def test_inserted_everywhere_and_in_training_only(variant):
     torch.manual_seed(0)
     net, images = GFNet((8, 12), (1, 2), layer_scale=1.0, drop_path=0.0, image_size=32), torch.randn(4, 3, 32, 32)
     plain, names = net(images), list(net.state_dict())
-    Aloft(variant, factor=0.9, p=1.0, share=0.25).insert(nn.Sequential(net))
+    Aloft(variant, factor=0.9, p=1.0, share=0.25).insert(nn.Sequential(net), torch.empty(0))
     filters = [module for module in net.modules() if isinstance(module, GlobalFilter)]
     assert [(f.perturb.variant, f.perturb.factor, f.perturb.p, f.perturb.share) for f in filters] == [
         (variant, 0.9, 1.0, 0.25)
@@ -187,8 +187,8 @@ def test_inserted_everywhere_and_in_training_only(variant):
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(MedicError, match="Linear has none: use the backbone gfnet_h_ti"):
-        Aloft("e").insert(nn.Linear(2, 2))
+        Aloft("e").insert(nn.Linear(2, 2), torch.empty(0))
     with pytest.raises(MedicError, match="unknown variant of ALOFT 'x', choose from e, s"):
         Aloft("x")
-    with pytest.raises(MedicError, match="p of ALOFT is between 0 and 1, not 2"):
+    with pytest.raises(MedicError, match="p of ALOFT is 2: give"):
         Aloft("e", p=2)

@@ -82,7 +82,7 @@ def test_frozen_batch_norm():
 def test_a_layer_in_every_network(training):
     backbones, layer = [create_backbone("convnet") for _ in range(2)], MixStyle(p=1.0)
     for backbone in backbones:
-        layer.insert(backbone.module)
+        layer.insert(backbone.module, torch.zeros(1, 3, 32, 32))
     model = assemble(backbones, 6, "close").train(training)
     first, second = (model(X * torch.arange(1, 6).view(-1, 1, 1, 1)).features.chunk(2, dim=1) for _ in range(2))
     for one, other in zip(first, second, strict=True):

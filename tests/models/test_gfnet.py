@@ -162,7 +162,7 @@ def test_gradients_with_other_weights():
 def test_a_step_asks_for_no_value(variant):
     """Fake tensors have no values: what would wait for the device, or branch on what is there, raises."""
     net = small()
-    Aloft(variant).insert(net)
+    Aloft(variant).insert(net, torch.empty(0))
     with FakeTensorMode() as mode:
         weights = {name: mode.from_tensor(parameter) for name, parameter in net.named_parameters()}
         features = functional_call(net, weights, (torch.randn(4, 3, 32, 32),))
@@ -176,7 +176,7 @@ def test_a_step_asks_for_no_value(variant):
 @pytest.mark.parametrize("variant", ["e", "s"])
 def test_a_cuda_graph_holds_a_step(variant):
     net, images = small().cuda(), torch.randn(4, 3, 32, 32, device="cuda")
-    Aloft(variant, p=1.0).insert(net)
+    Aloft(variant, p=1.0).insert(net, torch.empty(0))
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream), torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
         for _ in range(3):

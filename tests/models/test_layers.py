@@ -73,7 +73,7 @@ def test_stages(name, stem, channels):
 def test_networks_without_stages(name):
     module = create_backbone(name, size=32).module if name == "gfnet_h_ti" else create_backbone(name).module
     with pytest.raises(MedicError, match="has no stages of maps that get smaller: use a ResNet"):
-        MixStyle().insert(module)
+        MixStyle().insert(module, torch.zeros(1, 3, 32, 32))
 
 
 def test_mixstyle_is_put_behind_all_stages_but_the_last():
@@ -81,7 +81,7 @@ def test_mixstyle_is_put_behind_all_stages_but_the_last():
     backbone = create_backbone("convnet").module
     x, names = torch.rand(4, 3, 32, 32), list(backbone.state_dict())
     plain = backbone(x)
-    MixStyle(p=1.0).insert(backbone)
+    MixStyle(p=1.0).insert(backbone, x[:1])
     assert list(backbone.state_dict()) == names
     assert not torch.equal(backbone.train()(x), plain)
     assert torch.equal(backbone.eval()(x), plain)
@@ -92,6 +92,12 @@ def test_mixstyle_is_put_behind_all_stages_but_the_last():
 def test_mixstyle_refuses_numbers(numbers, message):
     with pytest.raises(MedicError, match=message):
         MixStyle(**numbers)
+
+
+def test_mixstyle_refuses_images_without_a_map_to_mix():
+    backbone = create_backbone("resnet10t").module
+    with pytest.raises(MedicError, match="with images of 24 px ResNet has none: use a larger --image-size"):
+        MixStyle().insert(backbone, torch.zeros(1, 3, 24, 24))
 
 
 def test_frozen_batch_norm_learns_its_scale_alone():

@@ -287,9 +287,9 @@ def test_nothing_happens_after_the_end():
 
 
 @pytest.mark.parametrize(("numbers", "message"), [
-    ({"converge": 0}, "converge of SWAD is 0: give a number of evaluations, 1 or more"),
-    ({"tolerance": -1}, "tolerance of SWAD is -1: give a number of evaluations, 1 or more"),
-    ({"ratio": -0.1}, "ratio of SWAD is -0.1: give by what share the loss may rise, 0 or more"),
+    ({"converge": 0}, "converge of SWAD is 0: give a number, 1 or more"),
+    ({"tolerance": -1}, "tolerance of SWAD is -1: give a number, 1 or more"),
+    ({"ratio": -0.1}, "ratio of SWAD is -0.1: give a number, 0 or more"),
     ({"ratio": math.nan}, "ratio of SWAD is nan"),
     ({"ratio": math.inf}, "ratio of SWAD is inf"),
 ])  # fmt: skip

@@ -171,7 +171,7 @@ def test_prototypes_are_means_of_domain_means():
 
 
 def test_the_nearest_prototype_in_parts(monkeypatch):
-    from medic.training import prototypes
+    from medic.training.advisors import prototypes
 
     draws = torch.Generator().manual_seed(0)
     points, others = (exp0(torch.randn(n, 3, dtype=torch.float64, generator=draws)) for n in (10, 4))
@@ -205,5 +205,5 @@ def test_no_domain_loses_a_class():
 
 
 def test_trust_is_a_number_of_epochs():
-    with pytest.raises(MedicError, match="trust is -1"):
+    with pytest.raises(MedicError, match="trust of HyProMeta is -1"):
         Prototypes(trust=-1)

@@ -23,13 +23,13 @@ from medic.data import (
     make_recipe,
     named_split,
 )
-from medic.data.dataset import Listed
+from medic.data.dataset import Built, Listed
 from medic.data.holdout import Rule
 from medic.data.noise import mislabelled
 from medic.data.store import OnBad, Where
 from medic.errors import MedicError, check_choice
 from medic.experiments.config import RunConfig
-from medic.models import native_size
+from medic.models import fixed_size, native_size
 from medic.training import derive, generator
 
 
@@ -122,11 +122,12 @@ def plan_data(
     if rule == "official" and (config.holdout or config.trial_seed) is not None:
         raise MedicError("holdout and trial_seed have no effect on validation 'official': its lists say all")
     on_bad = cast(OnBad, check_choice("on_bad_image", config.on_bad_image, get_args(OnBad)))
-    size = config.image_size or bench.image_size or native_size(backbone)
+    size = _image_size(config, bench, backbone)
     if config.store_size is not None and config.store_size < size:
         raise MedicError(f"store_size {config.store_size} is smaller than the images, {size}: there is nothing to crop")
+    made = bench.image_size if isinstance(opened, Built) else None  # by a program, at one size
     storage = Storage(
-        config.store_size or size,
+        config.store_size or made or size,
         cast(Where, check_choice("store", config.store, get_args(Where))),
         device,
         on_bad,
@@ -146,6 +147,14 @@ def plan_data(
         _plan_recipe(config, bench),
         config.label_noise or 0.0,
     )
+
+
+def _image_size(config: RunConfig, bench: Benchmark, backbone: str) -> int:
+    """The side in pixels of what the model sees: what was asked for, or what the backbone or the benchmark has."""
+    only = fixed_size(backbone)
+    if only is not None and config.image_size not in (None, only):
+        raise MedicError(f"backbone {backbone!r} takes images of {only} px alone: leave out --image-size")
+    return config.image_size or only or bench.image_size or native_size(backbone)
 
 
 def _plan_recipe(config: RunConfig, bench: Benchmark) -> Recipe:

@@ -7,7 +7,7 @@ from typing import Any, cast
 from medic.errors import MedicError, check_choice
 from medic.experiments.config import RunConfig
 from medic.experiments.plans.data import DataPlan
-from medic.methods import Method
+from medic.methods import METHODS, Method
 from medic.tasks import Grid, Separation
 from medic.training import derive
 
@@ -16,7 +16,9 @@ def plan_grid(config: RunConfig, method: Method, data: DataPlan) -> Grid:
     """The method's grid, no larger than the data, with what was asked for explicitly on top."""
     domains, classes = len(data.sources), min(len(data.classes.of_source(source)) for source in data.sources)
     if domains < method.least_domains:
-        raise MedicError(f"method {method.name!r} needs {method.least_domains} source domains, and there are {domains}")
+        needs = f"method {method.name!r} needs {method.least_domains} source domains, and there are {domains}"
+        others = [name for name, other in METHODS.items() if other.least_domains <= domains and other.grid.domains]
+        raise MedicError(f"{needs}: add some to --sources, or use a method such as {', '.join(others[:3])}")
     axes = parse_axes(config.axes)
     for axis in axes:
         if axis in method.grid.axes:
@@ -27,7 +29,8 @@ def plan_grid(config: RunConfig, method: Method, data: DataPlan) -> Grid:
     for axis, splits, there in (("domain", config.domain_splits, domains), ("class", config.class_splits, classes)):
         if splits is not None and splits > there:
             plural = "source domains" if axis == "domain" else "known classes"
-            raise MedicError(f"{splits} {axis} splits need {splits} {plural} or more, but there are {there}")
+            way = f"use --{axis}-splits {there} or fewer, or leave it out"
+            raise MedicError(f"{splits} {axis} splits need {splits} {plural} or more, but there are {there}: {way}")
     grid = replace(method.grid, domains=domains) if method.each_domain else method.grid.fitted(domains, classes)
     if config.sampling == "balanced":  # an axis that is split into 1 is balanced, but not cut
         grid = replace(grid, domains=grid.domains or 1, classes=grid.classes or 1)

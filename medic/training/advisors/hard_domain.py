@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from medic.errors import MedicError
+from medic.errors import MedicError, check_range
 from medic.objectives import EbilHads, Objective
 from medic.tasks import Grid
 from medic.training.advisors.base import Advisor
@@ -28,11 +28,8 @@ class HardDomain(Advisor):
     """
 
     def __init__(self, every: int = 10, batches: int = 4, lam: float = 2e-4) -> None:
-        for name, value in (("every", every), ("batches", batches)):
-            if value < 1:
-                raise MedicError(f"{name} of hard domain scheduling is {value}: give a whole number, 1 or more")
-        if not lam >= 0:
-            raise MedicError(f"lam of hard domain scheduling is {lam}: give a number, 0 or more")
+        check_range("hard domain scheduling", 1, every=every, batches=batches)
+        check_range("hard domain scheduling", lam=lam)
         self.every, self.batches, self.lam = every, batches, lam
         self.chosen: Counter[int] = Counter()
 

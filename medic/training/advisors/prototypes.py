@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from medic.data import Samples
-from medic.errors import MedicError
+from medic.errors import check_range
 from medic.objectives.hyperbolic import distance, exp0, mean
 from medic.training.advisors.base import Advisor
 
@@ -26,8 +26,7 @@ class Prototypes(Advisor):
     """
 
     def __init__(self, trust: int = 5) -> None:
-        if trust < 0:
-            raise MedicError(f"hparams trust is {trust}: give a number of epochs, 0 or more")
+        check_range("HyProMeta", trust=trust)
         self.trust = trust
 
     def start(self, trainer: "Trainer") -> None:

@@ -186,7 +186,7 @@ SOONER = {"hyprometa": {"batch_size": 36, "hparams": {"trust": 1}}}
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_the_same_when_interrupted(method, mini, tmp_path, monkeypatch):
-    """Stopped after every iteration and started again: the same bytes as when left alone."""
+    """Stopped after its first iteration and its third, and started again: the same bytes as when left alone."""
     settings = {"dataset": mini, "method": method, **SHORT, "batch_size": 2 if method in ("medic++", "arith") else 8}
     settings |= SOONER.get(method, {})
     whole = medic.train(**settings, output=str(tmp_path / "whole"))
@@ -194,11 +194,12 @@ def test_every_method_is_the_same_when_interrupted(method, mini, tmp_path, monke
 
     def interrupted(self):
         loss = step(self)
-        signal.raise_signal(signal.SIGINT)
+        if self.iteration in (1, 3):
+            signal.raise_signal(signal.SIGINT)
         return loss
 
     monkeypatch.setattr(Trainer, "step", interrupted)
-    for iteration in range(1, 5):
+    for iteration in (1, 3):
         with pytest.raises(Stopped, match=f"stopped at iteration {iteration}") as stopped:
             medic.train(**settings, output=str(tmp_path / "parts"))
         assert stopped.value.exit_code == 130

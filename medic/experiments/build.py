@@ -1,8 +1,8 @@
 """From a resolved configuration to what is trained, with its images."""
 
-import dataclasses
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ from medic.data.cache import cache_directory
 from medic.errors import MedicError
 from medic.experiments.frozen import frozen_features, weights_identity
 from medic.experiments.resolve import Resolved
-from medic.models import Backbone, Preprocessing, assemble, create_backbone
+from medic.models import Backbone, Classifier, Ensemble, Preprocessing, assemble, create_backbone
 from medic.objectives import Setup
 from medic.training import Trainer, derive, generator
 
@@ -25,27 +25,28 @@ def make_backbones(plan: Resolved) -> list[Backbone]:
     return [create_backbone(name, weights, size) for _ in range(plan.model.networks)]
 
 
-def make_trainer(
-    plan: Resolved, dataset: Dataset, problem: Problem, say: Callable[[str], None] = lambda line: None
-) -> Trainer:
-    """Build what is trained and how, from a resolved configuration."""
-    seed = plan.config.seed
-    if plan.model.compiled:  # so that the next run finds what this one compiled
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_directory() / "compiled"))
+@dataclass(frozen=True)
+class Network:
+    """A model as it is before training, how it wants its inputs, and the frozen backbone that computes them, if any."""
+
+    model: Classifier | Ensemble
+    preprocessing: Preprocessing
+    frozen: Backbone | None
+
+
+def make_network(plan: Resolved) -> Network:
+    """Build what is trained; no images are needed for it, so that a mistake is found before they are read."""
     backbones = make_backbones(plan)
-    preprocessing = dataclasses.replace(backbones[0].preprocessing, size=plan.data.size)
-    images: Images = dataset.images
+    preprocessing = replace(backbones[0].preprocessing, size=plan.data.size)
+    frozen = None
     if plan.model.frozen:
-        (backbone,) = backbones
-        identity = weights_identity(plan.model.backbone, plan.model.weights, seed)
-        device, precision = plan.model.device, plan.model.precision
-        images = frozen_features(dataset, backbone, preprocessing, identity, device, precision, say)
-        backbones = [dataclasses.replace(backbone, module=nn.Flatten())]
+        (frozen,) = backbones
+        backbones = [replace(frozen, module=nn.Flatten())]
     if plan.model.layer is not None:
         inputs = torch.zeros(1, len(preprocessing.mean), preprocessing.size, preprocessing.size)
         for backbone in backbones:
             plan.model.layer.insert(backbone.module, inputs)
-    model = assemble(backbones, len(problem.known), plan.model.head)
+    model = assemble(backbones, len(plan.data.classes.known), plan.model.head)
     if plan.model.batch_norm == "frozen":
         model.norms = "frozen"
     if plan.model.batch_norm == "sync":
@@ -56,6 +57,27 @@ def make_trainer(
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     # Convolutions are faster with the channels last, on a CPU as on a GPU; trainer and inference feed them so.
     model = model.to(plan.model.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return Network(model, preprocessing, frozen)
+
+
+def make_trainer(
+    plan: Resolved,
+    dataset: Dataset,
+    problem: Problem,
+    say: Callable[[str], None] = lambda line: None,
+    network: Network | None = None,
+) -> Trainer:
+    """Build what is trained, unless it is there, and how, from a resolved configuration."""
+    seed = plan.config.seed
+    if plan.model.compiled:  # so that the next run finds what this one compiled
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_directory() / "compiled"))
+    network = network or make_network(plan)
+    model, preprocessing = network.model, network.preprocessing
+    images: Images = dataset.images
+    if network.frozen is not None:
+        identity = weights_identity(plan.model.backbone, plan.model.weights, seed)
+        device, precision = plan.model.device, plan.model.precision
+        images = frozen_features(dataset, network.frozen, preprocessing, identity, device, precision, say)
     body = [p for p in model.body() if p.requires_grad]
     objective = plan.model.objective
     objective.prepare(model, _setup(plan, problem, images, preprocessing))

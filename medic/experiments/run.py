@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from medic import openset, processes
 from medic.data import Dataset
 from medic.errors import MedicError, TrainingError, first_line
-from medic.experiments.build import make_backbones, make_trainer
+from medic.experiments.build import Network, make_network, make_trainer
 from medic.experiments.config import RunConfig
 from medic.experiments.directory import Run, RunDirectory, run_name
 from medic.experiments.evaluation import Evaluator, Outputs, Seen, choose_threshold, measured
@@ -57,10 +57,12 @@ def train(
     Processes that `torchrun` started do it together; the first of them writes and speaks. It stops, with a checkpoint,
     on Ctrl-C and SIGTERM, or when `interrupts` are asked to.
     """
-    with processes.group():
+    with processes.group(), torch.random.fork_rng():  # the caller's global generator is left alone
         quiet = quiet or processes.rank() > 0
         resolved = resolve(config)
-        tracker_names(config.track)  # before the images are read, if one is missing
+        # What may be wrong with these is found before the images are read.
+        tracker_names(config.track)
+        network = make_network(resolved)
         say = make_sayer(quiet)
         dataset = resolved.data.load(say)
         images = resolved.data.fingerprint(dataset, resolved.config.axes or ())
@@ -68,15 +70,14 @@ def train(
         if directory.done:
             say(f"{directory.path} is finished")
             return Run(directory.path)
-        with torch.random.fork_rng():  # the caller's global generator is left alone
-            session = Session(resolved, dataset, directory, say, watch)
-            for line in _notes(resolved):
-                say(line)
-            with directory.locked() if session.writes else nullcontext(), interrupts or Interrupts() as received:
-                try:
-                    session.run(received, quiet)
-                except OSError as error:
-                    raise MedicError(f"run {directory.path} cannot be written: {error.strerror or error}") from error
+        session = Session(resolved, dataset, network, directory, say, watch)
+        for line in _notes(resolved):
+            say(line)
+        with directory.locked() if session.writes else nullcontext(), interrupts or Interrupts() as received:
+            try:
+                session.run(received, quiet)
+            except OSError as error:
+                raise MedicError(f"run {directory.path} cannot be written: {error.strerror or error}") from error
         return Run(directory.path)
 
 
@@ -92,14 +93,20 @@ class Session:
     """A run in progress."""
 
     def __init__(
-        self, resolved: Resolved, dataset: Dataset, directory: RunDirectory, say: Callable[[str], None], watch: Watch
+        self,
+        resolved: Resolved,
+        dataset: Dataset,
+        network: Network,
+        directory: RunDirectory,
+        say: Callable[[str], None],
+        watch: Watch,
     ) -> None:
         self.config, self.dataset, self.directory = resolved.config, dataset, directory
         self.writes = processes.rank() == 0
         self.say = say
-        self.plan = resolved
+        self.plan, self.network = resolved, network
         self.problem = resolved.data.split(dataset)
-        self.trainer = make_trainer(resolved, dataset, self.problem, say)
+        self.trainer = make_trainer(resolved, dataset, self.problem, say, network)
         inference = self.trainer.inference(self._evaluates_much(), self.config.views)
         score, rule = openset.get_score(resolved.model.score), resolved.model.threshold
         self.evaluator = Evaluator(dataset.domains, self.problem, inference, score, rule)
@@ -324,9 +331,9 @@ class Session:
 
     def _whole(self, model: nn.Module) -> nn.Module:
         """The model with the backbone that it was frozen without."""
-        if not self.plan.model.frozen:
+        if self.network.frozen is None:
             return model
-        whole = Classifier(make_backbones(self.plan)[0], len(self.problem.known), self.plan.model.head)
+        whole = Classifier(self.network.frozen, len(self.problem.known), self.plan.model.head)
         whole.head.load_state_dict(model.head.state_dict())  # type: ignore[union-attr]
         return whole
 

@@ -511,3 +511,18 @@ def test_views_are_the_mean_of_passes(mini):
     for views in (1, 5):
         logits = Inference(Mean(), images, HALVES, torch.device("cpu"), views=views)(torch.arange(3)).logits
         torch.testing.assert_close(logits, torch.full((3, 3), (0.2 - 0.5) / 0.5))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"layer": "mixstyle", "backbone": "mnist-cnn"}, "has no stages"),
+        ({"layer": "aloft-e"}, "ALOFT perturbs global filters"),
+        ({"method": "ebil-hads", "backbone": "gfnet_h_ti"}, "has no stages"),
+        ({"method": "aloft-e", "image_size": 50}, "use --image-size 64"),
+    ],
+)
+def test_a_backbone_that_does_not_fit_is_refused_before_images_are_read(mini, tmp_path, monkeypatch, settings, message):
+    monkeypatch.setattr("medic.experiments.plans.DataPlan.load", lambda self, say: pytest.fail("images were read"))
+    with pytest.raises(MedicError, match=message):
+        medic.train(dataset=mini, output=tmp_path, **{**SHORT, "method": "erm", **settings})

@@ -78,6 +78,8 @@ def test_numbers_of_two_parts_are_told_apart(mini):
             "'aloft-e' works inside gfnet_h_ti: leave out --backbone convnet",
         ),
         ({"method": "mvdg", "sources": ["printed", "handwritten"]}, "'mvdg' needs 3 source domains, and there are 2"),
+        ({"method": "andmask", "sources": ["printed"]}, "'andmask' needs 2 source domains, and there are 1"),
+        ({"method": "sandmask", "sources": ["printed"]}, "'sandmask' needs 2 source domains, and there are 1"),
     ],
 )
 def test_what_cannot_work_is_said_before(mini, settings, message):

@@ -28,6 +28,12 @@ def test_strategies_take_theirs():
     assert Numbers(None).changed("medic", TwoStep(second_order=True)) == TwoStep(second_order=True)
 
 
+def test_a_kept_adam_is_a_number(mini):
+    plan = resolve(RunConfig(dataset=mini, target="street", method="mvdg", hparams="persist_inner_state=1"))
+    assert plan.training.strategy.persist_inner_state == 1
+    assert plan.config.hparams == {"count": 3, "decay": 5e-4, "persist_inner_state": 1}
+
+
 def test_json_as_domainbed_has_it():
     assert Numbers('{"weight": 2}').make("vrex", VRex).weight == 2.0
 

@@ -91,6 +91,7 @@ ALIGNMENT = (
         each_domain=True,
         penalty="hgp",
         search={"alpha": log10("penalty_alpha", -5, -3), "beta": log10("penalty_beta", -3, -1)},
+        least_batch=4,
         paper="HGP",
     ),
     Method(
@@ -104,6 +105,7 @@ ALIGNMENT = (
         each_domain=True,
         penalty="hutchinson",
         search={"alpha": log10("penalty_alpha", 1, 4), "beta": log10("penalty_beta", 2, 6)},
+        least_batch=4,
         paper="Hutchinson",
     ),
     Method(

@@ -105,6 +105,8 @@ class Method:
     batch_norm: str = "local"
     search: Mapping[str, Law] = field(default_factory=dict)
     """Where DomainBed's protocol searches for its own numbers."""
+    least_batch: int = 3
+    """The least exponent of 2 that it draws the images of a domain from; the largest is that of the data."""
     paper: str | None = None
     """The name of its row in the tables of the paper, if it has one; of several forms one has the row."""
 

@@ -11,7 +11,7 @@ from medic.errors import MedicError
 from medic.experiments.build import make_trainer
 from medic.experiments.config import RunConfig
 from medic.experiments.resolve import resolve
-from medic.training import HardDomain
+from medic.training.advisors import HardDomain
 
 
 def make(mini, **settings):

@@ -16,8 +16,8 @@ from medic.experiments.interrupts import Stopped
 from medic.experiments.resolve import resolve
 from medic.tasks import Step
 from medic.training import Trainer
-from medic.training import informative as module
 from medic.training.advisors import OF_SAMPLERS
+from medic.training.advisors import informative as module
 from medic.training.advisors.informative import Chooser
 
 

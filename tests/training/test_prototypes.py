@@ -171,7 +171,7 @@ def test_prototypes_are_means_of_domain_means():
 
 
 def test_the_nearest_prototype_in_parts(monkeypatch):
-    from medic.training import prototypes
+    from medic.training.advisors import prototypes
 
     draws = torch.Generator().manual_seed(0)
     points, others = (exp0(torch.randn(n, 3, dtype=torch.float64, generator=draws)) for n in (10, 4))

@@ -1,11 +1,13 @@
 """Class splits that put confusable classes into the same task, by potentials of class pairs."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from medic.errors import MedicError
 from medic.tasks.lagged import Lagged, block_sums
 from medic.tasks.partition import chunks
 
@@ -24,6 +26,10 @@ class Confusable(Lagged):
 
     def __init__(self, forgetting: float = 0.5, strength: float = 1.0, lag: int = 4) -> None:
         super().__init__(lag)
+        if not 0 <= forgetting <= 1:
+            raise MedicError(f"forgetting is {forgetting}: give the exponent of past potentials, 0 to 1")
+        if not 0 <= strength < math.inf:
+            raise MedicError(f"strength is {strength}: give a number, 0 or more")
         self.forgetting = forgetting
         self.strength = strength
 

@@ -73,6 +73,41 @@ def test_numbers_of_two_parts_are_told_apart(mini):
         resolve(RunConfig(**settings, hparams="beta=0.5"))
 
 
+def test_samplers_take_theirs(mini):
+    settings = {"dataset": mini, "target": "street", "method": "reptile"}
+    plan = resolve(RunConfig(**settings, sampling="confusable", hparams="confusable.forgetting=0.3,strength=2"))
+    assert plan.config.hparams == {"forgetting": 0.3, "strength": 2.0}
+    assert (plan.training.grid.sampler.forgetting, plan.training.grid.sampler.strength) == (0.3, 2.0)
+    assert resolve(plan.config).config == plan.config
+    plan = resolve(RunConfig(**settings, sampling="informative", hparams="delta=0.1,every=7"))
+    assert plan.config.hparams == {"every": 7, "delta": 0.1}
+    assert [(advisor.every, advisor.delta) for advisor in plan.training.advisors] == [(7, 0.1)]
+    assert resolve(plan.config).config == plan.config
+
+
+@pytest.mark.parametrize("sampling", ["adaptive", "confusable-chain", "probe", "random"])
+def test_conventions_are_no_numbers(mini, sampling):
+    plan = resolve(RunConfig(dataset=mini, target="street", method="reptile", sampling=sampling))
+    assert plan.config.hparams is None
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"sampling": "confusable", "hparams": "forgetting=2"}, "forgetting is 2.0: give the exponent"),
+    ({"sampling": "confusable", "hparams": "strength=-1"}, "strength is -1.0"),
+    ({"sampling": "confusable", "hparams": "lag=1"}, "unknown number of method 'reptile' 'lag'"),
+    ({"sampling": "random", "hparams": "forgetting=0.5"}, "'reptile' has no numbers"),
+    ({"sampling": "informative", "hparams": "every=0"}, "every of sampling 'informative' is 0"),
+    ({"sampling": "informative", "hparams": "delta=-1"}, "delta of sampling 'informative' is -1.0"),
+    (
+        {"method": "ebil-hads", "sampling": "informative", "hparams": "every=2"},
+        r"'every' is a number of hard-domain and informative: write hard-domain\.every",
+    ),
+])  # fmt: skip
+def test_numbers_of_samplers_are_refused(mini, settings, message):
+    with pytest.raises(MedicError, match=message):
+        resolve(RunConfig(**{"dataset": mini, "target": "street", "method": "reptile", **settings}))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from medic.errors import MedicError
 from medic.models.modes import evaluating
 from medic.outputs import Output
 from medic.strategies.base import Measured, buffers, trainable, weights_restored
@@ -33,6 +34,10 @@ class Chooser(Advisor):
     """
 
     def __init__(self, every: int = 50, delta: float = 0.01) -> None:
+        if every < 1:
+            raise MedicError(f"every of sampling 'informative' is {every}: give a whole number, 1 or more")
+        if not delta >= 0:
+            raise MedicError(f"delta of sampling 'informative' is {delta}: give a divergence, 0 or more")
         self.every, self.delta = every, delta
         self._asked = -1
 

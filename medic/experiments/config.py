@@ -108,7 +108,8 @@ class RunConfig:
     repeat: int | None = _option(None, "times that tasks and steps are drawn for one iteration (1, or the method's)")
     sampling: str | None = _option(
         None,
-        "how classes are dealt over tasks: random, balanced, adaptive, probe, confusable or informative (the method's)",
+        "how classes are dealt over tasks: random, balanced, adaptive, probe, confusable, confusable-chain or "
+        "informative (the method's)",
     )
     axes: dict[str, int] | str | None = _option(None, "further axes of the grid and their splits: hospital=2,year=3")
     separate: str | None = _option(None, "tasks of one domain may share a step, or not: task or step (the method's)")

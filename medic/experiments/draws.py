@@ -1,14 +1,14 @@
 """DomainBed's random search: hyper-parameters that a number draws, each from a generator of its own name."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from medic.data.holdout import seed_hash
 from medic.errors import MedicError
 from medic.experiments.config import RunConfig
-from medic.methods import SHARED, Law, Method, Numbers
+from medic.methods import SHARED, Law, Method, Numbers, Range
 
 SMALL = 32
 """The side in pixels up to which images are of DomainBed's small family."""
@@ -35,7 +35,8 @@ def with_draws(config: RunConfig, method: Method, size: int, sources: int, tasks
         return draw(law, config.hparams_seed, trial)
 
     shared = SHARED["domainnet" if config.dataset == "domainnet" else "small" if size <= SMALL else "large"]
-    batch = max(1, drawn(shared["batch_size"]) * sources // tasks)
+    sizes = cast(Range, shared["batch_size"])
+    batch = max(1, drawn(replace(sizes, low=method.least_batch)) * sources // tasks)
     decay = drawn(shared["weight_decay"]) if "weight_decay" in shared else 0.0
     settings: dict[str, Any] = {"lr": drawn(shared["lr"]), "weight_decay": decay, "batch_size": batch}
     own = dict(method.search)

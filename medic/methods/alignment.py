@@ -91,6 +91,7 @@ ALIGNMENT = (
         each_domain=True,
         penalty="hgp",
         search={"alpha": log10("penalty_alpha", -5, -3), "beta": log10("penalty_beta", -3, -1)},
+        least_batch=4,
         paper="HGP",
     ),
     Method(
@@ -104,6 +105,7 @@ ALIGNMENT = (
         each_domain=True,
         penalty="hutchinson",
         search={"alpha": log10("penalty_alpha", 1, 4), "beta": log10("penalty_beta", 2, 6)},
+        least_batch=4,
         paper="Hutchinson",
     ),
     Method(
@@ -126,7 +128,7 @@ ALIGNMENT = (
         Grid(),
         Joint(),
         "cirl",
-        training=Training(lr=Rate(small=1e-2, large=1e-3), head_lr_scale=10.0, images=72),
+        training=Training(lr=Rate(small=1e-2, large=1e-3), weight_decay=5e-4, head_lr_scale=10.0, images=72),
         paper="CIRL",
     ),
     Method(
@@ -137,6 +139,7 @@ ALIGNMENT = (
         Grid(3, pairing="ordered"),
         AndMask(),
         forward="task",
+        least_domains=2,
         each_domain=True,
         search={"tau": uniform("tau", 0.5, 1)},
         paper="AND-mask",
@@ -149,6 +152,7 @@ ALIGNMENT = (
         Grid(3, pairing="ordered"),
         SandMask(),
         forward="task",
+        least_domains=2,
         each_domain=True,
         search={"tau": uniform("tau", 0, 1), "k": log10("k", -3, 5)},
         paper="SAND-mask",

@@ -109,6 +109,8 @@ class Method:
     """Where DomainBed's protocol searches for its own numbers."""
     experimental: bool = False
     """Whether parts of it are our reading of a publication that leaves them open."""
+    least_batch: int = 3
+    """The least exponent of 2 that it draws the images of a domain from; the largest is that of the data."""
     paper: str | None = None
     """The name of its row in the tables of the paper, if it has one; of several forms one has the row."""
 

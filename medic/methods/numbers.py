@@ -5,7 +5,7 @@ import inspect
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from medic.errors import MedicError, check_choice
@@ -27,9 +27,9 @@ class Numbers:
         self._usual = usual or {}
         self._taken: dict[tuple[str, str], Any] = {}
 
-    def make(self, name: str, part: Callable[..., T]) -> T:
-        """A part with the numbers that are its arguments."""
-        arguments = inspect.signature(part).parameters.values()
+    def make(self, name: str, part: Callable[..., T], fixed: Collection[str] = ()) -> T:
+        """A part with the numbers that are its arguments, but for those that are `fixed`."""
+        arguments = [each for each in inspect.signature(part).parameters.values() if each.name not in fixed]
         return part(**self._take(name, {argument.name: argument.default for argument in arguments}))
 
     def changed(self, name: str, part: T) -> T:

@@ -1,7 +1,7 @@
 """The inner loop: a sequence of steps on moving weights, to first or second order."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +65,34 @@ def make_optimizer(
         return torch.optim.SGD(list(parameters), lr=lr)
     # Its counters are then on the GPU too, and nothing waits for them.
     return torch.optim.Adam(list(parameters), lr=lr, weight_decay=decay or 0.0, capturable=parameters[0].is_cuda)
+
+
+class Kept:
+    """An inner optimizer that is made once and kept, with its state, for as long as its parameters are the same."""
+
+    def __init__(self) -> None:
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._loaded: dict[str, Any] | None = None
+
+    def get(
+        self, inner: InnerOptimizer, parameters: Sequence[nn.Parameter], lr: float, decay: float | None = None
+    ) -> torch.optim.Optimizer:
+        """The optimizer of these parameters, made as `make_optimizer` does."""
+        held = self._optimizer.param_groups[0]["params"] if self._optimizer else []
+        if self._optimizer is None or [id(p) for p in held] != [id(p) for p in parameters]:
+            self._optimizer = make_optimizer(inner, parameters, lr, decay)
+            if self._loaded is not None:
+                self._optimizer.load_state_dict(self._loaded)
+                self._loaded = None
+        return self._optimizer
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """The state of the optimizer, if there is one yet."""
+        return self._optimizer.state_dict() if self._optimizer else self._loaded
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Go on where `state_dict` left off."""
+        self._optimizer, self._loaded = None, state
 
 
 def first_order(

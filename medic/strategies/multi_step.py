@@ -21,7 +21,7 @@ from medic.strategies.base import (
     trainable,
     weights_restored,
 )
-from medic.strategies.inner import InnerOptimizer, check_inner, first_order, make_optimizer, second_order, sgd, stateful
+from medic.strategies.inner import InnerOptimizer, Kept, check_inner, first_order, second_order, sgd, stateful
 from medic.tasks import Step
 
 Weighting = Literal["equal", "last", "arithmetic"]
@@ -52,8 +52,7 @@ class MultiStep(InnerLoop):
             check_choice("step weights", self.weights, ["equal", "last", "arithmetic"])
         if self.inner != "sgd" and (self.second_order or self.weights != "equal"):
             raise MedicError("a stateful inner optimizer goes with equal weights to first order")
-        self._optimizer: torch.optim.Optimizer | None = None
-        self._loaded: dict[str, Any] | None = None
+        self._kept = Kept()
 
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
         """Fill `p.grad` with (1/t) Σ_i w_i l_i'(θ_i), or θ - θ̂ for a stateful inner optimizer."""
@@ -74,7 +73,7 @@ class MultiStep(InnerLoop):
 
     def _interpolate(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> list[Risk]:
         parameters = list(trainable(model, objective).values())
-        move = stateful(self._inner_optimizer(parameters))
+        move = stateful(self._kept.get(self.inner, parameters, self.lr, self.decay))
         with weights_restored(parameters) as before:
             reached, risks = first_order(model, steps, objective, [1.0] * len(steps), move, to_end=True)
             displacement = torch._foreach_sub(before, [parameter.detach() for parameter in parameters])
@@ -96,20 +95,10 @@ class MultiStep(InnerLoop):
             raise MedicError(f"{len(weights)} step weights for {n} steps: give one per step")
         return weights
 
-    def _inner_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        """The inner optimizer of these parameters, made once and kept with its moments."""
-        held = self._optimizer.param_groups[0]["params"] if self._optimizer else []
-        if self._optimizer is None or [id(p) for p in held] != [id(p) for p in parameters]:
-            self._optimizer = make_optimizer(self.inner, parameters, self.lr, self.decay)
-            if self._loaded is not None:
-                self._optimizer.load_state_dict(self._loaded)
-                self._loaded = None
-        return self._optimizer
-
     def state_dict(self) -> dict[str, Any]:
         """The state of the inner optimizer."""
-        return {"inner": self._optimizer.state_dict() if self._optimizer else self._loaded}
+        return {"inner": self._kept.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` left off."""
-        self._optimizer, self._loaded = None, state["inner"]
+        self._kept.load_state_dict(state["inner"])

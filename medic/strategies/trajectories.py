@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,7 +12,6 @@ from medic.objectives import Risk
 from medic.strategies.base import (
     InnerLoop,
     Objective,
-    Stateless,
     Update,
     accumulate,
     buffers,
@@ -19,12 +19,12 @@ from medic.strategies.base import (
     trainable,
     weights_restored,
 )
-from medic.strategies.inner import first_order, make_optimizer, stateful
+from medic.strategies.inner import Kept, first_order, stateful
 from medic.tasks import Step
 
 
 @dataclass
-class Trajectories(Stateless, InnerLoop):
+class Trajectories(InnerLoop):
     """MVDG (Zhang et al. 2022): sequences of steps, each from θ with a fresh Adam; go to the mean of their ends.
 
     The steps of an iteration are dealt to `count` trajectories, in order. `p.grad` is θ minus the mean of where they
@@ -34,11 +34,15 @@ class Trajectories(Stateless, InnerLoop):
     count: int = 3
     decay: float = 5e-4
     """Adam's weight decay."""
+    persist_inner_state: int = 0
+    """1 for one Adam that every trajectory goes on with, in this iteration and the next, instead of fresh ones."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range("MVDG", 1, count=self.count)
         check_range("MVDG", decay=self.decay)
+        check_range("MVDG", most=1, persist_inner_state=self.persist_inner_state)
+        self._kept = Kept()
 
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
         """Fill `p.grad` with θ - mean_t φ_t."""
@@ -49,7 +53,8 @@ class Trajectories(Stateless, InnerLoop):
         with buffers(model, self.bn_buffers, self.bn_rate):
             for start in range(0, len(steps), length):
                 # Its counters start from 0 on the device, so that a CUDA graph can hold it.
-                adam = make_optimizer("adam", parameters, self.lr, self.decay)
+                kept = self._kept if self.persist_inner_state else Kept()
+                adam = kept.get("adam", parameters, self.lr, self.decay)
                 with weights_restored(parameters) as before:
                     part = steps[start : start + length]
                     reached, found = first_order(model, part, objective, [1.0] * length, stateful(adam), to_end=True)
@@ -66,3 +71,11 @@ class Trajectories(Stateless, InnerLoop):
                 f"{count} steps cannot be dealt evenly to {self.count} trajectories: "
                 "use a --repeat of a multiple of --hparams count"
             )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the inner Adam, if it is kept."""
+        return {"inner": self._kept.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` left off."""
+        self._kept.load_state_dict(state["inner"])

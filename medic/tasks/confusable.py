@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from medic.errors import check_range
 from medic.tasks.lagged import Lagged, block_sums
 from medic.tasks.partition import chunks
 
@@ -24,6 +25,8 @@ class Confusable(Lagged):
 
     def __init__(self, forgetting: float = 0.5, strength: float = 1.0, lag: int = 4) -> None:
         super().__init__(lag)
+        check_range("sampling 'confusable'", most=1, forgetting=forgetting)
+        check_range("sampling 'confusable'", strength=strength)
         self.forgetting = forgetting
         self.strength = strength
 

@@ -127,6 +127,22 @@ class Adaptive(Lagged):
         return torch.where(met, self.decay * matrices + (1 - self.decay) * mean, matrices)
 
 
+class Chained(Adaptive):
+    """Option (v) of the paper, read otherwise than `Confusable`: the chain of `Adaptive`, cut into contiguous tasks."""
+
+    def split(
+        self,
+        domains: Sequence[int],
+        groups: Sequence[tuple[int, ...]],
+        parts: int,
+        generator: torch.Generator,
+        ahead: int = 0,
+    ) -> list[list[int]]:
+        """Draw a chain over the groups and cut it into chunks."""
+        order = chain(group_confusion(self.confusion(domains, ahead), groups), generator)
+        return [list(chunk) for chunk in chunks(order, parts)]
+
+
 class Probe(Adaptive):
     """Option (vi) as the authors ran it: the confusion is that of fresh images, met right before every split.
 
@@ -170,11 +186,12 @@ def chain(confusion: Tensor, generator: torch.Generator) -> list[int]:
     return order
 
 
-SAMPLERS: dict[str, Callable[[], Sampler]] = {
+SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "random": Random,
     "balanced": Random,
     "adaptive": Adaptive,
     "confusable": Confusable,
+    "confusable-chain": Chained,
     "informative": Random,
     "probe": Probe,
 }

@@ -15,7 +15,7 @@ from medic.models import Preprocessing
 from medic.objectives import Objective
 from medic.strategies import Strategy
 from medic.tasks import Cells, Grid, Task
-from medic.training.advisors import OF_SAMPLERS, Advisor
+from medic.training.advisors.base import Advisor
 from medic.training.capture import Capture, Captured
 from medic.training.inference import Inference
 from medic.training.iteration import Batch, Iteration, Outcome
@@ -65,8 +65,6 @@ class Trainer:
     def __post_init__(self) -> None:
         self.iteration = 0
         self.domains = 1 + int(self.samples.domain.max())
-        own = OF_SAMPLERS.get(self.grid.sampling)
-        self.advisors = [*self.advisors, *([] if own is None else [own()])]
         for advisor in self.advisors:
             advisor.start(self)
         self.relabel(self.samples)

@@ -191,12 +191,14 @@ def test_hessian_penalties_against_autograd(penalty):
     assert found.item() == pytest.approx(expected.item(), rel=1e-10)
 
 
-def test_balance():
-    odds = torch.tensor([0.7, 0.2]).logit()
-    output = Output(torch.zeros(2, 1), torch.stack([torch.zeros(2, 1), odds[:, None]], dim=1))
-    output = Output(torch.zeros(2, 2), torch.cat([output.ova, -output.ova], dim=2))  # the other class mirrors it
-    assert Balance()(torch.zeros(1), output, step([2], [0, 1])).item() == pytest.approx(0.01)
-    assert Balance(3.0)(torch.zeros(1), output, step([2], [0, 1])).item() == pytest.approx(0.03)
+@pytest.mark.parametrize(("positive", "negative", "expected"), [(0.7, 0.2, 0.01), (0.8, 0.2, 0.0)])
+def test_balance(positive, negative, expected):
+    odds = torch.tensor([positive, negative]).logit()[:, None]
+    ova = torch.stack([torch.zeros(2, 1), odds], dim=1)
+    output = Output(torch.zeros(2, 2), torch.cat([ova, -ova], dim=2))  # the other class mirrors it
+    for weight in (1.0, 3.0):
+        found = Balance(weight)(torch.zeros(1), output, step([2], [0, 1]))
+        assert found.item() == pytest.approx(weight * expected, abs=1e-15)
 
 
 def test_balance_leaves_out_classes_on_one_side():

@@ -10,7 +10,7 @@ import torch
 from medic.tasks import chunks
 from medic.tasks.confusable import Confusable, group_potentials, potential_order
 from medic.tasks.lagged import softmax_sums
-from medic.tasks.samplers import Adaptive, chain, group_confusion
+from medic.tasks.samplers import Adaptive, Chained, chain, group_confusion
 
 PAIRS = torch.tensor(
     [[0.7, 0.3, 0, 0], [0.3, 0.7, 0, 0], [0, 0, 0.6, 0.4], [0, 0, 0.4, 0.6]], dtype=torch.float64
@@ -36,6 +36,14 @@ def test_split_separates_confused_classes():
         for task in sampler.split([0], [(0,), (1,), (2,), (3,)], 2, generator):
             assert len(set(task) & {0, 1}) == 1
             assert len(set(task) & {2, 3}) == 1
+
+
+def test_a_chain_that_is_cut_keeps_confused_classes_together():
+    sampler, generator = Chained(), torch.Generator().manual_seed(0)
+    sampler.load_state_dict({"confusion": PAIRS[None], "pending": [PAIRS[None]] * sampler.lag})
+    for _ in range(50):
+        tasks = sampler.split([0], [(0,), (1,), (2,), (3,)], 2, generator)
+        assert sorted(sorted(task) for task in tasks) == [[0, 1], [2, 3]]
 
 
 def test_chain_probabilities_leave_out_used_classes():

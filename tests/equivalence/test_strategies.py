@@ -193,6 +193,17 @@ class TestMvdg:
         assert model.theta.grad.item() == pytest.approx(0.0, abs=1e-12)
         assert model.theta.item() == 0
 
+    def test_a_kept_adam_remembers_the_trajectory_before(self):
+        """Gradients -1, then 1: moments 0.01/0.19 and 1, so that the second goes back by 1/19 of the rate alone."""
+        model = Scalar()
+        kept = Trajectories(lr=1e-3, count=2, decay=0.0, persist_inner_state=1)
+        kept(model, [L1, step((-1, 1))], quadratic)
+        assert model.theta.grad.item() == pytest.approx(-1e-3 * (1 - 1 / 19) / 2, rel=1e-6)  # Adam's ε is 1e-8
+
+    def test_an_adam_is_kept_or_not(self):
+        with pytest.raises(MedicError, match=r"persist_inner_state of MVDG is 2: give a number, 0 or more and 1 or less"):
+            Trajectories(persist_inner_state=2)
+
     def test_trajectories_have_as_many_steps(self):
         with pytest.raises(MedicError, match="3 steps cannot be dealt evenly to 2 trajectories"):
             Trajectories(count=2)(Scalar(), [L1, L1, L2], quadratic)

@@ -115,6 +115,18 @@ def test_neither_axis_draws_without_replacement():
     assert len(set(torch.cat([one.indices, two.indices, three.indices]).tolist())) == 144
 
 
+@pytest.mark.parametrize(("settings", "sizes"), [
+    ({"method": "medic"}, (1, 1)),
+    ({"method": "medic++"}, (1, 1, 1)),
+    ({"method": "medic++", "class_splits": 6, "steps": "2,2,2"}, (2, 2, 2)),
+])  # fmt: skip
+def test_one_source_has_tasks_by_class(mini, settings, sizes):
+    plan = planned(mini, sources=["printed"], **settings)
+    assert plan.training.grid.sizes == sizes
+    for steps in drawn(plan):
+        assert sorted(label for step in steps for _, classes in step for label in classes) == list(range(6))
+
+
 def test_nine_tasks_of_one_source_in_three_steps(mini):
     """Three class splits in every step, each drawn anew."""
     plan = planned(mini, method="medic++", sources=["printed"], steps=1, repeat=3)

@@ -180,8 +180,11 @@ def test_the_callers_generator_is_left_alone(mini, tmp_path):
     assert torch.equal(torch.rand(1), expected)
 
 
-SOONER = {"hyprometa": {"batch_size": 36, "hparams": {"trust": 1}}}
-"""Settings with which what a system does late happens within four iterations: here an epoch is one of them."""
+SOONER = {
+    "hyprometa": {"batch_size": 36, "hparams": {"trust": 1}},
+    "mvdg": {"hparams": {"persist_inner_state": 1}},
+}
+"""Settings with which a system has, within four iterations, all the state that it can: here an epoch is one of them."""
 
 
 @pytest.mark.parametrize("method", METHODS)

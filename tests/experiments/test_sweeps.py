@@ -8,11 +8,15 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from medic.cli import main
+from medic.data.holdout import seed_hash
 from medic.errors import MedicError
+from medic.experiments.config import RunConfig
 from medic.experiments.draws import draw
+from medic.experiments.resolve import resolve
 from medic.experiments.results import collect
 from medic.experiments.sweeps import Planner, Sweep, parse_span
 from medic.methods import SHARED
@@ -200,6 +204,14 @@ def test_the_draws_of_domainbed():
     """Its own numbers for the first draw of the first trial, of large images."""
     assert draw(SHARED["large"]["lr"], 1, 0) == pytest.approx(2.702893e-05, rel=1e-6)
     assert draw(SHARED["large"]["batch_size"], 1, 0) == 39
+
+
+@pytest.mark.parametrize(("method", "least"), [("vrex", 3), ("hgp", 4), ("hutchinson", 4)])
+def test_the_batch_is_drawn_from_where_the_sources_do(mini, method, least):
+    seed = seed_hash(seed_hash(1, 0), "batch_size")
+    expected = int(2 ** np.random.RandomState(seed).uniform(least, 9))  # small images
+    settings = {"dataset": mini, "target": "street", "method": method, "optimizer": "adam", "hparams_seed": 1}
+    assert resolve(RunConfig(**settings)).config.batch_size == expected
 
 
 def test_draws_are_of_adam(mini, tmp_path):

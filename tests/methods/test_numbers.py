@@ -28,6 +28,12 @@ def test_strategies_take_theirs():
     assert Numbers(None).changed("medic", TwoStep(second_order=True)) == TwoStep(second_order=True)
 
 
+def test_a_kept_adam_is_a_number(mini):
+    plan = resolve(RunConfig(dataset=mini, target="street", method="mvdg", hparams="persist_inner_state=1"))
+    assert plan.training.strategy.persist_inner_state == 1
+    assert plan.config.hparams == {"count": 3, "decay": 5e-4, "persist_inner_state": 1}
+
+
 def test_json_as_domainbed_has_it():
     assert Numbers('{"weight": 2}').make("vrex", VRex).weight == 2.0
 
@@ -41,7 +47,7 @@ def test_json_as_domainbed_has_it():
         ("vrex", {"weight": "much"}, "weight is 'much': give a number"),
         ("vrex", {"anneal": 1.5}, "anneal is 1.5: give a whole number"),
         ("erm", "weight=3", "'erm' has no numbers of its own"),
-        ("sandmask", "tau=1", "mask everything"),
+        ("sandmask", "tau=1", "tau of SAND-mask is 1"),
         ("medic++", "tau=1", "'medic\\+\\+' has no numbers"),
     ],
 )
@@ -67,6 +73,41 @@ def test_numbers_of_two_parts_are_told_apart(mini):
         resolve(RunConfig(**settings, hparams="beta=0.5"))
 
 
+def test_samplers_take_theirs(mini):
+    settings = {"dataset": mini, "target": "street", "method": "reptile"}
+    plan = resolve(RunConfig(**settings, sampling="confusable", hparams="confusable.forgetting=0.3,strength=2"))
+    assert plan.config.hparams == {"forgetting": 0.3, "strength": 2.0}
+    assert (plan.training.grid.sampler.forgetting, plan.training.grid.sampler.strength) == (0.3, 2.0)
+    assert resolve(plan.config).config == plan.config
+    plan = resolve(RunConfig(**settings, sampling="informative", hparams="delta=0.1,every=7"))
+    assert plan.config.hparams == {"every": 7, "delta": 0.1}
+    assert [(advisor.every, advisor.delta) for advisor in plan.training.advisors] == [(7, 0.1)]
+    assert resolve(plan.config).config == plan.config
+
+
+@pytest.mark.parametrize("sampling", ["adaptive", "confusable-chain", "probe", "random"])
+def test_conventions_are_no_numbers(mini, sampling):
+    plan = resolve(RunConfig(dataset=mini, target="street", method="reptile", sampling=sampling))
+    assert plan.config.hparams is None
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"sampling": "confusable", "hparams": "forgetting=2"}, "forgetting of sampling 'confusable' is 2"),
+    ({"sampling": "confusable", "hparams": "strength=-1"}, "strength of sampling 'confusable' is -1"),
+    ({"sampling": "confusable", "hparams": "lag=1"}, "unknown number of method 'reptile' 'lag'"),
+    ({"sampling": "random", "hparams": "forgetting=0.5"}, "'reptile' has no numbers"),
+    ({"sampling": "informative", "hparams": "every=0"}, "every of sampling 'informative' is 0"),
+    ({"sampling": "informative", "hparams": "delta=-1"}, "delta of sampling 'informative' is -1"),
+    (
+        {"method": "ebil-hads", "sampling": "informative", "hparams": "every=2"},
+        r"'every' is a number of hard-domain and informative: write hard-domain\.every",
+    ),
+])  # fmt: skip
+def test_numbers_of_samplers_are_refused(mini, settings, message):
+    with pytest.raises(MedicError, match=message):
+        resolve(RunConfig(**{"dataset": mini, "target": "street", "method": "reptile", **settings}))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -78,6 +119,8 @@ def test_numbers_of_two_parts_are_told_apart(mini):
             "'aloft-e' works inside gfnet_h_ti: leave out --backbone convnet",
         ),
         ({"method": "mvdg", "sources": ["printed", "handwritten"]}, "'mvdg' needs 3 source domains, and there are 2"),
+        ({"method": "andmask", "sources": ["printed"]}, "'andmask' needs 2 source domains, and there are 1"),
+        ({"method": "sandmask", "sources": ["printed"]}, "'sandmask' needs 2 source domains, and there are 1"),
     ],
 )
 def test_what_cannot_work_is_said_before(mini, settings, message):

@@ -12,7 +12,7 @@ from torch import nn
 
 from medic.errors import MedicError
 from medic.objectives import ce, objective
-from medic.strategies import Joint, MultiStep, TwoStep, inner
+from medic.strategies import Joint, MultiStep, Trajectories, TwoStep, inner
 from medic.tasks import Grid, Step
 
 STRATEGIES = {
@@ -193,16 +193,20 @@ class TestBatchNormBuffers:
             assert model[1].num_batches_tracked == passes
 
 
-def test_inner_adam_state_survives_a_round_trip():
+@pytest.mark.parametrize("make", [
+    lambda: MultiStep(lr=0.1, inner="adam"),
+    lambda: Trajectories(lr=0.1, count=2, persist_inner_state=1),
+])  # fmt: skip
+def test_inner_adam_state_survives_a_round_trip(make):
     def advance(strategy, model, count):
         for _ in range(count):
             model.zero_grad()
             strategy(model, steps(), objective(ce))
             torch.optim.SGD(model.parameters(), lr=0.5).step()
 
-    strategy, model = MultiStep(lr=0.1, inner="adam"), network()
+    strategy, model = make(), network()
     advance(strategy, model, 2)
-    other, copied = MultiStep(lr=0.1, inner="adam"), copy.deepcopy(model)
+    other, copied = make(), copy.deepcopy(model)
     other.load_state_dict(copy.deepcopy(strategy.state_dict()))
     advance(strategy, model, 2)
     advance(other, copied, 2)

@@ -3,16 +3,21 @@
 import io
 import itertools
 import math
+import signal
 import time
 from collections import Counter
 
 import pytest
 import torch
 
+import medic
+from medic.experiments.interrupts import Stopped
 from medic.tasks import Grid
 from medic.tasks.confusable import Confusable
 from medic.tasks.lagged import softmax_sums
 from medic.tasks.samplers import SAMPLERS, Adaptive, Probe
+from medic.training import Trainer
+from medic.training.advisors import informative
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -160,13 +165,29 @@ def test_a_probe_in_ones_own_loop():
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_every_sampler_trains_and_resumes(mini, tmp_path, name):
-    import medic
-
+def test_every_sampler_is_the_same_when_interrupted(mini, tmp_path, monkeypatch, name):
+    """Stopped after iteration 2: the same bytes, and what it has learnt by the end, which later splits would use."""
     settings = {
-        "dataset": mini, "target": "street", "method": "medic++", "sampling": name, "batch_size": 2, "device": "cpu",
-        "quiet": True, "iterations": 6,
+        "dataset": mini, "target": "street", "method": "medic++", "sampling": name, "domain_splits": 2,
+        "class_splits": 2, "batch_size": 2, "device": "cpu", "quiet": True, "iterations": 4, "evaluate_every": 4,
+        "track": "none",
     }  # fmt: skip
-    run = medic.train(output=tmp_path, **settings)
-    assert run.config.sampling == name
-    assert len(run.records) == 6
+    monkeypatch.setattr(informative, "SHOWN", 4)
+    whole = medic.train(output=tmp_path / "whole", **settings)
+    assert whole.config.sampling == name
+    step = Trainer.step
+
+    def interrupted(self):
+        loss = step(self)
+        if self.iteration == 2:
+            signal.raise_signal(signal.SIGINT)
+        return loss
+
+    monkeypatch.setattr(Trainer, "step", interrupted)
+    with pytest.raises(Stopped, match="stopped at iteration 2"):
+        medic.train(output=tmp_path / "parts", **settings)
+    parts = medic.train(output=tmp_path / "parts", **settings)
+    for file in ("model.safetensors", "predictions.npz", "model.json"):
+        assert (parts.path / file).read_bytes() == (whole.path / file).read_bytes()
+    states = [torch.load(run.path / "checkpoint" / "last.pt", weights_only=True) for run in (parts, whole)]
+    torch.testing.assert_close(*(state["trainer"]["grid"] for state in states), rtol=0, atol=0)

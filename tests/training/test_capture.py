@@ -71,15 +71,10 @@ def test_every_method_that_says_so_is_captured(mini, method):
     assert (len(losses), said) == (6, [])
 
 
-def test_tasks_that_are_tried_leave_graphs_as_they_are(mini, deterministic, monkeypatch):
+def test_tasks_that_are_tried_leave_graphs_as_they_are(mini, deterministic):
     """The advisor of `informative` moves the weights and puts them back between two launches."""
-    from functools import partial
-
-    from medic.training.advisors import OF_SAMPLERS
-    from medic.training.advisors.informative import Chooser
-
-    monkeypatch.setitem(OF_SAMPLERS, "informative", partial(Chooser, every=4))
     settings = {"sampling": "informative", "precision": "fp32", "backbone": "resnet10t", "iterations": 12}
+    settings["hparams"] = {"every": 4}
     (_, losses, said), (_, eager_losses, _) = (trained(mini, capture=mode, **settings) for mode in ("on", "off"))
     assert losses == eager_losses
     assert not said

@@ -2,7 +2,6 @@
 
 import copy
 import signal
-from functools import partial
 
 import pytest
 import torch
@@ -16,8 +15,7 @@ from medic.experiments.interrupts import Stopped
 from medic.experiments.resolve import resolve
 from medic.tasks import Step
 from medic.training import Trainer
-from medic.training import informative as module
-from medic.training.advisors import OF_SAMPLERS
+from medic.training.advisors import informative as module
 from medic.training.advisors.informative import Chooser
 
 
@@ -36,10 +34,8 @@ def few(monkeypatch):
     monkeypatch.setattr(module, "SHOWN", 4)
 
 
-@pytest.fixture
-def often(monkeypatch):
-    """Asked before every other iteration."""
-    monkeypatch.setitem(OF_SAMPLERS, "informative", partial(Chooser, every=2))
+OFTEN = {"every": 2}
+"""Asked before every other iteration."""
 
 
 def tensors(trainer):
@@ -131,8 +127,8 @@ def test_what_is_accepted_differs(mini):
     assert strict.grid.chosen == lenient.grid.chosen == [candidates[position] for position in order[:9]]
 
 
-def test_tasks_stay_until_the_next_turn(mini, often):
-    trainer, met = made(mini), []
+def test_tasks_stay_until_the_next_turn(mini):
+    trainer, met = made(mini, hparams=OFTEN), []
     for _ in range(4):
         trainer.step()
         met.append(trainer.grid.chosen)
@@ -140,7 +136,7 @@ def test_tasks_stay_until_the_next_turn(mini, often):
     assert made(mini).grid.chosen is None
 
 
-def test_statistics_of_one_iteration_ask_once(mini, often, monkeypatch, tmp_path):
+def test_statistics_of_one_iteration_ask_once(mini, monkeypatch, tmp_path):
     """Averaged weights are followed by many draws at the last iteration, where no gradient is recorded."""
     asked, original = [], module.choose
 
@@ -151,15 +147,15 @@ def test_statistics_of_one_iteration_ask_once(mini, often, monkeypatch, tmp_path
     monkeypatch.setattr(module, "choose", counted)
     settings = {"dataset": mini, "target": "street", "method": "reptile", "averaging": "swad", "backbone": "resnet10t"}
     settings |= {"domain_splits": 1, "class_splits": 2, "batch_size": 2, "output": tmp_path, "quiet": True}
-    medic.train(**settings, sampling="informative", iterations=4, evaluate_every=4)
+    medic.train(**settings, sampling="informative", iterations=4, evaluate_every=4, hparams=OFTEN)
     assert len(asked) == 3  # before iterations 0 and 2, and after the last
 
 
 @pytest.mark.parametrize("method", ["reptile", "medic"])
-def test_interrupted_it_is_the_same(mini, often, monkeypatch, tmp_path, method):
+def test_interrupted_it_is_the_same(mini, monkeypatch, tmp_path, method):
     settings = {
         "dataset": mini, "target": "street", "method": method, "sampling": "informative", "batch_size": 2,
-        "iterations": 4, "evaluate_every": 4, "device": "cpu", "quiet": True,
+        "iterations": 4, "evaluate_every": 4, "device": "cpu", "quiet": True, "hparams": OFTEN,
     }  # fmt: skip
     whole = medic.train(**settings, output=tmp_path / "whole")
     step = Trainer.step

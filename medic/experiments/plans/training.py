@@ -10,8 +10,12 @@ from medic.experiments.plans.data import DataPlan
 from medic.experiments.plans.grid import plan_grid
 from medic.methods import ADVISORS, AVERAGES, DOMAINBED_ADAM, Method, Numbers, Rate
 from medic.strategies import BnBuffers, InnerLoop, Strategy
-from medic.tasks import Grid
+from medic.tasks import SAMPLERS, Grid
 from medic.training import Advisor, OptimizerName, OptimizerSettings, RateSchedule, Schedule, Swad
+from medic.training.advisors import OF_SAMPLERS
+
+CONVENTIONS = ("decay", "lag")
+"""Arguments of samplers that are the same in all runs (docs/design.md), and no numbers of theirs."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ def plan_training(config: RunConfig, method: Method, data: DataPlan, numbers: Nu
     lr = config.lr or _at(defaults.lr if own else DOMAINBED_ADAM, data.size) or data.benchmark.lr
     inner_lr = config.inner_lr or (lr if defaults.inner_lr == "lr" else _at(defaults.inner_lr, data.size))
     grid = plan_grid(config, method, data)
+    _plan_sampler(grid, numbers)
     schedule = check_choice("schedule", config.schedule or defaults.schedule, get_args(Schedule))
     every = 300 if config.iterations >= 1500 else max(1, config.iterations // 5)
     return TrainingPlan(
@@ -45,8 +50,21 @@ def plan_training(config: RunConfig, method: Method, data: DataPlan, numbers: Nu
         RateSchedule(cast(Schedule, schedule), config.iterations, config.warmup),
         config.evaluate_every or every,
         None if method.averaging is None else numbers.make(method.averaging, AVERAGES[method.averaging]),
-        [] if method.advisor is None else [numbers.make(method.advisor, ADVISORS[method.advisor])],
+        _plan_advisors(method, grid, numbers),
     )
+
+
+def _plan_sampler(grid: Grid, numbers: Numbers) -> None:
+    """Give a grid that splits classes a sampler with the run's numbers."""
+    if grid.classes is not None:
+        grid.sampler = numbers.make(grid.sampling, SAMPLERS[grid.sampling], CONVENTIONS)
+
+
+def _plan_advisors(method: Method, grid: Grid, numbers: Numbers) -> list[Advisor]:
+    """What the method and the sampler ask the model by."""
+    own = [] if method.advisor is None else [numbers.make(method.advisor, ADVISORS[method.advisor])]
+    asks = grid.classes is not None and grid.sampling in OF_SAMPLERS
+    return [*own, *([numbers.make(grid.sampling, OF_SAMPLERS[grid.sampling])] if asks else [])]
 
 
 def _at(rate: float | Rate | str | None, image_size: int) -> float | None:

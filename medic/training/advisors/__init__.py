@@ -8,7 +8,7 @@ from medic.training.advisors.informative import Chooser
 from medic.training.advisors.prober import Prober
 from medic.training.advisors.prototypes import Prototypes
 
-OF_SAMPLERS: Mapping[str, Callable[[], Advisor]] = {"probe": Prober, "informative": Chooser}
+OF_SAMPLERS: Mapping[str, Callable[..., Advisor]] = {"probe": Prober, "informative": Chooser}
 """What samplers need that ask the model."""
 
 __all__ = ["OF_SAMPLERS", "Advisor", "Chooser", "HardDomain", "Prober", "Prototypes"]

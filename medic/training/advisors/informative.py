@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from medic.errors import check_range
 from medic.models.modes import evaluating
 from medic.outputs import Output
 from medic.strategies.base import Measured, buffers, trainable, weights_restored
@@ -33,6 +34,8 @@ class Chooser(Advisor):
     """
 
     def __init__(self, every: int = 50, delta: float = 0.01) -> None:
+        check_range("sampling 'informative'", 1, every=every)
+        check_range("sampling 'informative'", delta=delta)
         self.every, self.delta = every, delta
         self._asked = -1
 

@@ -1,0 +1,131 @@
+"""The command lines that the documentation shows: they are parsed, and resolved without images."""
+
+import re
+import shlex
+from argparse import ArgumentError
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from medic.cli.main import COMMANDS, make_parser
+from medic.cli.options import SPELLINGS, canonical, given_settings, run_config
+from medic.data import benchmark
+from medic.errors import MedicError
+from medic.experiments.config import RunConfig
+from medic.experiments.reproduction import reproduction
+from medic.experiments.resolve import resolve
+from medic.experiments.sweeps import Sweep, parse_span
+from medic.experiments.tables import SELECTIONS
+from medic.report.against import paper_metrics
+from medic.report.formats import FORMATS
+
+DOCS = Path(__file__).parents[1] / "docs"
+TEXTS = {name: (DOCS / f"{name}.md").read_text() for name in ("methods", "sweeps")}
+
+
+def commands(text: str) -> list[str]:
+    """Lines of indented blocks that begin with `medic`, with those that go on behind a backslash."""
+    return re.findall(r"^    (medic (?:.*\\\n)*.*)$", text, re.MULTILINE)
+
+
+def spans(text: str) -> list[str]:
+    """What is written as code within a sentence or a table and begins with an option."""
+    return [" ".join(span.split()) for span in re.findall(r"`(--[^`]+)`", text)]
+
+
+def make(command: str):
+    parser = make_parser(command)
+    import_module(f"medic.cli.{command}").add_options(parser)
+    return parser
+
+
+def find(bench, root, seed):
+    """What a folder with the images of a benchmark would hold."""
+    return SimpleNamespace(domains=bench.domains, classes=bench.classes, axes=())
+
+
+def planned(config: RunConfig) -> None:
+    """Resolve a configuration, but for its files."""
+    resolve(replace(config, root=None, weights=None, device="cpu"), find)
+
+
+def sweep_of(parsed, folder: Path) -> Sweep:
+    """The sweep of some options; its file, if it has one, is the one that the page shows."""
+    file = folder / "sweep.yaml"
+    (block,) = re.findall(r"```yaml\n(.*?)```", TEXTS["sweeps"], re.DOTALL)
+    file.write_text(block)
+    base = Sweep({}) if parsed.file is None else Sweep.read(file)
+    return base.changed(given_settings(parsed), parse_span(parsed.span))
+
+
+LINES = [line for text in TEXTS.values() for line in commands(text)]
+NAMING = r"--(dataset|method|sampling|penalty|layer|averaging|objective|head|score|threshold|optimizer|schedule) [a-z]"
+NAMED = [span for text in TEXTS.values() for span in spans(text) if re.match(NAMING, span)]
+OPTIONS = {
+    *SPELLINGS,
+    *(option for name in COMMANDS for action in make(name)._actions for option in action.option_strings),
+}
+
+
+def check(line: str, folder: Path) -> None:
+    """Parse a command line, and look up or resolve what it names."""
+    _, command, *rest = shlex.split(line.replace(" …", "").replace("\\\n", " "), comments=True)
+    parsed = make(command).parse_args(canonical(rest))
+    if command == "train" or (command == "search" and "…" not in line):
+        planned(run_config(parsed))
+    if command == "sweep":
+        first = {config.method: config for config in sweep_of(parsed, folder).configs(folder)}
+        for config in first.values():
+            planned(config)
+    if command == "reproduce" and parsed.name is not None:
+        reproduction(parsed.name, parsed.quick)
+    if command == "table":
+        assert parsed.selection in SELECTIONS
+        assert parsed.format in ("text", *FORMATS)
+        assert parsed.paper is None or paper_metrics(parsed.paper)
+
+
+def test_there_are_some():
+    assert {name: len(commands(text)) for name, text in TEXTS.items()} == {"methods": 3, "sweeps": 15}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_commands(line, tmp_path):
+    check(line, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "medic train --dataset officehome --target Art",
+        "medic train --dataset digits --target street --method vrex --hparams wieght=1",
+        "medic sweep --dataset digits --span target=each method=erm,medic+++",
+        "medic sweep sweep.yaml --iteration 3",
+        "medic reproduce pacs-resnet5",
+    ],
+)
+def test_mistakes_would_be_found(line, tmp_path):
+    with pytest.raises((MedicError, ArgumentError)):
+        check(line, tmp_path)
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_options_within_sentences(page):
+    for span in spans(TEXTS[page]):
+        assert not set(re.findall(r"--[a-z][a-z-]*", span)) - OPTIONS, span
+
+
+@pytest.mark.parametrize("span", NAMED)
+def test_names_within_sentences(span):
+    """With a dataset or a method it is a run; a part alone may want another method, but its name is known."""
+    words = shlex.split(span.replace(" N", " 1"))
+    parsed = make("train").parse_args(canonical(words if "--dataset" in words else ["--dataset", "digits", *words]))
+    config = replace(run_config(parsed), target=benchmark(parsed.dataset).domains[0])
+    try:
+        planned(config)
+    except MedicError as error:
+        if {"--dataset", "--method"} & set(words) or str(error).startswith("unknown"):
+            raise

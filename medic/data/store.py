@@ -23,7 +23,7 @@ from medic.data.cache import cache_directory
 from medic.data.decode import BadImage, decode
 from medic.data.images import Images, Mapped, Resident, Streamed, check_row
 from medic.data.listing import ImageList
-from medic.errors import MedicError
+from medic.errors import MedicError, unwritten
 from medic.files import write_text
 
 FORMAT = 2
@@ -97,7 +97,7 @@ def open_store(
         try:
             header = _build(path, listing, size, unique, streams, report)
         except OSError as error:
-            raise MedicError(f"the store {path.parent} cannot be written: {error.strerror}") from error
+            raise unwritten("the store", path.parent, error) from error
     _judge(header.bad, on_bad, report)
     if not header.kept:
         raise MedicError(f"none of the {len(listing)} images of {listing.name} can be read")

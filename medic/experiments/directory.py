@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from medic import processes
 from medic._version import __version__
-from medic.errors import BusyError, MedicError
+from medic.errors import BusyError, MedicError, unwritten
 from medic.experiments.config import RunConfig
 from medic.experiments.evaluation import Seen
 from medic.files import atomic_write, remove_leftovers, write_text
@@ -81,7 +81,7 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = (self.path / ".lock").open("w")
         except OSError as error:
-            raise MedicError(f"output {self.path.parent} cannot be written: {error.strerror}") from error
+            raise unwritten("output", self.path.parent, error) from error
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from medic import openset, processes
 from medic.data import Dataset
-from medic.errors import MedicError, TrainingError, first_line
+from medic.errors import MedicError, TrainingError, first_line, unwritten
 from medic.experiments.build import make_backbones, make_trainer
 from medic.experiments.config import RunConfig
 from medic.experiments.directory import Run, RunDirectory, run_name
@@ -76,7 +76,7 @@ def train(
                 try:
                     session.run(received, quiet)
                 except OSError as error:
-                    raise MedicError(f"run {directory.path} cannot be written: {error.strerror or error}") from error
+                    raise unwritten("run", directory.path, error) from error
         return Run(directory.path)
 
 

@@ -1,7 +1,6 @@
 """Doing the runs of a sweep: what is missing is started, what fails is tried again, and all of it is shown."""
 
 import json
-import shutil
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
@@ -9,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from medic.errors import MedicError
+from medic.errors import DiskFullError, unwritten
 from medic.experiments.executors import Event, Executor, Kind
 from medic.experiments.interrupts import Interrupts, Stopped
 from medic.experiments.overview import Overview
@@ -21,8 +20,6 @@ POLL = 5.0
 """Seconds after which a run that another process was at is looked at again."""
 LOSSES = 5
 """How often a run is tried again whose process or machine was lost."""
-ROOM = 2**24
-"""Bytes below which a disk is full."""
 
 
 @dataclass
@@ -93,18 +90,21 @@ class Schedule:
             (directory.path / ERROR).unlink(missing_ok=True)
         elif event.kind == "busy":
             self._later[event.job] = time.monotonic() + POLL
+        elif event.kind == "full":  # for all others too
+            raise DiskFullError(event.reason)
         else:
             self._fail(event, directory.path)
 
     def _fail(self, event: Event, path: Path) -> None:
         """Keep the error beside the run, and try again unless that was the last time."""
-        if shutil.disk_usage(path.parent).free < ROOM:
-            raise MedicError(f"the disk of {path.parent} is full: make room, and the same command goes on")
         attempts = self._attempts[event.job]
         attempts[event.kind] += 1
         found = {"reason": event.reason, "trace": event.trace, "attempts": attempts.total(), "when": time.time()}
-        path.mkdir(parents=True, exist_ok=True)
-        write_text(path / ERROR, json.dumps(found, indent=2) + "\n")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            write_text(path / ERROR, json.dumps(found, indent=2) + "\n")
+        except OSError as error:
+            raise unwritten("output", path.parent, error) from error
         if attempts[event.kind] > (LOSSES if event.kind == "lost" else self.retries):
             self.failed[event.job] = event
         else:

@@ -15,6 +15,7 @@ from medic.experiments.draws import SMALL
 from medic.experiments.resolve import resolve
 from medic.experiments.run import train
 from medic.experiments.selection import Record
+from medic.files import make_folder
 from medic.methods import SHARED, Choice, Law, Numbers, Range, find_method
 
 SAMPLERS = ("tpe", "random")
@@ -179,5 +180,5 @@ def _shown(numbers: Mapping[str, Any]) -> str:
 def default_storage(output: str) -> str:
     """A file beside the runs."""
     folder = Path(output)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder("output", folder)
     return f"sqlite:///{folder.absolute() / 'study.db'}"

@@ -15,7 +15,7 @@ from medic.data.decode import decode
 from medic.data.images import Mapped, Streamed
 from medic.data.readers import read_folder, read_lists
 from medic.data.store import open_store, read_file
-from medic.errors import MedicError
+from medic.errors import DiskFullError, MedicError
 from tests.data.pictures import encoded, picture
 
 
@@ -100,7 +100,7 @@ class TestStore:
 
     def test_a_full_disk_is_an_error_and_leaves_nothing(self, root, tmp_path, monkeypatch):
         monkeypatch.setattr("os.pwrite", lambda *_: 0)
-        with pytest.raises(MedicError, match="cannot be written: No space left on device"):
+        with pytest.raises(DiskFullError, match="stores is full: make room"):
             self.open(root)
         assert not list((tmp_path / "cache" / "stores").glob("*.tmp"))
         assert not list((tmp_path / "cache" / "stores").glob("*.bin"))

@@ -15,6 +15,7 @@ import torch
 from medic.errors import MedicError
 from medic.experiments.executors.base import PATIENCE, Event, plain
 from medic.experiments.sweeps import Job
+from medic.files import make_folder
 
 
 @dataclass
@@ -36,7 +37,7 @@ class Local:
         self.slots = slots or gpus or cores
         if self.slots < 1:
             raise MedicError(f"jobs is {slots}: give a whole number, 1 or more")
-        logs.mkdir(parents=True, exist_ok=True)
+        make_folder("output", logs)
         threads = str(max(1, cores // self.slots))
         shares = [{"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads} for _ in range(self.slots)]
         for index, share in enumerate(shares if gpus else []):

@@ -6,9 +6,7 @@ import hashlib
 import json
 import os
 import platform
-import re
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
@@ -26,6 +24,7 @@ from torch import Tensor, nn
 from medic import processes
 from medic._version import __version__
 from medic.errors import BusyError, MedicError, unwritten
+from medic.experiments.command import noted_command
 from medic.experiments.config import RunConfig
 from medic.experiments.evaluation import Seen
 from medic.files import atomic_write, remove_leftovers, write_text
@@ -255,13 +254,8 @@ def environment(dataset_hash: str, weights: Path | None = None) -> dict[str, Any
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "images": dataset_hash,
         "weights": None if weights is None else file_hash(weights),
-        "command": [Path(sys.argv[0]).name, *map(without_secrets, sys.argv[1:])],
+        "command": noted_command(),
     }
-
-
-def without_secrets(argument: str) -> str:
-    """An argument without the user and password that an address may hold."""
-    return re.sub(r"://[^/@\s]*@", "://…@", argument)
 
 
 def _commit() -> str | None:

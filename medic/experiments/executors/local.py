@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from medic.errors import MedicError
+from medic.experiments.command import noted_command
 from medic.experiments.executors.base import PATIENCE, Event, plain
 from medic.experiments.sweeps import Job
 from medic.files import make_folder
@@ -53,7 +54,8 @@ class Local:
         worker.job = job.name
         assert worker.process.stdin is not None
         try:
-            worker.process.stdin.write(json.dumps({"name": job.name, "settings": plain(job)}).encode() + b"\n")
+            asked = {"name": job.name, "settings": plain(job), "command": noted_command()}
+            worker.process.stdin.write(json.dumps(asked).encode() + b"\n")
             worker.process.stdin.flush()
         except BrokenPipeError:
             pass  # `wait` finds it dead and says so

@@ -116,9 +116,17 @@ class RunDirectory:
         with atomic_write(self.path / "predictions.npz") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
 
-    def write_done(self) -> None:
-        """Say that the run has finished."""
-        write_text(self.path / "done", "done\n")
+    def write_done(self, seconds: float) -> None:
+        """Say that the run has finished, and how long it took."""
+        write_text(self.path / "done", json.dumps({"seconds": round(seconds, 2)}) + "\n")
+
+
+def seconds_taken(path: Path) -> float | None:
+    """How long a finished run took, if it says so."""
+    try:
+        return float(json.loads((path / "done").read_text())["seconds"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 class Run:

@@ -57,9 +57,12 @@ def train(
     Processes that `torchrun` started do it together; the first of them writes and speaks. It stops, with a checkpoint,
     on Ctrl-C and SIGTERM, or when `interrupts` are asked to.
     """
+    began = time.monotonic()
     with processes.group():
         quiet = quiet or processes.rank() > 0
         resolved = resolve(config)
+        if resolved.model.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(resolved.model.device)  # of an earlier run of this process
         tracker_names(config.track)  # before the images are read, if one is missing
         say = make_sayer(quiet)
         dataset = resolved.data.load(say)
@@ -69,7 +72,7 @@ def train(
             say(f"{directory.path} is finished")
             return Run(directory.path)
         with torch.random.fork_rng():  # the caller's global generator is left alone
-            session = Session(resolved, dataset, directory, say, watch)
+            session = Session(resolved, dataset, directory, say, watch, began)
             for line in _notes(resolved):
                 say(line)
             with directory.locked() if session.writes else nullcontext(), interrupts or Interrupts() as received:
@@ -92,7 +95,13 @@ class Session:
     """A run in progress."""
 
     def __init__(
-        self, resolved: Resolved, dataset: Dataset, directory: RunDirectory, say: Callable[[str], None], watch: Watch
+        self,
+        resolved: Resolved,
+        dataset: Dataset,
+        directory: RunDirectory,
+        say: Callable[[str], None],
+        watch: Watch,
+        began: float,
     ) -> None:
         self.config, self.dataset, self.directory = resolved.config, dataset, directory
         self.writes = processes.rank() == 0
@@ -108,6 +117,7 @@ class Session:
         self.best: dict[str, Tensor] = {}
         self.losses: list[float] = []  # of the iterations since the last evaluation
         self.seconds = 0.0  # of an iteration, since the last evaluation or start; no part of the result
+        self.began = began  # less what was spent before the run was resumed
         self._saved, self._saved_at = 0, time.monotonic()
         self.averaging = resolved.training.averaging
         self.trackers: dict[str, Tracker] = {}
@@ -282,6 +292,7 @@ class Session:
             "records": self.records,
             "best": self.best,
             "losses": self.losses,
+            "spent": time.monotonic() - self.began,
             "averaging": None if self.averaging is None else self.averaging.state_dict(),
         }
         if self.writes:
@@ -300,6 +311,7 @@ class Session:
             path = self.directory.checkpoint
             raise MedicError(f"checkpoint {path} is not of this run; delete it to start this run again") from error
         self._saved = self.trainer.iteration
+        self.began -= state.get("spent", 0.0)
         if self.writes:
             self.directory.write_records(self.records)
 
@@ -315,7 +327,7 @@ class Session:
             if isinstance(score.function, openset.Fitted):
                 self.directory.write_score(score.function.tensors)
             self.directory.write_model(self._whole(model), self._description(threshold, self._selected()))
-            self.directory.write_done()
+            self.directory.write_done(time.monotonic() - self.began)
         processes.wait_for_all()
         last = self.records[-1]
         images = self.trainer.batch_size * self.trainer.grid.tasks / last["step_time"] if last["step_time"] else 0.0

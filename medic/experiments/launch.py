@@ -64,7 +64,6 @@ class Launch:
         elif self.dry:
             print_plan(schedule, self._slots())
         elif schedule.missing:
-            make_folder("output", _output(schedule.jobs))
             with Interrupts() as interrupts:
                 schedule.run(self._executor(schedule.jobs), make_overview(self.quiet), interrupts)
         return schedule
@@ -105,6 +104,7 @@ class Launch:
             from medic.experiments.executors.ray import Ray
 
             return Ray(self.jobs, self.device, output, self.address, self.host, self.cpus_per_run or 1)
+        make_folder("output", output)
         if self.executor == "here":
             from medic.experiments.executors.here import Here
 

@@ -160,10 +160,10 @@ def test_a_failing_run_among_good_ones(folder, tmp_path, capsys):
 
 
 def test_a_full_disk_ends_a_sweep(folder, tmp_path, capsys, monkeypatch):
-    def full(file):
+    def full(path, state):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("medic.files.os.fsync", full)
+    monkeypatch.setattr("medic.experiments.run.save_checkpoint", full)
     assert swept(tmp_path, folder, span={"seed": [0, 1]}) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     (path,) = (tmp_path / "out").iterdir()

@@ -1,6 +1,7 @@
 """Errors that are part of the interface: one line that names the value and the way out."""
 
 import difflib
+import errno
 import math
 from collections.abc import Iterable
 
@@ -13,8 +14,19 @@ class BusyError(MedicError):
     """Another process is at the same run."""
 
 
+class DiskFullError(MedicError):
+    """There is no room to write; what was written before is whole."""
+
+
 class TrainingError(RuntimeError):
     """Training cannot go on (a loss that is not a number). The last good checkpoint is kept; exit code 1."""
+
+
+def unwritten(what: str, place: object, error: OSError) -> MedicError:
+    """The error to raise where something cannot be written in a place."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(f"the disk of {place} is full: make room, and the same command goes on")
+    return MedicError(f"{what} {place} cannot be written: {error.strerror or error}")
 
 
 def first_line(error: Exception) -> str:

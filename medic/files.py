@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from medic.errors import unwritten
+
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
@@ -19,6 +21,14 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def make_folder(what: str, path: Path) -> None:
+    """Make a folder that is to be written into, and those around it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritten(what, path, error) from error
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -58,25 +58,15 @@ def launch(arguments: Namespace) -> "Launch":
 
 def run(arguments: Namespace) -> int:
     """Do what is missing of a sweep."""
-    from medic.errors import MedicError
-    from medic.experiments.launch import print_plan, report
+    from medic.experiments.launch import report
     from medic.experiments.progress import make_sayer
     from medic.experiments.sweeps import Planner, Sweep, parse_span
 
     base = Sweep({}) if arguments.file is None else Sweep.read(Path(arguments.file))
     sweep = base.changed(given_settings(arguments), parse_span(arguments.span))
-    try:
-        jobs = Planner(make_sayer(arguments.quiet)).jobs(sweep.configs(Path(arguments.output)))
-    except MedicError as error:
-        raise sweep.located(error) from error
     launcher = launch(arguments)
-    if launcher.executor == "slurm":
-        print(launcher.hand_over(jobs).rstrip())
-        return 0
-    schedule = launcher.run(jobs)
-    if arguments.dry_run:
-        print_plan(schedule)
-        return 0
-    done = len(schedule.there) + len(schedule.done)
-    print(f"{done} of {len(schedule.jobs)} runs are in {arguments.output}; {sum(schedule.done.values()):.1f} s of runs")
+    schedule = launcher.run(sweep.jobs(Planner(make_sayer(arguments.quiet))))
+    if not launcher.dry and launcher.executor != "slurm":
+        done = len(schedule.there) + len(schedule.done)
+        print(f"{done} of {len(schedule.jobs)} runs are in {sweep.output}; {sum(schedule.done.values()):.1f} s of runs")
     return report(schedule)

@@ -1,7 +1,7 @@
 """A dataset: images, and what is known of each; found first, loaded when it is needed."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from medic.data.images import Images, Resident
 from medic.data.listing import ImageList, Part
-from medic.data.store import OnBad, Report, Where, choose_place, open_store
+from medic.data.store import OnBad, Report, Where, choose_place, look, open_store
 from medic.errors import MedicError
 
 
@@ -38,6 +38,14 @@ class Dataset:
     """Why official lists that are there cannot be used."""
     frames: Tensor | None = None
     """The height and width (N, 2) that each image had before it was squashed to a square, if it was."""
+
+
+class Looked(NamedTuple):
+    """What is known of a dataset whose images were not decoded, as a `Dataset` has it."""
+
+    hash: str
+    attributes: Mapping[str, Tensor]
+    parts: tuple[Part, ...] | None
 
 
 @dataclass(frozen=True)
@@ -98,6 +106,7 @@ class Listed:
         store = open_store(
             listing, storage.size, storage.where, storage.device, storage.on_bad, storage.report, self.unique
         )
+        attributes, parts = self._labels(store.kept)
         kept = torch.tensor(store.kept, dtype=torch.long)
         return Dataset(
             listing.name,
@@ -108,11 +117,22 @@ class Listed:
             listing.label[kept],
             tuple(listing.names[row] for row in store.kept),
             store.hash,
-            {name: values[kept] for name, values in listing.attributes.items()},
-            None if listing.parts is None else tuple(listing.parts[row] for row in store.kept),
+            attributes,
+            parts,
             listing.parts_problem,
             store.frames,
         )
+
+    def look(self, storage: Storage) -> Looked:
+        """Find out what would be loaded; nothing is written."""
+        known = look(self.listing, storage.size, storage.on_bad, storage.report, self.unique)
+        return Looked(known.hash, *self._labels(known.kept))
+
+    def _labels(self, rows: Sequence[int]) -> tuple[dict[str, Tensor], tuple[Part, ...] | None]:
+        """Further attributes of some images, and what each is for."""
+        listing, kept = self.listing, torch.tensor(rows, dtype=torch.long)
+        parts = None if listing.parts is None else tuple(listing.parts[row] for row in rows)
+        return {name: values[kept] for name, values in listing.attributes.items()}, parts
 
 
 class Drawn(NamedTuple):

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from medic.data.cache import cache_directory
 from medic.data.decode import BadImage, decode
 from medic.data.images import Images, Mapped, Resident, Streamed, check_row
 from medic.data.listing import ImageList
-from medic.errors import MedicError
+from medic.errors import MedicError, unwritten
 from medic.files import write_text
 
 FORMAT = 2
@@ -90,17 +90,14 @@ def open_store(
     needed = len(listing) * 3 * size * size
     place = choose_place(needed, where, device)
     streams = place == "stream"
-    kind = "stream" if streams else str(size)
-    path = cache_directory() / "stores" / f"{listing.quick_hash()[:32]}-{kind}{'-unique' if unique else ''}"
+    path = _path(listing, "stream" if streams else str(size), unique)
     header = _find(path)
     if header is None:
         try:
             header = _build(path, listing, size, unique, streams, report)
         except OSError as error:
-            raise MedicError(f"the store {path.parent} cannot be written: {error.strerror}") from error
-    _judge(header.bad, on_bad, report)
-    if not header.kept:
-        raise MedicError(f"none of the {len(listing)} images of {listing.name} can be read")
+            raise unwritten("the store", path.parent, error) from error
+    _judge(listing, header, on_bad, report)
     report(f"{len(header.kept)} images of {size} px ({needed / 2**30:.2f} GiB) {PLACES[place]}")
     if streams:
         images = _stream(listing, header.kept, size)
@@ -108,6 +105,40 @@ def open_store(
         pixels = np.memmap(path.with_suffix(".bin"), np.uint8, "r", shape=(len(header.kept), 3, size, size))
         images = _keep(pixels, np.array(header.checksums, np.uint32), place, device)
     return Store(images, header.kept, header.hash, torch.tensor(header.frames).view(-1, 2))
+
+
+class Known(NamedTuple):
+    """What the images of a list are: the positions of those that are kept, and their fingerprint."""
+
+    kept: tuple[int, ...]
+    hash: str
+
+
+def look(listing: ImageList, size: int, on_bad: OnBad, report: Report, unique: bool = False) -> Known:
+    """What a store of a list has or would have, found without making one.
+
+    If there is none every file is read. They are decoded only where bad ones are left out, to know which: where those
+    are an error, whoever trains has all of them.
+    """
+    stores = _path(listing, "*", unique)
+    found = (path for path in sorted(stores.parent.glob(f"{stores.name}.json")) if _is_unique(path) == unique)
+    header = next(filter(None, map(_Header.read, found)), None)
+    if header is None:
+        report(f"reading {len(listing)} images")
+        contents = read_images(listing, size) if on_bad == "skip" else _read_files(listing)
+        kept = tuple(distinct(listing, contents) if unique else contents.readable)
+        header = _Header(size, kept, contents.bad, content_hash(listing, kept, contents), (), ())
+    _judge(listing, header, on_bad, report)
+    return Known(header.kept, header.hash)
+
+
+def _path(listing: ImageList, kind: str, unique: bool) -> Path:
+    """The files of a store, without their suffix; `kind` is the size of its images, or that they are not kept."""
+    return cache_directory() / "stores" / f"{listing.quick_hash()[:32]}-{kind}{'-unique' if unique else ''}"
+
+
+def _is_unique(path: Path) -> bool:
+    return path.stem.endswith("-unique")
 
 
 PLACES = {
@@ -217,22 +248,32 @@ def read_images(
     listing: ImageList, size: int, keep: Callable[[int, NDArray[np.uint8]], None] = lambda row, pixels: None
 ) -> Contents:
     """Decode every image of a list, several at once, and hand its pixels (3, size, size) to `keep`."""
-    digests, frames = [b""] * len(listing), [(0, 0)] * len(listing)
+    frames = [(0, 0)] * len(listing)
+
+    def take(row: int, data: bytes) -> None:
+        pixels, frames[row] = decode(data, size, listing.files[row])
+        keep(row, pixels)
+
+    return _read_files(listing, take)._replace(frames=frames)
+
+
+def _read_files(listing: ImageList, take: Callable[[int, bytes], None] = lambda row, data: None) -> Contents:
+    """Read every file of a list, several at once, and hand its bytes to `take`, which may say that it is bad."""
+    digests = [b""] * len(listing)
 
     def read(row: int) -> str | None:
         """Read one; the message of one that cannot be."""
         try:
             data = read_file(listing.files[row])
-            pixels, frames[row] = decode(data, size, listing.files[row])
+            take(row, data)
         except BadImage as error:
             return str(error)
         digests[row] = hashlib.sha256(data).digest()
-        keep(row, pixels)
         return None
 
     with ThreadPoolExecutor() as pool:
         messages = pool.map(read, range(len(listing)), chunksize=64)
-        return Contents(digests, frames, tuple(message for message in messages if message is not None))
+        return Contents(digests, [], tuple(message for message in messages if message is not None))
 
 
 def _read_all(listing: ImageList, size: int, unique: bool, file: int | None) -> _Header:
@@ -270,7 +311,7 @@ def distinct(listing: ImageList, contents: Contents) -> list[int]:
     return [row for row in contents.readable if first[key[row]] == row]
 
 
-def content_hash(listing: ImageList, kept: list[int], contents: Contents) -> str:
+def content_hash(listing: ImageList, kept: Sequence[int], contents: Contents) -> str:
     """A fingerprint of the kept images of a list: names, labels and the digests of their contents."""
     digest = hashlib.sha256("\0".join((*listing.domains, *listing.classes)).encode(errors="surrogateescape"))
     domain, label = listing.domain.tolist(), listing.label.tolist()
@@ -280,14 +321,16 @@ def content_hash(listing: ImageList, kept: list[int], contents: Contents) -> str
     return digest.hexdigest()
 
 
-def _judge(bad: tuple[str, ...], on_bad: OnBad, report: Report) -> None:
+def _judge(listing: ImageList, header: _Header, on_bad: OnBad, report: Report) -> None:
     """Refuse a dataset with images that cannot be read, or say how many are left out."""
-    if not bad:
-        return
-    more = f", and {len(bad) - 1} more cannot be read" if len(bad) > 1 else ""
-    if on_bad == "error":
-        raise MedicError(f"{bad[0]}{more}; --on-bad-image skip leaves them out")
-    report(f"{len(bad)} images left out: {bad[0]}{more}")
+    bad = header.bad
+    if bad:
+        more = f", and {len(bad) - 1} more cannot be read" if len(bad) > 1 else ""
+        if on_bad == "error":
+            raise MedicError(f"{bad[0]}{more}; --on-bad-image skip leaves them out")
+        report(f"{len(bad)} images left out: {bad[0]}{more}")
+    if not header.kept:
+        raise MedicError(f"none of the {len(listing)} images of {listing.name} can be read")
 
 
 def read_file(path: str) -> bytes:

@@ -6,9 +6,7 @@ import hashlib
 import json
 import os
 import platform
-import re
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
@@ -25,7 +23,8 @@ from torch import Tensor, nn
 
 from medic import processes
 from medic._version import __version__
-from medic.errors import BusyError, MedicError
+from medic.errors import BusyError, MedicError, unwritten
+from medic.experiments.command import noted_command
 from medic.experiments.config import RunConfig
 from medic.experiments.evaluation import Seen
 from medic.files import atomic_write, remove_leftovers, write_text
@@ -81,7 +80,7 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = (self.path / ".lock").open("w")
         except OSError as error:
-            raise MedicError(f"output {self.path.parent} cannot be written: {error.strerror}") from error
+            raise unwritten("output", self.path.parent, error) from error
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -117,9 +116,17 @@ class RunDirectory:
         with atomic_write(self.path / "predictions.npz") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
 
-    def write_done(self) -> None:
-        """Say that the run has finished."""
-        write_text(self.path / "done", "done\n")
+    def write_done(self, seconds: float) -> None:
+        """Say that the run has finished, and how long it took."""
+        write_text(self.path / "done", json.dumps({"seconds": round(seconds, 2)}) + "\n")
+
+
+def seconds_taken(path: Path) -> float | None:
+    """How long a finished run took, if it says so."""
+    try:
+        return float(json.loads((path / "done").read_text())["seconds"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 class Run:
@@ -255,13 +262,8 @@ def environment(dataset_hash: str, weights: Path | None = None) -> dict[str, Any
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "images": dataset_hash,
         "weights": None if weights is None else file_hash(weights),
-        "command": [Path(sys.argv[0]).name, *map(without_secrets, sys.argv[1:])],
+        "command": noted_command(),
     }
-
-
-def without_secrets(argument: str) -> str:
-    """An argument without the user and password that an address may hold."""
-    return re.sub(r"://[^/@\s]*@", "://…@", argument)
 
 
 def _commit() -> str | None:

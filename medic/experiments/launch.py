@@ -10,8 +10,10 @@ from medic.experiments.executors import Executor
 from medic.experiments.executors.slurm import LARGEST, Slurm, check_option
 from medic.experiments.interrupts import Interrupts
 from medic.experiments.overview import duration, make_overview
+from medic.experiments.results import collect
 from medic.experiments.schedule import Schedule, estimate
 from medic.experiments.sweeps import Job
+from medic.files import make_folder
 
 EXECUTORS = ("local", "here", "ray", "slurm")
 _OF_ONE = {"address": "ray", "host": "ray", "cpus_per_run": "ray", "slurm": "slurm"}
@@ -55,27 +57,27 @@ class Launch:
             check_option(option)
 
     def run(self, jobs: Sequence[Job]) -> Schedule:
-        """Do what is missing; with `dry`, only say what that is."""
+        """Do what is missing; with `dry` say what that is, and to Slurm hand it over: then some of it stays missing."""
         schedule = self._plan(jobs)
-        if self.dry:
-            return schedule
-        with Interrupts() as interrupts:
-            if schedule.missing:
+        if self.executor == "slurm":
+            print(self._hand_over(schedule).rstrip())
+        elif self.dry:
+            print_plan(schedule, self._slots())
+        elif schedule.missing:
+            with Interrupts() as interrupts:
                 schedule.run(self._executor(schedule.jobs), make_overview(self.quiet), interrupts)
         return schedule
 
-    def hand_over(self, jobs: Sequence[Job]) -> str:
+    def _hand_over(self, schedule: Schedule) -> str:
         """Give Slurm what is neither there nor queued; returns what there is to say, or with `dry` the script."""
-        schedule = self._plan(jobs)
         output = _output(schedule.jobs)
         slurm = Slurm(output, self.slurm, self.jobs)
         queued = slurm.queued()
-        absent = [job for job in schedule.jobs if not job.directory.done]
-        missing = [job for job in absent if job.name not in queued]
+        missing = [job for job in schedule.waiting if job.name not in queued]
         handed = missing[:LARGEST]
         if self.dry and handed:
             return slurm.write(handed)
-        there, waiting, left = len(schedule.there), len(absent) - len(missing), len(missing) - len(handed)
+        there, waiting, left = len(schedule.there), schedule.missing - len(missing), len(missing) - len(handed)
         said = f"{there} of {len(schedule.jobs)} runs are in {output}, {waiting} queued"
         if handed:
             said += f", {len(handed)} submitted as job {slurm.submit(handed)}, which writes to {output / 'logs'}"
@@ -88,14 +90,21 @@ class Launch:
             raise MedicError("there is nothing to run: a sweep spans at least one run")
         return Schedule(each) if self.retries is None else Schedule(each, self.retries)
 
+    def _slots(self) -> int | None:
+        """How many runs there would be at a time, if that can be said before any is started."""
+        if self.executor == "local":
+            from medic.experiments.executors.local import room
+
+            return room(self.jobs, self.device)
+        return 1 if self.executor == "here" else self.jobs
+
     def _executor(self, jobs: Sequence[Job]) -> Executor:
         output = _output(jobs)
         if self.executor == "ray":
             from medic.experiments.executors.ray import Ray
 
             return Ray(self.jobs, self.device, output, self.address, self.host, self.cpus_per_run or 1)
-        if self.executor == "slurm":
-            raise MedicError("executor 'slurm' does not wait for runs, which is needed here: choose local or ray")
+        make_folder("output", output)
         if self.executor == "here":
             from medic.experiments.executors.here import Here
 
@@ -110,20 +119,26 @@ def _output(jobs: Sequence[Job]) -> Path:
     return jobs[0].directory.path.parent
 
 
-def print_plan(schedule: Schedule) -> None:
-    """Say what would run, and how long it would take."""
+def print_plan(schedule: Schedule, slots: int | None = None) -> None:
+    """Say what would run, and how long it would take so many at a time."""
+    states = {**dict.fromkeys(schedule.there, "there  "), **dict.fromkeys(schedule.damaged, "damaged")}
     for job in schedule.jobs:
-        print(f"{job.name}  {'there ' if job.directory.done else 'to do '}  {job.title}")
+        print(f"{job.name}  {states.get(job.name, 'to do  ')}  {schedule.titles[job.name]}")
     print(f"{len(schedule.jobs)} runs, {len(schedule.there)} of them there, {schedule.missing} to do")
     if schedule.missing:
-        seconds = estimate(schedule.jobs)
-        rate = "unknown: no run like these has been measured" if seconds is None else duration(seconds)
-        print(f"time to train, one after the other: {rate}")
+        output = _output(schedule.jobs)
+        seconds = estimate(schedule.waiting, collect([output]).results if output.is_dir() else ())
+        at_a_time = min(slots or 1, schedule.missing)
+        rate = "unknown: no run like these has been measured" if seconds is None else duration(seconds / at_a_time)
+        print(f"time, {f'{at_a_time} at a time' if at_a_time > 1 else 'one after the other'}: {rate}")
 
 
 def report(schedule: Schedule) -> int:
-    """Say what failed and why; returns the exit code."""
+    """Say what failed and why, and what is damaged; returns the exit code."""
     for name, event in schedule.failed.items():
         path: Path = schedule.by_name[name].directory.path
-        print(f"medic: failed: {schedule.by_name[name].title}: {event.reason} ({path})", file=sys.stderr)
-    return 1 if schedule.failed else 0
+        print(f"medic: failed: {schedule.titles[name]}: {event.reason} ({path})", file=sys.stderr)
+    for name, reason in schedule.damaged.items():
+        path = schedule.by_name[name].directory.path
+        print(f"medic: {path} is damaged: delete it and repeat ({reason})", file=sys.stderr)
+    return 1 if schedule.failed or schedule.damaged else 0

@@ -22,11 +22,17 @@ class Overview(Protocol):
     def show(self, schedule: "Schedule", slots: int) -> None:
         """Show where all runs are."""
 
+    def close(self) -> None:
+        """The sweep has ended, one way or another."""
+
 
 class Silent:
     """For a caller that wants no output."""
 
     def show(self, schedule: "Schedule", slots: int) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
         """Nothing."""
 
 
@@ -42,12 +48,14 @@ class Moving:
         now = time.monotonic()
         table = Table(box=None, pad_edge=False, show_header=False)
         for name, began in list(schedule.running.items())[:SHOWN]:
-            table.add_row("running", schedule.by_name[name].title, f"{now - began:.0f} s")
+            table.add_row("running", schedule.titles[name], f"{now - began:.0f} s")
         for name, event in list(schedule.failed.items())[-SHOWN:]:
-            table.add_row("failed", schedule.by_name[name].title, Text(event.reason, style="red"))
+            table.add_row("failed", schedule.titles[name], Text(event.reason, style="red"))
         self._live.update(Group(Text(summary(schedule, slots)), table))
-        if not (schedule.running or schedule.missing):
-            self._live.stop()
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        self._live.stop()
 
 
 class Lines:
@@ -63,6 +71,9 @@ class Lines:
         if line != self._said and (ended or now - self._last >= self._every):
             print(line, file=sys.stderr, flush=True)
             self._last, self._said = now, line
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def make_overview(quiet: bool) -> Overview:

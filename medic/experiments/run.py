@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from medic import openset, processes
 from medic.data import Dataset
-from medic.errors import MedicError, TrainingError, first_line
+from medic.errors import MedicError, TrainingError, first_line, unwritten
 from medic.experiments.build import Network, make_network, make_trainer
 from medic.experiments.config import RunConfig
 from medic.experiments.directory import Run, RunDirectory, run_name
@@ -57,9 +57,12 @@ def train(
     Processes that `torchrun` started do it together; the first of them writes and speaks. It stops, with a checkpoint,
     on Ctrl-C and SIGTERM, or when `interrupts` are asked to.
     """
+    began = time.monotonic()
     with processes.group(), torch.random.fork_rng():  # the caller's global generator is left alone
         quiet = quiet or processes.rank() > 0
         resolved = resolve(config)
+        if resolved.model.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(resolved.model.device)  # of an earlier run of this process
         # What may be wrong with these is found before the images are read.
         tracker_names(config.track)
         network = make_network(resolved)
@@ -70,14 +73,14 @@ def train(
         if directory.done:
             say(f"{directory.path} is finished")
             return Run(directory.path)
-        session = Session(resolved, dataset, network, directory, say, watch)
+        session = Session(resolved, dataset, network, directory, say, watch, began)
         for line in _notes(resolved):
             say(line)
         with directory.locked() if session.writes else nullcontext(), interrupts or Interrupts() as received:
             try:
                 session.run(received, quiet)
             except OSError as error:
-                raise MedicError(f"run {directory.path} cannot be written: {error.strerror or error}") from error
+                raise unwritten("run", directory.path, error) from error
         return Run(directory.path)
 
 
@@ -100,6 +103,7 @@ class Session:
         directory: RunDirectory,
         say: Callable[[str], None],
         watch: Watch,
+        began: float,
     ) -> None:
         self.config, self.dataset, self.directory = resolved.config, dataset, directory
         self.writes = processes.rank() == 0
@@ -115,6 +119,7 @@ class Session:
         self.best: dict[str, Tensor] = {}
         self.losses: list[float] = []  # of the iterations since the last evaluation
         self.seconds = 0.0  # of an iteration, since the last evaluation or start; no part of the result
+        self.began = began  # less what was spent before the run was resumed
         self._saved, self._saved_at = 0, time.monotonic()
         self.averaging = resolved.training.averaging
         self.trackers: dict[str, Tracker] = {}
@@ -289,6 +294,7 @@ class Session:
             "records": self.records,
             "best": self.best,
             "losses": self.losses,
+            "spent": time.monotonic() - self.began,
             "averaging": None if self.averaging is None else self.averaging.state_dict(),
         }
         if self.writes:
@@ -307,6 +313,7 @@ class Session:
             path = self.directory.checkpoint
             raise MedicError(f"checkpoint {path} is not of this run; delete it to start this run again") from error
         self._saved = self.trainer.iteration
+        self.began -= state.get("spent", 0.0)
         if self.writes:
             self.directory.write_records(self.records)
 
@@ -322,7 +329,7 @@ class Session:
             if isinstance(score.function, openset.Fitted):
                 self.directory.write_score(score.function.tensors)
             self.directory.write_model(self._whole(model), self._description(threshold, self._selected()))
-            self.directory.write_done()
+            self.directory.write_done(time.monotonic() - self.began)
         processes.wait_for_all()
         last = self.records[-1]
         images = self.trainer.batch_size * self.trainer.grid.tasks / last["step_time"] if last["step_time"] else 0.0

@@ -1,28 +1,26 @@
 """Doing the runs of a sweep: what is missing is started, what fails is tried again, and all of it is shown."""
 
 import json
-import shutil
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from medic.errors import MedicError
+from medic.errors import DiskFullError, MedicError, unwritten
+from medic.experiments.directory import seconds_taken
 from medic.experiments.executors import Event, Executor, Kind
 from medic.experiments.interrupts import Interrupts, Stopped
 from medic.experiments.overview import Overview
-from medic.experiments.results import ERROR
-from medic.experiments.sweeps import Job
+from medic.experiments.results import ERROR, Result, read_result
+from medic.experiments.sweeps import Job, titles
 from medic.files import write_text
 
 POLL = 5.0
 """Seconds after which a run that another process was at is looked at again."""
 LOSSES = 5
 """How often a run is tried again whose process or machine was lost."""
-ROOM = 2**24
-"""Bytes below which a disk is full."""
 
 
 @dataclass
@@ -43,9 +41,14 @@ class Schedule:
     """When each run under way was started."""
 
     def __post_init__(self) -> None:
-        self.there = [job.name for job in self.jobs if job.directory.done]
         self.by_name = {job.name: job for job in self.jobs}
-        self._waiting = deque(job.name for job in self.jobs if not job.directory.done)
+        self.titles = titles(self.jobs)
+        self.there: list[str] = []
+        self.damaged: dict[str, str] = {}
+        """What is wrong with each run that says it is done, and cannot be read."""
+        self._waiting: deque[str] = deque()
+        for job in self.jobs:
+            self._sort(job)
         self._attempts: dict[str, Counter[Kind]] = defaultdict(Counter)
         self._later: dict[str, float] = {}
 
@@ -53,6 +56,11 @@ class Schedule:
     def missing(self) -> int:
         """How many runs there are to do, those under way and those that failed for good not counted."""
         return len(self._waiting) + len(self._later)
+
+    @property
+    def waiting(self) -> list[Job]:
+        """The runs that nobody has started."""
+        return [self.by_name[name] for name in self._waiting]
 
     def run(self, executor: Executor, overview: Overview, interrupts: Interrupts) -> None:
         """Do all that is missing."""
@@ -70,13 +78,27 @@ class Schedule:
                     raise Stopped(f"stopped with {left} runs left; the same command goes on", interrupts.received)
             stop = False
         finally:
-            overview.show(self, executor.slots)
-            executor.close(stop)
+            try:
+                overview.show(self, executor.slots)
+                executor.close(stop)
+            finally:
+                overview.close()
+
+    def _sort(self, job: Job) -> None:
+        """Put a run where it belongs by what is in its directory."""
+        if not job.directory.done:
+            self._waiting.append(job.name)
+            return
+        try:
+            read_result(job.directory.path)
+            self.there.append(job.name)
+        except MedicError as error:
+            self.damaged[job.name] = str(error)
 
     def _start(self, executor: Executor) -> None:
         job = self.by_name[self._waiting.popleft()]
         if job.directory.done:  # by another sweep, meanwhile
-            self.there.append(job.name)
+            self._sort(job)
             return
         self.running[job.name] = time.monotonic()
         executor.submit(job)
@@ -93,18 +115,21 @@ class Schedule:
             (directory.path / ERROR).unlink(missing_ok=True)
         elif event.kind == "busy":
             self._later[event.job] = time.monotonic() + POLL
+        elif event.kind == "full":  # for all others too
+            raise DiskFullError(event.reason)
         else:
             self._fail(event, directory.path)
 
     def _fail(self, event: Event, path: Path) -> None:
         """Keep the error beside the run, and try again unless that was the last time."""
-        if shutil.disk_usage(path.parent).free < ROOM:
-            raise MedicError(f"the disk of {path.parent} is full: make room, and the same command goes on")
         attempts = self._attempts[event.job]
         attempts[event.kind] += 1
         found = {"reason": event.reason, "trace": event.trace, "attempts": attempts.total(), "when": time.time()}
-        path.mkdir(parents=True, exist_ok=True)
-        write_text(path / ERROR, json.dumps(found, indent=2) + "\n")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            write_text(path / ERROR, json.dumps(found, indent=2) + "\n")
+        except OSError as error:
+            raise unwritten("output", path.parent, error) from error
         if attempts[event.kind] > (LOSSES if event.kind == "lost" else self.retries):
             self.failed[event.job] = event
         else:
@@ -118,33 +143,25 @@ class Schedule:
             self._waiting.append(name)
 
 
-def estimate(jobs: Sequence[Job]) -> float | None:
-    """The seconds of training that runs which are not there will take, by the rate of those that are, or None.
+def estimate(jobs: Iterable[Job], results: Iterable[Result]) -> float | None:
+    """The seconds that runs will take, one after the other, by what finished ones took; None where none says it.
 
-    The rate is that of runs of the same method, backbone and dataset, or of all where there is none.
+    The rate is that of all runs of the same method, backbone and dataset, or of all others where there is none.
     """
-    rates: dict[Any, list[float]] = {}
-    for job in jobs:
-        if job.directory.done and (rate := _seconds_per_iteration(job.directory.path)) is not None:
-            for key in (_kind(job), None):
-                rates.setdefault(key, []).append(rate)
-    if None not in rates:
+    rates: dict[tuple[Any, ...] | None, list[float]] = defaultdict(list)
+    for result in results:
+        if seconds := seconds_taken(result.path):
+            for kind in (_kind(result.settings), None):
+                rates[kind].append(seconds / result.settings["iterations"])
+    if not rates:
         return None
     found = 0.0
     for job in jobs:
-        if not job.directory.done:
-            known = rates.get(_kind(job), rates[None])
-            found += job.config.iterations * sum(known) / len(known)
+        settings = job.complete.identity()
+        known = rates.get(_kind(settings)) or rates[None]
+        found += settings["iterations"] * sum(known) / len(known)
     return found
 
 
-def _kind(job: Job) -> tuple[str | None, ...]:
-    return job.config.method, job.config.backbone, job.config.dataset
-
-
-def _seconds_per_iteration(path: Path) -> float | None:
-    try:
-        *_, last = (path / "results.jsonl").read_text().splitlines()
-        return float(json.loads(last)["step_time"])
-    except (OSError, ValueError, KeyError):
-        return None
+def _kind(settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    return settings["method"], settings["backbone"], settings["dataset"]

@@ -2,19 +2,22 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from medic.data.holdout import seed_hash
-from medic.errors import MedicError, TrainingError, check_choice, first_line
+from medic.errors import DiskFullError, MedicError, TrainingError, check_choice, first_line
+from medic.experiments.command import without_secrets
 from medic.experiments.config import RunConfig
-from medic.experiments.directory import without_secrets
 from medic.experiments.draws import SMALL
 from medic.experiments.resolve import resolve
 from medic.experiments.run import train
 from medic.experiments.selection import Record
+from medic.files import make_folder
 from medic.methods import SHARED, Choice, Law, Numbers, Range, find_method
 
 SAMPLERS = ("tpe", "random")
@@ -37,11 +40,12 @@ class Study:
     def run(self, say: Callable[[str], None]) -> "Found":
         """Do so many further trials, and return the best of all."""
         optuna = _optuna()
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # of a trial that fails we say it ourselves
         space = search_space(self.config)
         study = self._open(optuna)
 
         def objective(trial: Any) -> float:
+            study.sampler = self._sampler(optuna, trial.number)
             config = chosen(self.config, {name: suggest(trial, name, law) for name, law in space.items()})
             best = float("-inf")
 
@@ -57,37 +61,54 @@ class Study:
             except TrainingError as error:  # a rate at which it diverges is a bad one, not the end of the search
                 say(f"trial {trial.number}: {first_line(error)}")
                 raise optuna.TrialPruned from error
+            except DiskFullError:
+                raise
+            except MedicError as error:  # another process is at the same numbers, say
+                say(f"trial {trial.number}: {first_line(error)}")
+                raise _Failed from error
             trial.set_user_attr("run", str(run.path))
             value = float(run.record["validation"]["acc"])
             say(f"trial {trial.number}: validation acc {100 * value:.2f} with {_shown(trial.params)}")
             return value
 
-        study.optimize(objective, n_trials=self.trials)
+        try:
+            study.optimize(objective, n_trials=self.trials, catch=(_Failed,))
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] not in ("sqlalchemy", "optuna"):
+                raise
+            raise self._unusable(error) from None
         return Found(study)
 
+    def _sampler(self, optuna: Any, trial: int) -> Any:
+        """What draws the numbers of a trial: others for every trial, whoever does it, and the same ones again."""
+        samplers = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
+        return samplers[self.sampler](seed=seed_hash(self.config.seed, self.name, trial))
+
     def _open(self, optuna: Any) -> Any:
-        # Every process that shares the study must draw other numbers, and the same process the same ones again.
+        check_choice("sampler", self.sampler, SAMPLERS)
+        if "://" not in self.storage:
+            raise MedicError("storage is no address: give sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME, say")
         try:
-            storage = optuna.storages.get_storage(self.storage)
-            done = len(_trials(optuna, self.name, storage))
-            seed = seed_hash(self.config.seed, self.name, done)
-            samplers = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
             return optuna.create_study(
                 study_name=self.name,
-                storage=storage,
-                sampler=samplers[check_choice("sampler", self.sampler, SAMPLERS)](seed=seed),
+                storage=self.storage,
                 pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
                 direction="maximize",
                 load_if_exists=True,
             )
-        except (ImportError, ValueError, OSError, RuntimeError) as error:
-            raise MedicError(f"storage {without_secrets(self.storage)}: {without_secrets(first_line(error))}") from None
-        except Exception as error:
-            if type(error).__module__.startswith("sqlalchemy"):
-                raise MedicError(
-                    f"storage {without_secrets(self.storage)} does not answer: {type(error).__name__}"
-                ) from None
-            raise
+        except Exception as error:  # whatever drivers of databases raise
+            raise self._unusable(error) from None
+
+    def _unusable(self, error: Exception) -> MedicError:
+        """That the storage does not work, and why, unless that repeats something of its address."""
+        address = self.storage.partition("://")[2]
+        said, secret = (set(re.findall(r"\w+", text)) for text in (str(error), f"{address} {unquote(address)}"))
+        reason = type(error).__name__ if said & secret else first_line(error)
+        return MedicError(f"storage {without_secrets(self.storage)} cannot be used: {reason}")
+
+
+class _Failed(Exception):
+    """A trial came to nothing, which says nothing of its numbers."""
 
 
 class Found:
@@ -110,7 +131,7 @@ class Found:
     def best(self) -> tuple[float, Mapping[str, Any], str]:
         """The best accuracy on source validation, its numbers, and its run."""
         if not self.complete:
-            raise MedicError("no trial was trained to the end: all of them diverged or were given up")
+            raise MedicError("no trial was trained to the end: all of them diverged, failed or were given up")
         trial = self._study.best_trial
         return float(trial.value), dict(trial.params), str(trial.user_attrs["run"])
 
@@ -157,13 +178,6 @@ def chosen(config: RunConfig, numbers: Mapping[str, Any]) -> RunConfig:
     return dataclasses.replace(config, **settings, hparams={**own, **Numbers(config.hparams).given} or None)
 
 
-def _trials(optuna: Any, name: str, storage: Any) -> list[Any]:
-    try:
-        return list(optuna.load_study(study_name=name, storage=storage).trials)
-    except KeyError:
-        return []
-
-
 def _optuna() -> Any:
     try:
         import optuna
@@ -179,5 +193,5 @@ def _shown(numbers: Mapping[str, Any]) -> str:
 def default_storage(output: str) -> str:
     """A file beside the runs."""
     folder = Path(output)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder("output", folder)
     return f"sqlite:///{folder.absolute() / 'study.db'}"

@@ -1,7 +1,6 @@
 """A sweep: many runs, spanned by lists of settings, and which of them are there already."""
 
 import dataclasses
-import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,64 +14,79 @@ from medic.errors import MedicError, check_choice
 from medic.experiments.config import Loader, RunConfig, setting_name
 from medic.experiments.directory import RunDirectory, run_name
 from medic.experiments.resolve import Resolved, resolve
+from medic.experiments.sweep_files import SETTINGS, At, located, read_parts
 
 EACH = "each"
 """In place of values: every domain of the dataset, one after the other."""
-_SETTINGS = tuple(field.name for field in dataclasses.fields(RunConfig))
-_PARTS = ("span", "variants")
+_FIRST = ("dataset", "root", "target", "sources")
+"""Settings that are chosen before others: what `each` stands for depends on the first two."""
 
 
 @dataclass(frozen=True)
 class Sweep:
     """What is asked for: settings of every run, lists of values to combine, and variants to combine them with.
 
-    The runs are all combinations of one variant and one value of each spanned setting, over the fixed `settings`.
+    The runs are all combinations of one variant and one value of each spanned setting, over the fixed `settings`. A
+    value may be `At` a place in a file; None is the setting's default.
     """
 
     settings: Mapping[str, Any]
     span: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     variants: Sequence[Mapping[str, Any]] = ({},)
-    places: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Where in its file each value stands."""
-
-    def configs(self, output: Path) -> list[RunConfig]:
-        """The configuration of every run, which writes into `output`; none twice."""
-        found = []
-        for variant in self.variants or ({},):
-            fixed = {**self.settings, **variant}
-            span = {name: _values(name, values, fixed) for name, values in self.span.items() if name not in variant}
-            chosen = (dict(zip(span, values, strict=True)) for values in itertools.product(*span.values()))
-            found += [RunConfig(**{**fixed, **values, "output": str(output)}) for values in chosen]
-        return list({repr(config): config for config in found}.values())
 
     @classmethod
     def read(cls, path: Path) -> "Sweep":
-        """Read a sweep from a YAML file: settings as `medic train` has them, and beside them `span` and `variants`."""
-        tree = _compose(path)
-        found: dict[str, Any] = {}
-        for key, node in _entries(path, tree):
-            name = key.value if key.value in _PARTS else _checked(path, key, (*_PARTS, *_SETTINGS))
-            found[name] = _part(path, name, node)
-        settings = {name: value for name, value in found.items() if name not in _PARTS and value is not None}
-        return cls(settings, found.get("span") or {}, found.get("variants") or ({},), dict(_places(path, tree)))
+        """Read a sweep from a YAML file."""
+        return cls(*read_parts(path))
+
+    @property
+    def output(self) -> Path:
+        """The directory that the directories of runs are made in."""
+        return Path(_bare(self.settings.get("output")) or RunConfig.output)
 
     def changed(self, settings: Mapping[str, Any], span: Mapping[str, Sequence[Any]]) -> "Sweep":
         """A sweep with further settings and spans on top, as a command line gives them."""
         spans = {**{name: values for name, values in self.span.items() if name not in settings}, **span}
-        return Sweep({**self.settings, **settings}, spans, self.variants, self.places)
+        return Sweep({**self.settings, **settings}, spans, self.variants)
 
-    def located(self, error: MedicError) -> MedicError:
-        """An error of one of the runs, with the line of the value that it names, if that stands in a file."""
-        named = re.search(r"'([^']+)'|is (\S+):", str(error))
-        value = str(named[1] or named[2]) if named else ""
-        return MedicError(f"{self.places[value]}: {error}") if value in self.places else error
+    def configs(self, output: Path) -> list[RunConfig]:
+        """The configuration of every run, which writes into `output`; none twice."""
+        found = [_config(given, output) for given in self._combinations()]
+        return list({repr(config): config for config in found}.values())
+
+    def jobs(self, planner: "Planner") -> list["Job"]:
+        """The runs; two that come to the same run are one."""
+        found = {}
+        for given in self._combinations():
+            try:
+                job = planner.job(_config(given, self.output))
+            except MedicError as error:
+                raise located(error, given) from error
+            found[job.name] = job
+        return list(found.values())
+
+    def _combinations(self) -> Iterator[dict[str, Any]]:
+        """The settings that are given for every run."""
+        first = {name: self.span[name] for name in _FIRST if name in self.span}
+        for variant in self.variants or ({},):
+            found = [{**self.settings, **variant}]
+            for name, values in {**first, **self.span}.items():
+                if name not in variant:
+                    found = [
+                        {**given, name: one}
+                        for given in found
+                        for value in values
+                        for one in _expanded(name, value, given)
+                    ]
+            yield from found
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a sweep: its complete settings and the directory it belongs in."""
+    """One run of a sweep: what is asked for, the same with all defaults, and the directory it belongs in."""
 
     config: RunConfig
+    complete: RunConfig
     directory: RunDirectory
 
     @property
@@ -80,10 +94,12 @@ class Job:
         """The name of its directory."""
         return self.directory.path.name
 
-    @property
-    def title(self) -> str:
-        """What it is, for people."""
-        return f"{self.config.method} → {self.config.target_names}, seed {self.config.seed}"
+
+def titles(jobs: Sequence[Job]) -> dict[str, str]:
+    """What each of some runs is, for people: method, target or sources, seed, and whatever else was asked otherwise."""
+    others = [name for name in SETTINGS if name not in ("method", "target", "seed", "output")]
+    differing = [name for name in others if len({repr(getattr(job.config, name)) for job in jobs}) > 1]
+    return {job.name: _title(job, differing) for job in jobs}
 
 
 class Planner:
@@ -98,7 +114,7 @@ class Planner:
         """The run that a configuration asks for."""
         resolved = resolve(config, self._open)
         name = run_name(resolved.config, self._images(resolved), resolved.model.weights)
-        return Job(config, RunDirectory(Path(config.output) / name))
+        return Job(config, resolved.config, RunDirectory(Path(config.output) / name))
 
     def jobs(self, configs: Sequence[RunConfig]) -> list[Job]:
         """The runs that configurations ask for; two that come to the same run are one."""
@@ -125,87 +141,58 @@ def parse_span(written: Sequence[str]) -> dict[str, list[Any]]:
     """`method=erm,medic++` or, of values with a comma, `steps=3,3,3|9`; `seed=0..4` counts."""
     found = {}
     for part in written:
-        name, equals, values = part.partition("=")
-        if not equals or not values:
+        name, _, values = part.partition("=")
+        each = values.split("|" if "|" in values else ",")
+        if not all(each):
             raise MedicError(f"span {part!r}: give a setting and its values, as in method=erm,medic++ or seed=0..2")
-        name = check_choice("setting to span", setting_name(name), _SETTINGS)
-        separator = "|" if "|" in values else ","
-        found[name] = [yaml.load(value, Loader) for value in values.split(separator)]
+        name = check_choice("setting to span", setting_name(name), [name for name in SETTINGS if name != "output"])
+        found[name] = [yaml.load(value, Loader) for value in each]
     return found
 
 
-def _values(name: str, values: Any, fixed: Mapping[str, Any]) -> list[Any]:
-    """The values of a spanned setting: as they are, counted out, or every domain."""
-    given = list(values) if isinstance(values, Sequence) and not isinstance(values, str) else [values]
-    found: list[Any] = []
-    for value in given:
-        if value == EACH and name in ("target", "sources"):
-            bench = benchmark(fixed.get("dataset", RunConfig.dataset))
-            domains = (
-                bench.domains or bench.open(bench, Path(fixed["root"]), 0).domains if "root" in fixed else bench.domains
-            )
-            if not domains:
-                raise MedicError(f"{name} 'each': dataset {bench.name!r} needs a root that its domains are found in")
-            found += [[domain] if name == "sources" else domain for domain in domains]
-        elif isinstance(value, str) and (ends := re.fullmatch(r"(\d+)\.\.(\d+)", value)):
-            found += range(int(ends[1]), int(ends[2]) + 1)
-        else:
-            found.append(value)
-    return found
+def _bare(value: Any) -> Any:
+    return value.value if isinstance(value, At) else value
 
 
-def _compose(path: Path) -> yaml.MappingNode:
+def _config(given: Mapping[str, Any], output: Path) -> RunConfig:
+    values = {name: _bare(value) for name, value in given.items()}
+    return RunConfig(**{**{name: value for name, value in values.items() if value is not None}, "output": str(output)})
+
+
+def _expanded(name: str, value: Any, given: Mapping[str, Any]) -> list[Any]:
+    """The values that one of a span stands for, where the one stands."""
     try:
-        tree = yaml.compose(path.read_text(), Loader=Loader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise MedicError(f"sweep {path} cannot be read: {reason}") from error
-    if not isinstance(tree, yaml.MappingNode):
-        raise MedicError(f"sweep {path} does not hold settings, a line `name: value` for each")
-    return tree
+        several = _meant(name, _bare(value), {name: _bare(one) for name, one in given.items()})
+    except MedicError as error:
+        raise located(error, {**given, name: value}) from error
+    return [At(one, value.place) for one in several] if isinstance(value, At) else several
 
 
-def _entries(path: Path, node: yaml.Node) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
-    if not isinstance(node, yaml.MappingNode):
-        raise MedicError(f"{_place(path, node)}: expected settings, a line `name: value` for each")
-    yield from node.value
+def _meant(name: str, value: Any, given: Mapping[str, Any]) -> list[Any]:
+    """A value itself, the numbers that it counts, or every domain of the dataset that is given."""
+    if value == EACH and name in ("target", "sources"):
+        bench = benchmark(given.get("dataset") or RunConfig.dataset)
+        root = given.get("root")
+        domains = bench.domains or bench.open(bench, None if root is None else Path(root), 0).domains
+        return [[domain] if name == "sources" else domain for domain in domains]
+    if isinstance(value, str) and (ends := re.fullmatch(r"(\d+)\.\.(\d+)", value)):
+        numbers = list(range(int(ends[1]), int(ends[2]) + 1))
+        if not numbers:
+            raise MedicError(f"{name} {value!r} counts from the larger number")
+        return numbers
+    return [value]
 
 
-def _places(path: Path, node: yaml.Node) -> Iterator[tuple[str, str]]:
-    """Every plain value below a node, and where it stands."""
-    if isinstance(node, yaml.ScalarNode):
-        yield str(node.value), _place(path, node)
-    for part in node.value if isinstance(node, yaml.CollectionNode) else ():
-        for child in part if isinstance(part, tuple) else (part,):
-            yield from _places(path, child)
+def _title(job: Job, differing: Sequence[str]) -> str:
+    complete = job.complete
+    alone = len(complete.target or ()) == 1  # complete settings have it as a list
+    domains = f"→ {complete.target_names}" if alone else f"from {', '.join(complete.sources or ())}"
+    found = [f"{complete.method} {domains}", f"seed {complete.seed}"]
+    asked = {name: getattr(job.config, name) for name in differing if alone or name != "sources"}
+    return ", ".join([*found, *(f"{name} {_shown(value)}" for name, value in asked.items() if value is not None)])
 
 
-def _place(path: Path, node: yaml.Node) -> str:
-    return f"sweep {path}, line {node.start_mark.line + 1}"
-
-
-def _checked(path: Path, key: yaml.ScalarNode, choices: Sequence[str]) -> str:
-    """The name of a setting, in our spelling."""
-    return check_choice(f"setting in {_place(path, key)}:", setting_name(str(key.value)), choices)
-
-
-def _part(path: Path, name: str, node: yaml.Node) -> Any:
-    """What stands behind a key of a sweep file."""
-    if name == "variants":
-        if not isinstance(node, yaml.SequenceNode):
-            raise MedicError(f"{_place(path, node)}: variants are a list, each a few settings")
-        return [_settings(path, part) for part in node.value]
-    return _settings(path, node) if name == "span" else _plain(node)
-
-
-def _settings(path: Path, node: yaml.Node) -> dict[str, Any]:
-    return {_checked(path, key, _SETTINGS): _plain(value) for key, value in _entries(path, node)}
-
-
-def _plain(node: yaml.Node) -> Any:
-    """The value of a node."""
-    loader = Loader("")
-    try:
-        return loader.construct_object(node, deep=True)
-    finally:
-        loader.dispose()
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={_shown(part)}" for name, part in value.items())
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -16,7 +16,10 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Write tensors, numbers, strings and containers of them, replacing what was there in one move."""
     path.parent.mkdir(exist_ok=True)
     with atomic_write(path) as file:
-        torch.save({"medic_checkpoint": FORMAT, **state}, file)
+        try:
+            torch.save({"medic_checkpoint": FORMAT, **state}, file)
+        except RuntimeError as error:  # torch's writer hides why the file took no more
+            raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

@@ -14,8 +14,8 @@ import torch
 from medic.data.decode import decode
 from medic.data.images import Mapped, Streamed
 from medic.data.readers import read_folder, read_lists
-from medic.data.store import open_store, read_file
-from medic.errors import MedicError
+from medic.data.store import look, open_store, read_file
+from medic.errors import DiskFullError, MedicError
 from tests.data.pictures import encoded, picture
 
 
@@ -65,6 +65,31 @@ class TestStore:
         assert len(self.open(root)[0].kept) == 14
         assert len(self.open(root, unique=True)[0].kept) == 13
 
+    @pytest.mark.parametrize(("on_bad", "unique"), [("error", False), ("error", True), ("skip", False), ("skip", True)])
+    def test_a_look_finds_the_same_and_keeps_nothing(self, root, tmp_path, monkeypatch, on_bad, unique):
+        (root / "二番" / "b" / "again.png").write_bytes((root / "二番" / "b" / "1.png").read_bytes())
+        if on_bad == "skip":
+            (root / "二番" / "b" / "bad.png").write_bytes(b"text")
+        listing = read_folder(root)
+        with monkeypatch.context() as patch:
+            if on_bad == "error":
+                patch.setattr("medic.data.store.decode", None)
+            known = look(listing, 16, on_bad, str, unique)
+        assert not (tmp_path / "cache").exists()
+        store, _ = self.open(root, on_bad=on_bad, unique=unique)
+        self.open(root, on_bad=on_bad, unique=not unique)
+        assert (store.kept, store.hash) == known
+        monkeypatch.setattr("medic.data.store.read_file", None)
+        assert look(listing, 24, on_bad, str, unique) == known
+        if on_bad == "skip":
+            with pytest.raises(MedicError, match=r"bad\.png is not an image"):
+                look(listing, 16, "error", str, unique)
+
+    def test_a_look_at_files_that_are_not_there(self, root, tmp_path):
+        (root / "二番" / "b" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+        with pytest.raises(MedicError, match=r"gone\.png cannot be read"):
+            look(read_folder(root), 16, "error", str)
+
     @pytest.mark.parametrize("where", ["ram", "map"])
     def test_damage_on_disk_is_noticed(self, root, where, tmp_path):
         self.open(root)
@@ -87,7 +112,7 @@ class TestStore:
         """Both get whole images, and only one decodes them."""
         code = (
             "import sys, torch; from pathlib import Path; from medic.data.readers import read_folder\n"
-            "from medic.data.store import open_store, read_file\n"
+            "from medic.data.store import look, open_store, read_file\n"
             "store = open_store(read_folder(Path(sys.argv[1])), 16, 'ram', torch.device('cpu'), 'error', print)\n"
             "print(int(store.images.pixels.long().sum()))"
         )
@@ -100,7 +125,7 @@ class TestStore:
 
     def test_a_full_disk_is_an_error_and_leaves_nothing(self, root, tmp_path, monkeypatch):
         monkeypatch.setattr("os.pwrite", lambda *_: 0)
-        with pytest.raises(MedicError, match="cannot be written: No space left on device"):
+        with pytest.raises(DiskFullError, match="stores is full: make room"):
             self.open(root)
         assert not list((tmp_path / "cache" / "stores").glob("*.tmp"))
         assert not list((tmp_path / "cache" / "stores").glob("*.bin"))

@@ -27,7 +27,7 @@ class Scripted:
     def wait(self, seconds):
         job, kind = self._job, self._kinds.pop(0)
         if kind == "done":
-            job.directory.write_done()
+            job.directory.write_done(1.0)
         return [Event(job.name, kind, f"was {kind}")]
 
     def close(self, stop):

@@ -1,9 +1,11 @@
 """A search for numbers: it sees source validation alone, can be shared, and can be gone on with."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from medic.cli import main
-from medic.errors import MedicError
+from medic.errors import BusyError, DiskFullError, MedicError
 from medic.experiments.config import RunConfig
 from medic.experiments.search import Study, search_space, suggest
 from medic.methods.search import Choice, Range
@@ -28,6 +30,44 @@ def test_a_study_goes_on_and_finds_the_best(mini, tmp_path):
     assert value == max(trial.value for trial in again._study.trials if trial.value is not None)
     assert set(numbers) == {"lr", "weight", "anneal"}
     assert path.startswith(str(tmp_path))
+
+
+def test_processes_that_share_a_study_draw_other_numbers(mini, tmp_path):
+    """Both open it before either has a trial; one alone draws the same again."""
+    one, other, alone = (
+        Study(study(mini, tmp_path).config, "s", f"sqlite:///{tmp_path}/{name}.db", 1, sampler)
+        for name, sampler in (("both", "random"), ("both", "tpe"), ("alone", "random"))
+    )
+    opened = [part._open(optuna) for part in (one, other)]
+    drawn = []
+    for part, shared in zip((one, other), opened, strict=True):
+        trial = shared.ask()
+        shared.sampler = part._sampler(optuna, trial.number)
+        drawn.append(trial.suggest_float("lr", 0, 1))
+    assert drawn[0] != drawn[1]
+    again = alone._open(optuna)
+    trial = again.ask()
+    again.sampler = alone._sampler(optuna, trial.number)
+    assert trial.suggest_float("lr", 0, 1) == drawn[0]
+
+
+def test_a_trial_that_cannot_be_done_is_no_end(mini, tmp_path, monkeypatch):
+    outcomes = [BusyError("run x is being written by another process"), MedicError("no room"), None]
+
+    def first(config, **_):
+        if (outcome := outcomes.pop(0)) is not None:
+            raise outcome
+        return SimpleNamespace(path=tmp_path, record={"validation": {"acc": 0.5}})
+
+    monkeypatch.setattr("medic.experiments.search.train", first)
+    said = []
+    found = study(mini, tmp_path, trials=3).run(said.append)
+    assert said[:2] == ["trial 0: run x is being written by another process", "trial 1: no room"]
+    assert (found.trials, found.complete, found.best[0]) == (3, 1, 0.5)
+    assert len({str(trial.params) for trial in found._study.trials}) == 3
+    outcomes.append(DiskFullError("the disk is full"))
+    with pytest.raises(DiskFullError):
+        study(mini, tmp_path, trials=2).run(said.append)
 
 
 def test_a_rate_at_which_it_diverges_is_no_end(mini, tmp_path):
@@ -61,7 +101,10 @@ def test_laws_are_asked_for_as_they_are():
     ("arguments", "message"),
     [
         (["--trials", "0"], "trials is 0"),
-        (["--storage", "nonsense://me:secret@host/db"], "storage nonsense://…@host/db"),
+        (["--storage", "nonsense://me:secret@host/db"], "storage nonsense://host/… cannot be used: Can't load plugin"),
+        (["--storage", "postgresql://u:sec/ret@host/db?password=secret"], "storage postgresql://… cannot be used: "),
+        (["--storage", "postgresql://u@host:secret/db"], "storage postgresql://host/… cannot be used: ValueError"),
+        (["--storage", "password=secret"], "storage is no address: give sqlite:///FILE"),
         (["--sampler", "grid"], "unknown sampler 'grid'"),
     ],
 )

@@ -123,6 +123,9 @@ def test_what_is_there_is_not_submitted(sweep, slurm, tmp_path):
     for path in (tmp_path / "out" / "slurm").glob("*.yaml"):
         (tmp_path / "out" / path.stem).mkdir()
         (tmp_path / "out" / path.stem / "done").touch()
+        measured = {"target": {"acc": 1}, "validation": {"acc": 1}, "args": {"test_envs": [2]}}
+        record = json.dumps({**measured, "hparams": {"method": "erm"}})
+        (tmp_path / "out" / path.stem / "results.jsonl").write_text(record)
     code, out, _ = sweep("--quiet")
     assert (code, out) == (0, f"2 of 2 runs are in {tmp_path}/out, 0 queued\n")
     assert not (slurm / "given.sh").exists()
@@ -152,6 +155,9 @@ def test_values_of_the_environment_stay_out_of_the_script():
     check_option("export=NONE")
 
 
-def test_slurm_is_no_executor_that_is_waited_for(folder, tmp_path):
-    with pytest.raises(MedicError, match="executor 'slurm' does not wait for runs"):
-        launch.Launch("slurm", quiet=True).run(Planner().jobs([RunConfig(**folder, output=str(tmp_path))]))
+def test_what_was_handed_over_is_missing(folder, slurm, tmp_path, capsys):
+    """So that a command that shows results knows that there are none yet."""
+    asked = launch.Launch("slurm")
+    schedule = asked.run(Planner().jobs([RunConfig(**folder, output=str(tmp_path / "out"))]))
+    assert "0 of 1 runs are in" in capsys.readouterr().out
+    assert schedule.missing == 1

@@ -7,7 +7,8 @@ import pytest
 
 import medic
 from medic.errors import MedicError
-from medic.experiments.directory import environment, without_secrets
+from medic.experiments.command import without_secrets
+from medic.experiments.directory import environment
 from medic.experiments.trackers import scalars, tracker_names
 
 SHORT = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 2, "device": "cpu", "quiet": True}
@@ -85,18 +86,31 @@ def test_only_numbers_are_sent():
 @pytest.mark.parametrize(
     ("given", "kept"),
     [
-        ("postgresql://me:secret@host/db", "postgresql://…@host/db"),
-        ("--storage=mysql+pymysql://root:pa55@10.0.0.1:3306/x", "--storage=mysql+pymysql://…@10.0.0.1:3306/x"),
+        ("postgresql://me:secret@host/db", "postgresql://host/…"),
+        ("--x=mysql+pymysql://root:pa55@10.0.0.1:3306/x", "--x=mysql+pymysql://10.0.0.1/…"),
+        ("postgresql://host/db?user=u&password=s3cret", "postgresql://host/…"),
+        ("postgresql://u:pa/ss@host/db", "postgresql://…"),
+        ("postgresql://u:p@ss@host/db", "postgresql://…"),
+        ("postgresql://u:p@ss/word@host/db", "postgresql://…"),
+        ("postgresql://u:p?ss@host/db", "postgresql://…"),
+        ("postgresql://u:pa ss@host/db", "postgresql://host/…"),
+        ("postgresql://host/db?password=p@ss", "postgresql://…"),
+        ("postgresql://u:p@[::1]:5432/db", "postgresql://[::1]/…"),
+        ("sqlite:///file:x?password=s3cret", "sqlite://…"),
         ("sqlite:///here.db", "sqlite:///here.db"),
+        ("ray://10.0.0.1", "ray://10.0.0.1"),
         ("--seed=3", "--seed=3"),
     ],
 )
 def test_addresses_lose_their_secrets(given, kept):
     assert without_secrets(given) == kept
+    assert without_secrets(kept) == kept
 
 
-def test_no_secret_is_in_an_environment_file(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["medic", "search", "--storage", "postgresql://me:secret@host/db"])
+@pytest.mark.parametrize("storage", [["--storage", "postgresql://me:secret@host/db"], ["--storage=secret"]])
+def test_no_secret_is_in_an_environment_file(monkeypatch, storage):
+    monkeypatch.setattr(sys, "argv", ["/bin/medic", "search", *storage, "--trials", "2"])
     monkeypatch.setenv("WANDB_API_KEY", "another-secret")
     written = json.dumps(environment("hash"))
     assert "secret" not in written
+    assert environment("hash")["command"][-2:] == ["--trials", "2"]

@@ -1,5 +1,7 @@
 """Schedules, optimizers, seeds, checkpoints and the trainer."""
 
+import errno
+import io
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,22 @@ class TestCheckpoint:
         assert torch.equal(loaded["a"], state["a"])
         assert loaded["b"] == state["b"]
         assert [p.name for p in path.parent.iterdir()] == ["last.pt"]
+
+    @pytest.mark.parametrize("room", [0, 2_000, 12_000])
+    def test_a_full_disk_keeps_what_was_there(self, tmp_path, monkeypatch, room):
+        class Full(io.FileIO):
+            def write(self, data):
+                if self.tell() + len(memoryview(data).cast("B")) > room:
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                return super().write(data)
+
+        path = tmp_path / "last.pt"
+        save_checkpoint(path, {"a": torch.arange(3)})
+        monkeypatch.setattr(Path, "open", lambda self, mode: Full(self, mode))
+        with pytest.raises(OSError, match="No space left on device"):
+            save_checkpoint(path, {"a": torch.zeros(2_000), "b": torch.zeros(2_000)})
+        assert [found.name for found in tmp_path.iterdir()] == ["last.pt"]
+        assert torch.equal(load_checkpoint(path)["a"], torch.arange(3))
 
     @pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
     def test_truncated(self, tmp_path, share):

@@ -4,10 +4,10 @@ import dataclasses
 import secrets
 from pathlib import Path, PurePosixPath
 
-from medic.errors import MedicError
+from medic.errors import MedicError, unwritten
 from medic.experiments.config import RunConfig
 from medic.experiments.directory import RunDirectory
-from medic.files import atomic_write, write_text
+from medic.files import atomic_write, make_folder, write_text
 
 CONFIG, DONE = "config.yaml", "done"
 
@@ -16,12 +16,12 @@ class Mark:
     """A file with a name that nobody can guess: a machine that finds it at the same path sees the same folder."""
 
     def __init__(self, folder: Path) -> None:
+        make_folder("output", folder)
+        self.path = folder.absolute() / f".shared-{secrets.token_hex(8)}"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self.path = folder.absolute() / f".shared-{secrets.token_hex(8)}"
             self.path.touch()
         except OSError as error:
-            raise MedicError(f"output {folder} cannot be written: {error.strerror}") from error
+            raise unwritten("output", folder, error) from error
 
     def remove(self) -> None:
         """Leave nothing behind."""

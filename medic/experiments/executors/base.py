@@ -7,15 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
-from medic.errors import BusyError, MedicError, TrainingError, first_line
+from medic.errors import BusyError, DiskFullError, MedicError, TrainingError, first_line
 from medic.experiments.config import RunConfig
 from medic.experiments.sweeps import Job
 
 PATIENCE = 120.0
 """Seconds that a run has to save a checkpoint when it is asked to stop."""
 
-Kind = Literal["started", "done", "failed", "busy", "lost"]
-"""What became of a run: `busy` if another process is at it, `lost` if whoever did it is gone."""
+Kind = Literal["started", "done", "failed", "busy", "lost", "full"]
+"""What became of a run: `busy` if another process is at it, `lost` if whoever did it is gone, `full` if the disk is."""
 
 
 class Event(NamedTuple):
@@ -55,6 +55,8 @@ def attempt(name: str, settings: dict[str, Any], train: Callable[[RunConfig], ob
         train(RunConfig(**settings))
     except BusyError as error:
         return Event(name, "busy", first_line(error))
+    except DiskFullError as error:
+        return Event(name, "full", first_line(error))
     except (MedicError, TrainingError) as error:
         return Event(name, "failed", first_line(error))
     except Exception as error:  # a fault of ours, or of the machine: the sweep goes on, and tells

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import torch
 
-from medic.errors import MedicError
+from medic.experiments.command import noted_command
 from medic.experiments.executors.base import PATIENCE, Event, plain
 from medic.experiments.sweeps import Job
+from medic.files import make_folder
 
 
 @dataclass
@@ -31,12 +32,9 @@ class Local:
 
     def __init__(self, slots: int | None, device: str, logs: Path) -> None:
         """As many as there are GPUs, or two to a pair of cores; `logs` is a folder for what they say."""
-        gpus = torch.cuda.device_count() if device != "cpu" else 0
-        cores = len(os.sched_getaffinity(0))
-        self.slots = slots or gpus or cores
-        if self.slots < 1:
-            raise MedicError(f"jobs is {slots}: give a whole number, 1 or more")
-        logs.mkdir(parents=True, exist_ok=True)
+        gpus, cores = _gpus(device), _cores()
+        self.slots = room(slots, device)
+        make_folder("output", logs)
         threads = str(max(1, cores // self.slots))
         shares = [{"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads} for _ in range(self.slots)]
         for index, share in enumerate(shares if gpus else []):
@@ -52,7 +50,8 @@ class Local:
         worker.job = job.name
         assert worker.process.stdin is not None
         try:
-            worker.process.stdin.write(json.dumps({"name": job.name, "settings": plain(job)}).encode() + b"\n")
+            asked = {"name": job.name, "settings": plain(job), "command": noted_command()}
+            worker.process.stdin.write(json.dumps(asked).encode() + b"\n")
             worker.process.stdin.flush()
         except BrokenPipeError:
             pass  # `wait` finds it dead and says so
@@ -121,6 +120,19 @@ class Local:
         if any(event.kind != "started" for event in events):
             worker.job = None
         return events
+
+
+def room(slots: int | None, device: str) -> int:
+    """How many runs this machine does at a time, unless it is told."""
+    return slots or _gpus(device) or _cores()
+
+
+def _gpus(device: str) -> int:
+    return torch.cuda.device_count() if device != "cpu" else 0
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def _ending(code: int) -> str:

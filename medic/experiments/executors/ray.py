@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from medic.errors import MedicError
+from medic.experiments.command import noted_command
 from medic.experiments.config import RunConfig
 from medic.experiments.executors.artifacts import Mark, pack, unpack
 from medic.experiments.executors.base import PATIENCE, Event, attempt, plain
@@ -180,7 +181,7 @@ class Ray:
             self._disconnect()
 
     def _start(self) -> _Slot:
-        actor = self._actors.remote(str(self._mark.path), self._cores, sys.argv)
+        actor = self._actors.remote(str(self._mark.path), self._cores, noted_command())
         return _Slot(actor, actor.ready.remote())
 
     def _replace(self, slot: _Slot) -> None:

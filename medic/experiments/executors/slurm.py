@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from medic.errors import MedicError
+from medic.errors import MedicError, unwritten
 from medic.experiments.config import RunConfig
 from medic.experiments.executors.base import PATIENCE, plain
 from medic.experiments.sweeps import Job
-from medic.files import write_text
+from medic.files import make_folder, write_text
 
 LARGEST = 1000
 """Runs in an array at most: where Slurm is configured as it comes, indices end there."""
@@ -48,15 +48,15 @@ class Slurm:
 
     def write(self, jobs: Sequence[Job]) -> str:
         """Write the settings of runs and the script that does the i-th of them as the i-th task; returns the script."""
+        for folder in (self.folder, self._logs):
+            make_folder("output", folder)
         try:
-            for folder in (self.folder, self._logs):
-                folder.mkdir(parents=True, exist_ok=True)
             for job in jobs:
                 write_text(self.folder / f"{job.name}.yaml", RunConfig(**plain(job)).to_yaml())
             script = self._script([job.name for job in jobs])
             write_text(self._path, script)
         except OSError as error:
-            raise MedicError(f"output {self.output} cannot be written: {error.strerror}") from error
+            raise unwritten("output", self.output, error) from error
         return script
 
     def submit(self, jobs: Sequence[Job]) -> str:

@@ -18,6 +18,7 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints must not come between our lines
     for line in sys.stdin:
         asked: dict[str, Any] = json.loads(line)
+        sys.argv[:] = asked["command"]  # a run notes what it was started by
         print(json.dumps(Event(asked["name"], "started")._asdict()), file=answers)
         event = attempt(asked["name"], asked["settings"], lambda config: train(config, quiet=True))
         print(json.dumps(event._asdict()), file=answers)

@@ -23,7 +23,7 @@ from medic.data import (
     make_recipe,
     named_split,
 )
-from medic.data.dataset import Built, Listed
+from medic.data.dataset import Built, Listed, Looked
 from medic.data.holdout import Rule
 from medic.data.noise import mislabelled
 from medic.data.store import OnBad, Where
@@ -56,9 +56,11 @@ class DataPlan:
         """Read the images, telling `report` where they are kept."""
         return self.opened.load(replace(self.storage, report=report))
 
-    def look(self, report: Callable[[str], None]) -> Dataset:
-        """Find out what the images are, without room for them in memory or on a GPU."""
-        where: Where = "map" if isinstance(self.opened, Listed) else "auto"
+    def look(self, report: Callable[[str], None]) -> Looked | Dataset:
+        """Find out what the images are: files are not decoded, and what is made is made, but not on a GPU."""
+        if isinstance(self.opened, Listed):
+            return self.opened.look(replace(self.storage, report=report))
+        where: Where = "ram" if self.storage.where == "gpu" else self.storage.where
         return self.opened.load(replace(self.storage, where=where, device=torch.device("cpu"), report=report))
 
     def split(self, dataset: Dataset) -> Problem:
@@ -89,7 +91,7 @@ class DataPlan:
         )
         return replace(problem, train=train, validation=validation)
 
-    def fingerprint(self, dataset: Dataset, axes: Iterable[str]) -> str:
+    def fingerprint(self, dataset: Dataset | Looked, axes: Iterable[str]) -> str:
         """The hash of the images and of whatever else of the data a run depends on."""
         used = [dataset.hash]
         used += [f"{axis}={dataset.attributes[axis].tolist()}" for axis in sorted(axes)]

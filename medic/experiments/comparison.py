@@ -27,7 +27,8 @@ def compare(first: Row, second: Row, title: str, metric: Metric, columns: Sequen
     differences = []
     for column in columns:
         ours, theirs = (
-            {pick.trial: pick.value(metric.key) for pick in row.cells[column].picks} for row in (first, second)
+            {pick.trial: pick.value(row.reads(title, metric).key) for pick in row.cells[column].picks}
+            for row in (first, second)
         )
         for trial in ours.keys() & theirs.keys():
             before, after = ours[trial], theirs[trial]

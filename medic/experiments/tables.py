@@ -1,5 +1,6 @@
 """Tables of results: rows of methods, columns of domains, a value with its error and its runs in every cell."""
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ _SPREAD = ("target", "sources", "seed", "trial_seed", "partial")
 """Settings in which the runs of a row differ."""
 _DRAWN = ("hparams", "lr", "weight_decay", "batch_size", "inner_lr")
 """Settings that a draw of hyper-parameters changes."""
+_FITTED = ("domain_splits", "steps", "separate", "batch_size")
+"""Settings that follow the number of source domains where they were not given."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +97,9 @@ class Row:
     keys: Mapping[str, str] = field(default_factory=dict)
     """Where a metric is read from, by title, if not where the table's other rows have it."""
 
-    @property
-    def weights(self) -> str | None:
-        """The hash of the weights that its runs began with."""
-        picks = [pick for cell in self.cells.values() for pick in cell.picks]
-        return picks[0].result.environment.get("weights") if picks else None
+    def reads(self, title: str, metric: Metric) -> Metric:
+        """What stands in this row for a metric of the table."""
+        return metric._replace(key=self.keys.get(title, metric.key))
 
     def average(self, metric: Metric, columns: Sequence[str]) -> float | None:
         """The mean of the columns' means; None if one is missing."""
@@ -116,7 +117,10 @@ class Table:
     metrics: Mapping[str, Metric]
     notes: tuple[str, ...] = ()
     kind: str = "target"
-    """What the columns are: target or source domains."""
+    """What the columns are: `target` or `source` domains, or a `column` of one of the paper's tables."""
+    rule: str = "validation"
+    """Which evaluation of a run counts."""
+    title: str = ""
 
 
 def tabulate(
@@ -133,16 +137,23 @@ def tabulate(
     if kind == "auto":
         single = all(len(result.settings["sources"]) == 1 < len(result.targets) for result in results)
         kind = "source" if single else "target"
-    shown = [result for result in results if kind == "source" or len(result.targets) == 1 or rule != "leave-one-out"]
     searched = {result.settings["method"] for result in results if result.draw}
-    groups: dict[str, list[Result]] = {}
-    for result in shown:
-        groups.setdefault(_row_key(result, result.settings["method"] in searched), []).append(result)
-    labels = row_labels({key: runs[0].settings for key, runs in groups.items()})
-    columns = _ordered_columns(shown, kind)
+    every: dict[str, list[Result]] = {}
+    for result in results:
+        every.setdefault(_row_key(result, _spread(result, searched)), []).append(result)
+    groups, pairs = (every, Pairs()) if kind == "source" else _without_pairs(every, searched)
+    labels = row_labels({key: _labelled(runs[0]) for key, runs in groups.items()})
+    columns = tuple(sorted({column_of(result, kind) for runs in groups.values() for result in runs}))
     rows = []
     for key, runs in groups.items():
-        cells = {column: pick_cell([r for r in runs if column_of(r, kind) == column], rule) for column in columns}
+        cells = {
+            column: pick_cell(
+                [run for run in runs if column_of(run, kind) == column],
+                rule,
+                [run for run in pairs.of_row.get(key, ()) if column in run.targets],
+            )
+            for column in columns
+        }
         rows.append(Row(labels[key], str(runs[0].settings["method"]), cells, runs[0].settings))
     rows.sort(key=lambda row: row.label)
     used = [pick.result for row in rows for cell in row.cells.values() for pick in cell.picks]
@@ -151,7 +162,66 @@ def tabulate(
         for title, metric in metrics.items()
         if any(cell.values(metric) for row in rows for cell in row.cells.values())
     }
-    return Table(columns, tuple(rows), there, tuple(differences(used)), kind)
+    return Table(columns, tuple(rows), there, (*pairs.notes(rule), *differences(used)), kind, rule)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Runs that keep a source domain as a second target, by the row of those with one target that they belong to."""
+
+    of_row: Mapping[str, Sequence[Result]] = field(default_factory=dict)
+    lost: int = 0
+    """How many may belong to several rows."""
+
+    def notes(self, rule: str) -> Iterable[str]:
+        """What a reader should know of them."""
+        count = sum(map(len, self.of_row.values()))
+        if count and rule != "leave-one-out":
+            yield f"{count} runs with two targets are left out: they are for the selection 'leave-one-out'"
+        if self.lost:
+            yield f"{self.lost} runs with two targets are left out: they may belong to several rows"
+
+
+def _without_pairs(every: Mapping[str, list[Result]], searched: Iterable[str]) -> tuple[dict[str, list[Result]], Pairs]:
+    """Take the runs with two targets out of the rows, wherever there is a row with one target that they belong to.
+
+    The tasks of a run with fewer source domains may be others, so that settings which follow their number may differ.
+    """
+    alone = {key for key, runs in every.items() if any(len(run.targets) == 1 for run in runs)}
+
+    def loose(run: Result) -> str:
+        return _row_key(run, (*_spread(run, searched), *_FITTED))
+
+    rows: dict[str, list[str]] = {}
+    for key in alone:
+        rows.setdefault(loose(every[key][0]), []).append(key)
+    groups: dict[str, list[Result]] = {}
+    pairs: dict[str, list[Result]] = {}
+    lost = 0
+    for key, runs in every.items():
+        for run in runs:
+            candidates = [key] if key in alone else rows.get(loose(run), [])
+            if len(run.targets) != 2 or not candidates:
+                groups.setdefault(key, []).append(run)
+            elif len(candidates) == 1:
+                pairs.setdefault(candidates[0], []).append(run)
+            else:
+                lost += 1
+    return groups, Pairs(pairs, lost)
+
+
+def metric_keys(results: Iterable[Result]) -> dict[str, float]:
+    """The keys of all numbers that results have, and what each is multiplied with: 100 for those of targets."""
+    found = {"domainbed": 100.0}
+    for result in results:
+        record = result.records[-1]
+        found |= {key: 1.0 for key, value in record.items() if _is_number(value) and not key.startswith("env")}
+        found |= {key: 100.0 for key, value in record["target"].items() if _is_number(value)}
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def find_row(table: Table, label: str) -> Row:
@@ -167,36 +237,31 @@ def find_row(table: Table, label: str) -> Row:
     raise MedicError(f"row {label!r} is not one of the table's, or several: {labels}")
 
 
-def pick_cell(runs: Sequence[Result], rule: str) -> Cell:
-    """The evaluations that a cell averages: of every trial, the one that a rule selects."""
+def pick_cell(runs: Sequence[Result], rule: str, pairs: Sequence[Result] = ()) -> Cell:
+    """The evaluations that a cell averages: of every trial, the one that a rule selects.
+
+    `pairs` are the runs that keep a source domain as a second target, which the rule `leave-one-out` looks at.
+    """
     trials: dict[tuple[int, int | None], list[Result]] = {}
     for run in runs:
         trials.setdefault(run.trial, []).append(run)
-    picks = [_pick(trial, several, rule) for trial, several in sorted(trials.items(), key=lambda item: str(item[0]))]
+    picks = [
+        _pick(trial, several, rule, [pair for pair in pairs if pair.trial == trial])
+        for trial, several in sorted(trials.items(), key=lambda item: str(item[0]))
+    ]
     return Cell(tuple(pick for pick in picks if pick is not None))
 
 
-def _pick(trial: tuple[int, int | None], runs: Sequence[Result], rule: str) -> Pick | None:
-    """The evaluation that counts of the runs of one trial, which differ in their draws of hyper-parameters."""
-    pairs: dict[int, dict[int, Result]] = {}
-    if rule == "leave-one-out":
-        single = {env for run in runs if len(run.targets) == 1 for env in run.environments}
-        for run in runs:
-            if len(run.targets) == 2:
-                for env in set(run.environments) - single:
-                    pairs.setdefault(run.draw, {})[env] = run
-        runs = [run for run in runs if len(run.targets) == 1]
-    by_draw = _one_each(runs)
-    if not by_draw:
-        return None
-    ordered = [by_draw[draw] for draw in sorted(by_draw)]
+def _pick(trial: tuple[int, int | None], runs: Sequence[Result], rule: str, pairs: Sequence[Result]) -> Pick | None:
+    """The evaluation that counts of the runs of one trial, which differ in their hyper-parameters."""
+    ordered = _one_each(runs)
     hidden = [[selection.shown(record, run.environments) for record in run.records] for run in ordered]
     if rule == "oracle":
         chosen: selection.Chosen | None = selection.by_oracle(
             [run.records for run in ordered], ordered[0].environments[0]
         )
     elif rule == "leave-one-out":
-        found = [{env: pair.records for env, pair in pairs.get(draw, {}).items()} for draw in sorted(by_draw)]
+        found = [_left_out(run, pairs) for run in ordered]
         chosen = selection.by_leaving_out(hidden, found, len(ordered[0].settings["sources"]))
     else:
         rules = {"validation": selection.by_validation, "domainbed": selection.by_domains, "last": selection.by_last}
@@ -204,17 +269,46 @@ def _pick(trial: tuple[int, int | None], runs: Sequence[Result], rule: str) -> P
     return None if chosen is None else Pick(ordered[chosen.run], chosen.record, trial)
 
 
-def _one_each(runs: Sequence[Result]) -> dict[int, Result]:
-    """The run of every draw; the same run twice is one, and two that should be the same and are not are an error."""
-    found: dict[int, Result] = {}
+def _left_out(run: Result, pairs: Sequence[Result]) -> dict[int, Sequence[Mapping[str, Any]]]:
+    """By source domain, the records of the run with the same hyper-parameters that has it as a second target."""
+    names = [name for name in _DRAWN if name not in _FITTED]
+    alike = [pair for pair in pairs if _draw(pair, names) == _draw(run, names)]
+    return {env: pair.records for pair in alike for env in pair.environments if env not in run.environments}
+
+
+def _draw(run: Result, names: Sequence[str]) -> tuple[int, str]:
+    """The hyper-parameters of a run: the number of their draw, and what was drawn or given instead."""
+    return run.draw, repr([run.settings.get(name) for name in names])
+
+
+def _one_each(runs: Sequence[Result]) -> list[Result]:
+    """A run for every choice of hyper-parameters, by the number of the draw; the same run twice is one.
+
+    Two that should be the same and are not are an error.
+    """
+    found: dict[tuple[int, str], Result] = {}
     for run in runs:
-        other = found.setdefault(run.draw, run)
-        if other is not run and other.records[-1]["target"] != run.records[-1]["target"]:
+        other = found.setdefault(_draw(run, _DRAWN), run)
+        if other is not run and _measured(other) != _measured(run):
             raise MedicError(
-                f"{other.path} and {run.path} have the same settings and other results: "
+                f"{other.path} and {run.path} have the same settings and other results{_apart(other, run)}: "
                 "move one of them away, or give their folders apart"
             )
-    return found
+    return [found[draw] for draw in sorted(found)]
+
+
+def _measured(run: Result) -> str:
+    """All that was measured, as text, in which what is not a number is equal to itself."""
+    found = [(record["iteration"], record["target"], record["validation"]) for record in run.records]
+    return json.dumps(found, sort_keys=True)
+
+
+def _apart(first: Result, second: Result) -> str:
+    """What two runs with the same settings differ in, as far as their environments say."""
+    names = ("images", "commit", "gpu", "packages", "platform")
+    both = [(name, first.environment.get(name), second.environment.get(name)) for name in names]
+    told = ", ".join(f"{name} ({str(one)[:12]}, {str(two)[:12]})" for name, one, two in both if one != two)
+    return f"; they differ in {told}" if told else ""
 
 
 def column_of(result: Result, kind: str) -> str:
@@ -223,16 +317,22 @@ def column_of(result: Result, kind: str) -> str:
     return ", ".join(names)
 
 
-def _ordered_columns(results: Iterable[Result], kind: str) -> tuple[str, ...]:
-    return tuple(sorted({column_of(result, kind) for result in results}))
+def _spread(result: Result, searched: Iterable[str]) -> tuple[str, ...]:
+    """Settings in which runs of a row differ: hyper-parameters too, where they were searched, and runs compete."""
+    return (*_SPREAD, "hparams_seed", *_DRAWN) if result.settings["method"] in searched else _SPREAD
 
 
-def _row_key(result: Result, searched: bool) -> str:
-    """What the runs of a row share; where hyper-parameters were searched, runs that differ in them compete."""
-    settings = result.settings
-    left_out = (*_SPREAD, "hparams_seed", *_DRAWN) if searched else _SPREAD
-    kept = {name: value for name, value in said(settings).items() if name not in left_out}
-    return repr(sorted({**kept, "partial": bool(settings.get("partial"))}.items(), key=lambda item: item[0]))
+def _row_key(result: Result, left_out: Sequence[str]) -> str:
+    """What the runs of a row share."""
+    kept = {name: value for name, value in said(_labelled(result)).items() if name not in left_out}
+    partial = bool(result.settings.get("partial"))
+    return repr(sorted({**kept, "partial": partial}.items(), key=lambda item: item[0]))
+
+
+def _labelled(result: Result) -> Mapping[str, Any]:
+    """What tells rows apart: the settings, and which weights the runs began with."""
+    weights = result.environment.get("weights")
+    return result.settings if weights is None else {**result.settings, "weights": str(weights)[:8]}
 
 
 def said(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 
 if TYPE_CHECKING:
+    from medic.experiments.cells import Metric
     from medic.experiments.results import Result
-    from medic.experiments.tables import Metric, Table
+    from medic.experiments.tables import Table
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -75,7 +76,8 @@ def _asked_metrics(
 ) -> "Mapping[str, Metric]":
     """Metrics by their keys, with their titles where they have one."""
     from medic.errors import check_choice
-    from medic.experiments.tables import Metric, metric_keys
+    from medic.experiments.cells import Metric
+    from medic.experiments.tables import metric_keys
 
     there = metric_keys(results)
     titles = {metric.key: title for title, metric in titled.items()}

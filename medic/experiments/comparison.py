@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from scipy import stats
 
 from medic.errors import MedicError
-from medic.experiments.tables import Metric, Row
+from medic.experiments.cells import Metric
+from medic.experiments.tables import Row
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 from medic.data import benchmark
 from medic.errors import MedicError, check_choice
+from medic.experiments.cells import Cell, Metric, pick_cell
 from medic.experiments.config import RunConfig
 from medic.experiments.results import Result
 from medic.experiments.sweeps import Job
-from medic.experiments.tables import Cell, Metric, Row, Table, differences, pick_cell
+from medic.experiments.tables import Row, Table, differences
 from medic.methods import METHODS
 
 Settings = Mapping[str, Any]
@@ -133,14 +134,14 @@ class Reproduction:
 
     def _check(self, settings: Settings) -> None:
         """Refuse settings that would make something else of a row or a column."""
-        parts: list[Settings] = [one.settings or {} for one in self.lines]
+        parts: list[Settings] = [self.settings, *(one.settings or {} for one in self.lines)]
         parts += [place for one in self.lines for place in one.places.values()]
         parts += [column for several in self.columns.values() for column in several]
-        own = {"method", "seed", "target", "sources", *(name for part in parts for name in part)} - set(BUDGET)
+        own = {"method", "seed", "target", "sources", *(name for part in parts for name in part)} - set(CHANGEABLE)
         for name in settings:
             if name in own:
                 raise MedicError(
-                    f"--{name.replace('_', '-')} would change what the rows and columns of {self.name} are: "
+                    f"--{name.replace('_', '-')} would make other rows or columns of those of {self.name}: "
                     "choose among them with --methods, --only and --seeds"
                 )
 
@@ -155,10 +156,8 @@ class Reproduction:
                     there = [results[job.name] for job in jobs if job.name in results]
                     filled[title] = self._cell(there, len(several))
             if filled or one.settings is None:
-                picks = [pick for cell in filled.values() for pick in cell.picks]
-                settings = picks[0].result.settings if picks else {}
                 method = "" if one.settings is None else str(one.settings["method"])
-                rows.append(Row(one.label, method, filled, settings, one.paper, one.variant, one.keys))
+                rows.append(Row(one.label, method, filled, one.paper, one.variant, one.keys))
         used = [pick.result for row in rows for cell in row.cells.values() for pick in cell.picks]
         notes = (*([self.note] if self.note else []), *differences(used))
         return Table(tuple(titles), tuple(rows), self.metrics, notes, "column", self.rule, self.title)
@@ -192,8 +191,8 @@ class Asked:
     """On top of the authors'."""
 
 
-BUDGET = ("iterations", "batch_size")
-"""What may be cut short in all cells, though they differ in it."""
+CHANGEABLE = ("backbone", "iterations", "batch_size", "evaluate_every")
+"""What may be given in place of the authors', for all cells."""
 
 OPEN = {"Acc": Metric("acc"), "H-score": Metric("hscore/oracle-10"), "OSCR": Metric("oscr")}
 """The paper's H-score is at the best of ten thresholds on the target."""

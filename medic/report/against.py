@@ -4,10 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from medic.experiments.cells import Cell, Metric, Pick
 from medic.experiments.conditions import Conditions, Unlike
 from medic.experiments.paper import PaperTable
 from medic.experiments.reproduction import Line, Reproduction, reproduction
-from medic.experiments.tables import AVERAGE, Cell, Metric, Pick, Row, Table
+from medic.experiments.tables import AVERAGE, Row, Table
 from medic.report.formats import Reference
 
 _KEYS = {

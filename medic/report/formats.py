@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table as Grid
 
-from medic.experiments.tables import AVERAGE, Cell, Row, Table
+from medic.experiments.cells import Cell
+from medic.experiments.tables import AVERAGE, Row, Table
 
 MISSING = "–"
 

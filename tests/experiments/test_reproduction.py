@@ -11,6 +11,7 @@ from medic.cli import main
 from medic.data import benchmark
 from medic.errors import MedicError
 from medic.experiments.config import RunConfig
+from medic.experiments.launch import Launch
 from medic.experiments.paper import PaperTable, paper_tables
 from medic.experiments.plans import open_benchmark
 from medic.experiments.reproduction import NAMES, Asked, reproduction
@@ -202,6 +203,16 @@ class TestOneRun:
         assert main(["table", str(place)]) == 0
         assert "street" in capsys.readouterr().out
 
+    def test_a_failed_run_is_said(self, capsys, place, monkeypatch):
+        monkeypatch.setattr(Launch, "run", lambda self, jobs: self._plan(jobs))
+        (path,) = (file.parent for file in place.glob("*/done"))
+        (path / "done").rename(path / "not done")
+        (path / "error.json").write_text('{"reason": "a comet"}')
+        code, said = run(capsys, place, "confidence-sketch", *self.OPTIONS)
+        assert code == 1
+        assert f"{path} failed: a comet" in said.err
+        (path / "not done").rename(path / "done")
+
     def test_a_damaged_run_is_said(self, capsys, place):
         (path,) = place.glob("*/results.jsonl")
         path.write_text("{")
@@ -219,11 +230,12 @@ class TestOneRun:
         (["paradigms", "--only", "moon"], "unknown column of paradigms 'moon'"),
         (["paradigms", "--methods", "coral"], "unknown method of paradigms 'coral'"),
         (["paradigms", "--format", "xml"], "unknown format 'xml'"),
-        (["partial-classes", "--target", "printed"], "--target would change what the rows and columns"),
-        (["partial-classes", "--method", "medic++"], "--method would change"),
+        (["partial-classes", "--target", "printed"], "--target would make other rows or columns of those of partial"),
+        (["partial-classes", "--method", "medic++"], "--method would make"),
         (["partial-classes", "--seed", "0"], "choose among them with --methods, --only and --seeds"),
-        (["single-domain", "--sources", "printed"], "--sources would change"),
-        (["parameter-sharing", "--head", "shared"], "--head would change"),
+        (["single-domain", "--sources", "printed"], "--sources would make"),
+        (["parameter-sharing", "--head", "shared"], "--head would make"),
+        (["partial-classes", "--split", "digits-6-4"], "--split would make"),
     ],
 )
 def test_mistakes_are_named(capsys, tmp_path, arguments, message):

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,13 +13,15 @@ from medic.cli import main
 from medic.data.dataset import Built
 from medic.errors import MedicError
 from medic.experiments import selection
+from medic.experiments.cells import Metric
 from medic.experiments.comparison import compare
 from medic.experiments.paper import PaperTable, paper_tables, published
 from medic.experiments.reproduction import Asked, reproduction
 from medic.experiments.resolve import resolve
 from medic.experiments.results import collect
-from medic.experiments.tables import Metric, find_row, tabulate
-from medic.report.formats import entry
+from medic.experiments.tables import find_row, tabulate
+from medic.report.against import AgainstPaper
+from medic.report.formats import entry, written
 
 DOMAINS = ("a", "b", "c")
 
@@ -405,15 +408,41 @@ class TestThePapersNumbers:
         assert "cannot be told from their settings: erm; `medic reproduce classifiers`" in capsys.readouterr().out
 
 
-def write_like(folder, table, label, title, seed=0, weights="w", **changes):
+@pytest.mark.parametrize(
+    ("column", "weights", "changes", "words"),
+    [
+        ("PACS", "w", {}, None),
+        ("CMNIST", None, {}, None),
+        ("CMNIST", "w", {}, "weights"),
+        ("TerraIncognita", "w", {"iterations": 5000}, "iterations"),
+        ("VLCS", "w", {"lr": 1.8e-3}, "lr"),
+    ],
+)
+def test_every_dataset_of_domainbed_has_settings_of_its_own(tmp_path, column, weights, changes, words):
+    """A cell is the mean over its targets; the run of the last one is changed."""
+    variant = "own hyper-parameters, with binary head"
+    table, label = reproduction("domainbed"), f"MEDIC++, {variant}"
+    last = len(table.columns[column]) - 1
+    paths = [
+        write_like(tmp_path, "domainbed", label, column, 0, weights, part, **(changes if part == last else {}))
+        for part in range(last + 1)
+    ]
+    jobs = {(label, column): [SimpleNamespace(name=path.name) for path in paths]}
+    made = table.tabulate(jobs, {result.path.name: result for result in collect([tmp_path]).results})
+    said = written(entry(made, find_row(made, label), column, "Acc", AgainstPaper(made, table)))
+    value = PaperTable("domainbed").value("Acc", "MEDIC++", column, variant)
+    assert said == f"80.0 ({value:.1f}, {words or f'{80 - value:+.1f}'})"
+
+
+def write_like(folder, table, label, title, seed=0, weights="w", part=0, **changes):
     """A run with the settings of a cell of one of the paper's tables, but for some changes."""
 
     def described(bench, root, seed):
         return Built(bench.name, bench.domains, bench.classes, None)
 
-    config = reproduction(table).configs(Asked())[label, title][0]
+    config = reproduction(table).configs(Asked())[label, title][part]
     settings = {**resolve(config, described).config.identity(), "seed": seed, **changes}
-    name = f"{label}-{title}-{seed}".replace(" ", "")
+    name = f"{label}-{title}-{part}-{seed}".replace(" ", "")
     return write_run(folder, name, settings.pop("method"), "a", settings.pop("seed"), (0.8, 0.1), weights=weights,
                      **settings)  # fmt: skip
 

@@ -8,8 +8,8 @@ from jsonargparse import ArgumentParser, Namespace
 from medic.cli.options import add_run_options, given_settings
 from medic.cli.sweep import add_executor_options, launch
 
-FIXED = ("method", "seed")
-"""Settings with a usual value, which a table has itself."""
+FIXED = ("dataset", "validation", "method", "seed")
+"""Settings with a usual value, which tables may have themselves."""
 
 
 def add_options(parser: ArgumentParser) -> None:

@@ -176,7 +176,8 @@ def place(tmp_path_factory):
 class TestOneRun:
     """Of which two tables are made."""
 
-    OPTIONS = ("--iterations", "2", "--only", "street", "--batch-size", "2", "--methods", "erm")
+    SHORT = ("--iterations", "2", "--evaluate-every", "2", "--batch-size", "2")
+    OPTIONS = (*SHORT, "--only", "street", "--methods", "erm")
 
     def test_a_part_of_it_and_what_is_missing(self, capsys, place):
         assert run(capsys, place, "confidence-sketch", *self.OPTIONS)[0] == 0
@@ -234,6 +235,7 @@ class TestOneRun:
         (["partial-classes", "--method", "medic++"], "--method would make"),
         (["partial-classes", "--seed", "0"], "choose among them with --methods, --only and --seeds"),
         (["single-domain", "--sources", "printed"], "--sources would make"),
+        (["single-domain", "--dataset", "digits"], "--dataset would make"),
         (["parameter-sharing", "--head", "shared"], "--head would make"),
         (["partial-classes", "--split", "digits-6-4"], "--split would make"),
     ],

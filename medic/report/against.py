@@ -123,7 +123,7 @@ def _alike(
     """Of several lines of a method those that a row may be, by the settings that tell these lines apart."""
     if len(candidates) < 2:
         return candidates
-    settings = [{**(one.settings or {})} for one in candidates]
+    settings = [one.settings or {} for one in candidates]
     names = {name for one in settings for name in one}
     telling = {name for name in names if len({repr(one.get(name)) for one in settings}) > 1}
     picked = [(title, pick) for column in table.columns if (title := _title(column, table, made))

@@ -1,13 +1,15 @@
 """`medic reproduce`."""
 
 import sys
-from pathlib import Path
-from shutil import get_terminal_size
+from dataclasses import replace
 
 from jsonargparse import ArgumentParser, Namespace
 
 from medic.cli.options import add_run_options, given_settings
 from medic.cli.sweep import add_executor_options, launch
+
+FIXED = ("dataset", "validation", "method", "seed")
+"""Settings with a usual value, which tables may have themselves."""
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -21,17 +23,18 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--format", type=str, default="text", help="text, markdown, latex, csv or json [text]")
     add_executor_options(parser)
     add_run_options(parser)
+    parser.set_defaults(dict.fromkeys(FIXED))  # so that even the usual value is seen, and refused
 
 
 def run(arguments: Namespace) -> int:
     """Do the runs of a table that are missing, and print it."""
     from medic.errors import MedicError, check_choice
-    from medic.experiments.launch import print_plan, report
+    from medic.experiments.launch import print_plan
     from medic.experiments.reproduction import Asked, reproduction
-    from medic.experiments.results import collect
+    from medic.experiments.results import read_runs
     from medic.experiments.sweeps import Planner
-    from medic.report.against import against_paper
-    from medic.report.formats import FORMATS, to_terminal
+    from medic.report.against import AgainstPaper
+    from medic.report.formats import FORMATS, print_table
 
     if arguments.list:
         return _list()
@@ -44,8 +47,8 @@ def run(arguments: Namespace) -> int:
         check_choice(f"method of {arguments.name}", method, methods)
     for column in arguments.only:
         check_choice(f"column of {arguments.name}", column, table.columns)
-    output = Path(arguments.output) / (f"{table.name}-quick" if arguments.quick else table.name)
-    settings = {**given_settings(arguments), "output": str(output)}
+    given = given_settings(arguments) | {name: arguments[name] for name in FIXED}
+    settings = {name: value for name, value in given.items() if value is not None}
     asked = Asked(arguments.seeds, arguments.methods, arguments.only, settings)
     planner = Planner(lambda line: print(line, file=sys.stderr))
     cells = {cell: planner.jobs(configs) for cell, configs in table.configs(asked).items()}
@@ -53,16 +56,16 @@ def run(arguments: Namespace) -> int:
     if arguments.dry_run:
         print_plan(schedule)
         return 0
-    results = {result.path.name: result for result in collect([output]).results}
-    made = table.tabulate(cells, results)
-    against = None if table.figure or arguments.quick else against_paper(table.name)
-    print(table.title)
-    if arguments.format == "text":
-        width = get_terminal_size().columns if sys.stdout.isatty() else 200
-        print(to_terminal(made, against, width), end="")
-    else:
-        print(FORMATS[arguments.format](made, against), end="")
-    return report(schedule)
+    collection = read_runs(job.directory.path for job in schedule.jobs)
+    made = table.tabulate(cells, {result.path.name: result for result in collection.results})
+    against = None
+    if not table.figure and not arguments.quick:
+        against = AgainstPaper(made, table)
+        made = replace(made, notes=(*made.notes, *against.notes()))
+    for note in collection.notes():
+        print(f"medic: note: {note}", file=sys.stderr)
+    print_table(made, against, arguments.format)
+    return 0 if len(collection.results) == len(schedule.jobs) else 1
 
 
 def _list() -> int:

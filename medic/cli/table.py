@@ -1,14 +1,16 @@
 """`medic table`."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from shutil import get_terminal_size
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
 if TYPE_CHECKING:
+    from medic.experiments.cells import Metric
+    from medic.experiments.results import Result
     from medic.experiments.tables import Table
 
 
@@ -37,45 +39,63 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print a table of runs."""
-    from medic.errors import check_choice
+    from medic.errors import MedicError, check_choice
     from medic.experiments.results import collect
-    from medic.experiments.tables import METRICS, Metric, tabulate
-    from medic.report.formats import FORMATS, to_terminal
+    from medic.experiments.tables import METRICS, tabulate
+    from medic.report.formats import FORMATS, Against, print_table
 
     check_choice("format", arguments.format, ["text", *FORMATS])
+    if (arguments.explain or arguments.compare) and arguments.format not in ("text", "json"):
+        raise MedicError(f"--explain and --compare are shown as text or json, not as {arguments.format}")
     collection = collect(Path(folder) for folder in arguments.folders)
-    metrics: Mapping[str, Metric] = METRICS
-    against = None
-    if arguments.paper is not None:
-        from medic.report.against import against_paper, paper_metrics
-
-        metrics, against = paper_metrics(arguments.paper), against_paper(arguments.paper)
-    if arguments.metrics:
-        metrics = {key: Metric(key) for key in arguments.metrics}
     for note in collection.notes():
         print(f"medic: note: {note}", file=sys.stderr)
+    metrics: Mapping[str, Metric] = METRICS
+    if arguments.paper is not None:
+        from medic.report.against import beside_paper, paper_metrics
+
+        metrics = paper_metrics(arguments.paper)
+    if arguments.metrics:
+        metrics = _asked_metrics(arguments.metrics, metrics, collection.results)
     table = tabulate(collection.results, arguments.selection, metrics, arguments.columns)
+    against: Against | None = None
+    if arguments.paper is not None:
+        table, against = beside_paper(table, arguments.paper)
+    as_json = arguments.format == "json"
     if arguments.explain:
-        label, column = arguments.explain
-        return _explain(table, label, column, arguments.selection)
-    if arguments.compare:
-        return _compare(table, *arguments.compare)
-    if arguments.format == "text":
-        width = get_terminal_size().columns if sys.stdout.isatty() else 200
-        print(to_terminal(table, against, width), end="")
+        _explain(table, arguments.explain, as_json)
+    elif arguments.compare:
+        _compare(table, arguments.compare, as_json)
     else:
-        print(FORMATS[arguments.format](table, against), end="")
+        print_table(table, against, arguments.format)
     return 1 if collection.damaged else 0
 
 
-def _compare(table: "Table", first: str, second: str) -> int:
+def _asked_metrics(
+    keys: Sequence[str], titled: "Mapping[str, Metric]", results: "Sequence[Result]"
+) -> "Mapping[str, Metric]":
+    """Metrics by their keys, with their titles where they have one."""
+    from medic.errors import check_choice
+    from medic.experiments.cells import Metric
+    from medic.experiments.tables import metric_keys
+
+    there = metric_keys(results)
+    titles = {metric.key: title for title, metric in titled.items()}
+    checked = [check_choice("metric", key, there) for key in keys] if results else keys
+    return {titles.get(key, key): Metric(key, there.get(key, 100.0)) for key in checked}
+
+
+def _compare(table: "Table", labels: Sequence[str], as_json: bool) -> None:
     """Print how much more one row has than another."""
     from medic.experiments.comparison import compare
     from medic.experiments.tables import find_row
     from medic.report.table import print_rows
 
-    ours, theirs = find_row(table, first), find_row(table, second)
+    ours, theirs = (find_row(table, label) for label in labels)
     found = [compare(ours, theirs, title, metric, table.columns) for title, metric in table.metrics.items()]
+    if as_json:
+        print_rows([{"of": theirs.label, "over": ours.label, **asdict(one)} for one in found], as_json)
+        return
     rows = [
         {
             "metric": one.metric,
@@ -88,40 +108,44 @@ def _compare(table: "Table", first: str, second: str) -> int:
     ]
     print(f"{theirs.label} over {ours.label}, in points, paired over {table.kind}s and seeds:")
     print_rows(rows, numeric=list(rows[0])[1:])
-    return 0
 
 
-def _explain(table: "Table", label: str, column: str, selection: str) -> int:
+def _explain(table: "Table", place: Sequence[str], as_json: bool) -> None:
     """Print where a cell comes from."""
     from medic.errors import check_choice
     from medic.experiments.tables import find_row
     from medic.report.table import print_rows
 
+    label, column = place
     row = find_row(table, label)
     cell = row.cells[check_choice(f"{table.kind} domain", column, table.columns)]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for pick in cell.picks:
         record, environment = pick.result.records[pick.record], pick.result.environment
+        read = {title: row.reads(title, metric) for title, metric in table.metrics.items()}
+        values = {title: (pick.value(metric.key), metric.scale) for title, metric in read.items()}
         rows.append(
             {
                 "run": str(pick.result.path),
-                "seed": str(pick.trial[0]),
-                "draw": str(pick.result.draw),
-                "iteration": str(record["iteration"]),
-                **{
-                    title: f"{metric.scale * (pick.value(metric.key) or 0):.2f}"
-                    for title, metric in table.metrics.items()
-                },
-                "commit": str(environment.get("commit"))[:12],
-                "images": str(environment.get("images"))[:12],
-                "weights": str(environment.get("weights"))[:12],
+                "seed": pick.trial[0],
+                "draw": pick.result.draw,
+                "iteration": record["iteration"],
+                **{title: None if value is None else scale * value for title, (value, scale) in values.items()},
+                **{name: environment.get(name) for name in ("commit", "images", "weights")},
             }
         )
-    print(f"{row.label}, {column}: {len(rows)} runs, of each the evaluation that {selection!r} selects")
+    if as_json:
+        print_rows(rows, as_json)
+        return
+    print(f"{row.label}, {column}: {len(rows)} runs, of each the evaluation that {table.rule!r} selects")
     if rows:
-        print_rows(rows)
-    return 0
+        print_rows([{name: _text(name, value) for name, value in one.items()} for one in rows])
 
 
-def _number(value: float | None, scale: float) -> str:
-    return "–" if value is None else f"{scale * value:.2f}"
+def _text(name: str, value: Any) -> str:
+    """A value of an explanation, for people: hashes are short, and what is missing is shown as missing."""
+    if value is None:
+        return "–"
+    if name in ("commit", "images", "weights"):
+        return str(value)[:12]
+    return f"{value:.2f}" if isinstance(value, float) else str(value)

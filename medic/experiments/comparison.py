@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from scipy import stats
 
 from medic.errors import MedicError
-from medic.experiments.tables import Metric, Row
+from medic.experiments.cells import Metric
+from medic.experiments.tables import Row
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ def compare(first: Row, second: Row, title: str, metric: Metric, columns: Sequen
     differences = []
     for column in columns:
         ours, theirs = (
-            {pick.trial: pick.value(metric.key) for pick in row.cells[column].picks} for row in (first, second)
+            {pick.trial: pick.value(row.reads(title, metric).key) for pick in row.cells[column].picks}
+            for row in (first, second)
         )
         for trial in ours.keys() & theirs.keys():
             before, after = ours[trial], theirs[trial]

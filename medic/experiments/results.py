@@ -12,6 +12,7 @@ from medic.errors import MedicError
 
 ERROR = "error.json"
 """In a run's directory: why its last attempt failed."""
+DAMAGED = "its results.jsonl is damaged"
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Collection:
         if len(self.failed) > 3:
             yield f"{len(self.failed) - 3} more failed"
         for path, reason in self.damaged.items():
-            yield f"{path} is left out: {reason}"
+            yield f"{path} is left out: {reason}; delete {path} and run it again"
 
 
 def _runs(count: int) -> str:
@@ -89,8 +90,13 @@ def _runs(count: int) -> str:
 
 def collect(folders: Iterable[Path]) -> Collection:
     """Read every run below some folders, as sweeps write them: one directory each."""
+    return read_runs(_run_directories(folders))
+
+
+def read_runs(paths: Iterable[Path]) -> Collection:
+    """Read the runs that have these directories."""
     results, unfinished, failed, damaged = [], [], {}, {}
-    for path in _unhurried(_run_directories(folders)):
+    for path in _unhurried(paths):
         if (path / "done").exists():
             try:
                 results.append(read_result(path))
@@ -120,13 +126,15 @@ def read_result(path: Path) -> Result:
         text = (path / "results.jsonl").read_text()
     except OSError as error:
         raise MedicError(f"results.jsonl cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise MedicError(DAMAGED) from error
     try:
         result = Result(path, tuple(_records(text.splitlines())))
         assert result.settings["method"]
         assert isinstance(result.environments, tuple)
         assert all(record["target"] and record["validation"] for record in result.records)
     except (ValueError, KeyError, IndexError, TypeError, AssertionError) as error:
-        raise MedicError("its results.jsonl is damaged, or another program's") from error
+        raise MedicError(DAMAGED) from error
     return result
 
 

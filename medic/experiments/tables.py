@@ -1,23 +1,15 @@
 """Tables of results: rows of methods, columns of domains, a value with its error and its runs in every cell."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from medic.errors import MedicError, check_choice
-from medic.experiments import selection
+from medic.experiments.cells import DRAWN, FITTED, Cell, Metric, pick_cell
 from medic.experiments.config import RunConfig
 from medic.experiments.results import Result
 
 AVERAGE = "Avg"
-
-
-class Metric(NamedTuple):
-    """A number of a record: its key, and what it is multiplied with to be shown, 100 for percent."""
-
-    key: str
-    scale: float = 100.0
 
 
 METRICS = {"Acc": Metric("acc"), "H-score": Metric("hscore"), "OSCR": Metric("oscr")}
@@ -27,56 +19,6 @@ SELECTIONS = ("validation", "domainbed", "last", "leave-one-out", "oracle")
 
 _SPREAD = ("target", "sources", "seed", "trial_seed", "partial")
 """Settings in which the runs of a row differ."""
-_DRAWN = ("hparams", "lr", "weight_decay", "batch_size", "inner_lr")
-"""Settings that a draw of hyper-parameters changes."""
-
-
-@dataclass(frozen=True)
-class Pick:
-    """The evaluation of a run that counts, and which trial it stands for."""
-
-    result: Result
-    record: int
-    trial: tuple[int, int | None]
-
-    def value(self, key: str) -> float | None:
-        """A metric on the target, or the mean over several; a fraction."""
-        record = self.result.records[self.record]
-        if key == "domainbed":  # DomainBed tests on the part of the target that it would train on
-            values = [float(record[f"env{target}_in_acc"]) for target in self.result.environments]
-            return sum(values) / len(values)
-        found = record["target"].get(key, record.get(key))
-        return None if found is None else float(found)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """The evaluations that a cell averages: of every trial one, or several, as of every target of a dataset."""
-
-    picks: tuple[Pick, ...] = ()
-    parts: int = 1
-    """How many a trial has; one that lacks some does not count."""
-
-    def values(self, metric: Metric) -> list[float]:
-        """A metric of every trial, the mean over its parts; of those that have it."""
-        trials: dict[tuple[int, int | None], list[float]] = {}
-        for pick in self.picks:
-            if (value := pick.value(metric.key)) is not None:
-                trials.setdefault(pick.trial, []).append(metric.scale * value)
-        return [sum(values) / self.parts for values in trials.values() if len(values) == self.parts]
-
-    def mean(self, metric: Metric) -> float | None:
-        """The mean over trials, or None where there is none."""
-        values = self.values(metric)
-        return sum(values) / len(values) if values else None
-
-    def error(self, metric: Metric) -> float | None:
-        """The standard error of the mean over trials, from the deviation of the values themselves, as DomainBed's."""
-        values = self.values(metric)
-        if len(values) < 2:
-            return None
-        mean = sum(values) / len(values)
-        return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values) / len(values))
 
 
 @dataclass(frozen=True)
@@ -86,7 +28,6 @@ class Row:
     label: str
     method: str
     cells: Mapping[str, Cell]
-    settings: Mapping[str, Any] = field(default_factory=dict)
     paper: str | None = None
     """What the paper calls the method."""
     variant: str = ""
@@ -94,11 +35,9 @@ class Row:
     keys: Mapping[str, str] = field(default_factory=dict)
     """Where a metric is read from, by title, if not where the table's other rows have it."""
 
-    @property
-    def weights(self) -> str | None:
-        """The hash of the weights that its runs began with."""
-        picks = [pick for cell in self.cells.values() for pick in cell.picks]
-        return picks[0].result.environment.get("weights") if picks else None
+    def reads(self, title: str, metric: Metric) -> Metric:
+        """What stands in this row for a metric of the table."""
+        return metric._replace(key=self.keys.get(title, metric.key))
 
     def average(self, metric: Metric, columns: Sequence[str]) -> float | None:
         """The mean of the columns' means; None if one is missing."""
@@ -116,7 +55,10 @@ class Table:
     metrics: Mapping[str, Metric]
     notes: tuple[str, ...] = ()
     kind: str = "target"
-    """What the columns are: target or source domains."""
+    """What the columns are: `target` or `source` domains, or a `column` of one of the paper's tables."""
+    rule: str = "validation"
+    """Which evaluation of a run counts."""
+    title: str = ""
 
 
 def tabulate(
@@ -133,17 +75,24 @@ def tabulate(
     if kind == "auto":
         single = all(len(result.settings["sources"]) == 1 < len(result.targets) for result in results)
         kind = "source" if single else "target"
-    shown = [result for result in results if kind == "source" or len(result.targets) == 1 or rule != "leave-one-out"]
     searched = {result.settings["method"] for result in results if result.draw}
-    groups: dict[str, list[Result]] = {}
-    for result in shown:
-        groups.setdefault(_row_key(result, result.settings["method"] in searched), []).append(result)
-    labels = row_labels({key: runs[0].settings for key, runs in groups.items()})
-    columns = _ordered_columns(shown, kind)
+    every: dict[str, list[Result]] = {}
+    for result in results:
+        every.setdefault(_row_key(result, _spread(result, searched)), []).append(result)
+    groups, pairs = (every, Pairs()) if kind == "source" else _without_pairs(every, searched)
+    labels = row_labels({key: _labelled(runs[0]) for key, runs in groups.items()})
+    columns = tuple(sorted({column_of(result, kind) for runs in groups.values() for result in runs}))
     rows = []
     for key, runs in groups.items():
-        cells = {column: pick_cell([r for r in runs if column_of(r, kind) == column], rule) for column in columns}
-        rows.append(Row(labels[key], str(runs[0].settings["method"]), cells, runs[0].settings))
+        cells = {
+            column: pick_cell(
+                [run for run in runs if column_of(run, kind) == column],
+                rule,
+                [run for run in pairs.of_row.get(key, ()) if column in run.targets],
+            )
+            for column in columns
+        }
+        rows.append(Row(labels[key], str(runs[0].settings["method"]), cells))
     rows.sort(key=lambda row: row.label)
     used = [pick.result for row in rows for cell in row.cells.values() for pick in cell.picks]
     there = {
@@ -151,7 +100,66 @@ def tabulate(
         for title, metric in metrics.items()
         if any(cell.values(metric) for row in rows for cell in row.cells.values())
     }
-    return Table(columns, tuple(rows), there, tuple(differences(used)), kind)
+    return Table(columns, tuple(rows), there, (*pairs.notes(rule), *differences(used)), kind, rule)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Runs that keep a source domain as a second target, by the row of those with one target that they belong to."""
+
+    of_row: Mapping[str, Sequence[Result]] = field(default_factory=dict)
+    lost: int = 0
+    """How many may belong to several rows."""
+
+    def notes(self, rule: str) -> Iterable[str]:
+        """What a reader should know of them."""
+        count = sum(map(len, self.of_row.values()))
+        if count and rule != "leave-one-out":
+            yield f"{count} runs with two targets are left out: they are for the selection 'leave-one-out'"
+        if self.lost:
+            yield f"{self.lost} runs with two targets are left out: they may belong to several rows"
+
+
+def _without_pairs(every: Mapping[str, list[Result]], searched: Iterable[str]) -> tuple[dict[str, list[Result]], Pairs]:
+    """Take the runs with two targets out of the rows, wherever there is a row with one target that they belong to.
+
+    The tasks of a run with fewer source domains may be others, so that settings which follow their number may differ.
+    """
+    alone = {key for key, runs in every.items() if any(len(run.targets) == 1 for run in runs)}
+
+    def loose(run: Result) -> str:
+        return _row_key(run, (*_spread(run, searched), *FITTED))
+
+    rows: dict[str, list[str]] = {}
+    for key in alone:
+        rows.setdefault(loose(every[key][0]), []).append(key)
+    groups: dict[str, list[Result]] = {}
+    pairs: dict[str, list[Result]] = {}
+    lost = 0
+    for key, runs in every.items():
+        for run in runs:
+            candidates = [key] if key in alone else rows.get(loose(run), [])
+            if len(run.targets) != 2 or not candidates:
+                groups.setdefault(key, []).append(run)
+            elif len(candidates) == 1:
+                pairs.setdefault(candidates[0], []).append(run)
+            else:
+                lost += 1
+    return groups, Pairs(pairs, lost)
+
+
+def metric_keys(results: Iterable[Result]) -> dict[str, float]:
+    """The keys of all numbers that results have, and what each is multiplied with: 100 for those of targets."""
+    found = {"domainbed": 100.0}
+    for result in results:
+        record = result.records[-1]
+        found |= {key: 1.0 for key, value in record.items() if _is_number(value) and not key.startswith("env")}
+        found |= {key: 100.0 for key, value in record["target"].items() if _is_number(value)}
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def find_row(table: Table, label: str) -> Row:
@@ -167,72 +175,28 @@ def find_row(table: Table, label: str) -> Row:
     raise MedicError(f"row {label!r} is not one of the table's, or several: {labels}")
 
 
-def pick_cell(runs: Sequence[Result], rule: str) -> Cell:
-    """The evaluations that a cell averages: of every trial, the one that a rule selects."""
-    trials: dict[tuple[int, int | None], list[Result]] = {}
-    for run in runs:
-        trials.setdefault(run.trial, []).append(run)
-    picks = [_pick(trial, several, rule) for trial, several in sorted(trials.items(), key=lambda item: str(item[0]))]
-    return Cell(tuple(pick for pick in picks if pick is not None))
-
-
-def _pick(trial: tuple[int, int | None], runs: Sequence[Result], rule: str) -> Pick | None:
-    """The evaluation that counts of the runs of one trial, which differ in their draws of hyper-parameters."""
-    pairs: dict[int, dict[int, Result]] = {}
-    if rule == "leave-one-out":
-        single = {env for run in runs if len(run.targets) == 1 for env in run.environments}
-        for run in runs:
-            if len(run.targets) == 2:
-                for env in set(run.environments) - single:
-                    pairs.setdefault(run.draw, {})[env] = run
-        runs = [run for run in runs if len(run.targets) == 1]
-    by_draw = _one_each(runs)
-    if not by_draw:
-        return None
-    ordered = [by_draw[draw] for draw in sorted(by_draw)]
-    hidden = [[selection.shown(record, run.environments) for record in run.records] for run in ordered]
-    if rule == "oracle":
-        chosen: selection.Chosen | None = selection.by_oracle(
-            [run.records for run in ordered], ordered[0].environments[0]
-        )
-    elif rule == "leave-one-out":
-        found = [{env: pair.records for env, pair in pairs.get(draw, {}).items()} for draw in sorted(by_draw)]
-        chosen = selection.by_leaving_out(hidden, found, len(ordered[0].settings["sources"]))
-    else:
-        rules = {"validation": selection.by_validation, "domainbed": selection.by_domains, "last": selection.by_last}
-        chosen = rules[rule](hidden)
-    return None if chosen is None else Pick(ordered[chosen.run], chosen.record, trial)
-
-
-def _one_each(runs: Sequence[Result]) -> dict[int, Result]:
-    """The run of every draw; the same run twice is one, and two that should be the same and are not are an error."""
-    found: dict[int, Result] = {}
-    for run in runs:
-        other = found.setdefault(run.draw, run)
-        if other is not run and other.records[-1]["target"] != run.records[-1]["target"]:
-            raise MedicError(
-                f"{other.path} and {run.path} have the same settings and other results: "
-                "move one of them away, or give their folders apart"
-            )
-    return found
-
-
 def column_of(result: Result, kind: str) -> str:
     """The column that a result belongs in."""
     names = result.settings["sources"] if kind == "source" else result.targets
     return ", ".join(names)
 
 
-def _ordered_columns(results: Iterable[Result], kind: str) -> tuple[str, ...]:
-    return tuple(sorted({column_of(result, kind) for result in results}))
+def _spread(result: Result, searched: Iterable[str]) -> tuple[str, ...]:
+    """Settings in which runs of a row differ: hyper-parameters too, where they were searched, and runs compete."""
+    return (*_SPREAD, "hparams_seed", *DRAWN) if result.settings["method"] in searched else _SPREAD
 
 
-def _row_key(result: Result, searched: bool) -> str:
-    """What the runs of a row share; where hyper-parameters were searched, runs that differ in them compete."""
-    settings = result.settings
-    left_out = (*_SPREAD, "hparams_seed", *_DRAWN) if searched else _SPREAD
-    kept = {name: value for name, value in said(settings).items() if name not in left_out}
-    return repr(sorted({**kept, "partial": bool(settings.get("partial"))}.items(), key=lambda item: item[0]))
+def _row_key(result: Result, left_out: Sequence[str]) -> str:
+    """What the runs of a row share."""
+    kept = {name: value for name, value in said(_labelled(result)).items() if name not in left_out}
+    partial = bool(result.settings.get("partial"))
+    return repr(sorted({**kept, "partial": partial}.items(), key=lambda item: item[0]))
+
+
+def _labelled(result: Result) -> Mapping[str, Any]:
+    """What tells rows apart: the settings, and which weights the runs began with."""
+    weights = result.environment.get("weights")
+    return result.settings if weights is None else {**result.settings, "weights": str(weights)[:8]}
 
 
 def said(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -271,14 +235,13 @@ def _short(value: Any) -> str:
 def differences(results: Iterable[Result]) -> Iterable[str]:
     """What results that stand side by side do not share, and numbers depend on."""
     used = list(dict.fromkeys(results))
-    for what, key in (("lists of images", "images"), ("commits", "commit"), ("files of weights", "weights")):
+    shared = (("lists of images", "images", "dataset"), ("commits", "commit", None),
+              ("files of weights", "weights", "backbone"))  # fmt: skip
+    for what, key, per in shared:
         found: dict[Any, Result] = {}
         for result in used:
-            found.setdefault(
-                (result.settings["dataset"] if key == "images" else None, result.environment.get(key)), result
-            )
-        datasets = {dataset for dataset, _ in found}
-        if len(found) > len(datasets):
+            found.setdefault((per and result.settings[per], result.environment.get(key)), result)
+        if len(found) > len({group for group, _ in found}):
             some = ", ".join(
                 f"{str(value)[:12]} ({result.path.name})" for (_, value), result in list(found.items())[:3]
             )

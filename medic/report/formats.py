@@ -3,22 +3,25 @@
 import csv
 import io
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from shutil import get_terminal_size
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table as Grid
 
-from medic.experiments.tables import AVERAGE, Cell, Row, Table
+from medic.experiments.cells import Cell
+from medic.experiments.tables import AVERAGE, Row, Table
 
 MISSING = "–"
 
 
 class Reference(NamedTuple):
-    """A published number, in percent, and why ours may not be compared with it, if it may not."""
+    """A published number, in percent, and what differs, if ours may not be compared with it."""
 
     value: float
-    obstacle: str | None = None
+    obstacles: tuple[str, ...] = ()
 
 
 Against = Callable[[str, Row, str], Reference | None]
@@ -35,8 +38,7 @@ class Entry(NamedTuple):
 
 def entry(table: Table, row: Row, column: str, metric: str, against: Against | None = None) -> Entry:
     """What stands in a cell; the column may be the average."""
-    shown = table.metrics[metric]
-    read = shown._replace(key=row.keys.get(metric, shown.key))
+    read = row.reads(metric, table.metrics[metric])
     reference = against(metric, row, column) if against else None
     if column == AVERAGE:
         return Entry(row.average(read, table.columns), None, reference)
@@ -50,15 +52,15 @@ def columns_with_average(table: Table) -> tuple[str, ...]:
 
 
 def written(found: Entry, between: str = " ± ") -> str:
-    """`84.1 ± 0.3`, and the published number with the difference, or the obstacle, in brackets."""
+    """`84.1 ± 0.3`, and the published number with the difference, or the obstacles, in brackets."""
     text = MISSING if found.mean is None else f"{found.mean:.1f}"
     if found.error is not None:
         text += f"{between}{found.error:.1f}"
     if found.reference is None:
         return text
     beside = f"{found.reference.value:.1f}"
-    if found.reference.obstacle is not None:
-        beside += f", {found.reference.obstacle}"
+    if words := found.reference.obstacles:
+        beside += f", {', '.join(words[:3])}{', …' if len(words) > 3 else ''}"
     elif found.mean is not None:
         beside += f", {found.mean - found.reference.value:+.1f}"
     return f"{text} ({beside})"
@@ -77,13 +79,13 @@ def to_terminal(table: Table, against: Against | None, width: int | None) -> str
             grid.add_row(row.label, *map(written, cells))
         console.print(grid)
     assert isinstance(console.file, io.StringIO)
-    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    lines = [*_titled(table), *(line.rstrip() for line in console.file.getvalue().splitlines())]
     return "\n".join([*lines, *(f"note: {note}" for note in table.notes)]) + "\n"
 
 
 def to_markdown(table: Table, against: Against | None) -> str:
     """A table per metric."""
-    lines = []
+    lines = [part for title in _titled(table) for part in (title, "")]
     for metric in table.metrics:
         head = [metric, *columns_with_average(table)]
         lines += [_barred(head), _barred(["---", *("---:" for _ in head[1:])])]
@@ -92,6 +94,10 @@ def to_markdown(table: Table, against: Against | None) -> str:
             lines.append(_barred([row.label, *map(written, cells)]))
         lines.append("")
     return "\n".join([*lines, *(f"Note: {note}." for note in table.notes)]).rstrip() + "\n"
+
+
+def _titled(table: Table) -> list[str]:
+    return [table.title] if table.title else []
 
 
 def _barred(cells: Sequence[str]) -> str:
@@ -143,7 +149,7 @@ def rows_of(table: Table, against: Against | None) -> list[dict[str, Any]]:
                         **(
                             {}
                             if reference is None
-                            else {"paper": reference.value, "not comparable": reference.obstacle}
+                            else {"paper": reference.value, "not comparable": ", ".join(reference.obstacles) or None}
                         ),
                     }
                 )
@@ -163,7 +169,9 @@ def to_csv(table: Table, against: Against | None) -> str:
 
 def to_json(table: Table, against: Against | None) -> str:
     """All of it."""
-    return json.dumps({"cells": rows_of(table, against), "notes": table.notes}, indent=2, ensure_ascii=False) + "\n"
+    title = {"title": table.title} if table.title else {}
+    found = {**title, "cells": rows_of(table, against), "notes": table.notes}
+    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
 
 
 FORMATS: Mapping[str, Callable[[Table, Against | None], str]] = {
@@ -173,3 +181,15 @@ FORMATS: Mapping[str, Callable[[Table, Against | None], str]] = {
     "json": to_json,
 }
 """All but the terminal's, which has a width."""
+
+
+def print_table(table: Table, against: Against | None, form: str) -> None:
+    """Print a table, as `text` or in one of `FORMATS`; notes that have no place in it go to the errors."""
+    if form == "text":
+        width = get_terminal_size().columns if sys.stdout.isatty() else 200
+        print(to_terminal(table, against, width), end="")
+        return
+    print(FORMATS[form](table, against), end="")
+    if form == "csv":
+        for note in table.notes:
+            print(f"medic: note: {note}", file=sys.stderr)

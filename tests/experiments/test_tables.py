@@ -4,18 +4,24 @@ import csv
 import io
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 
 import medic
 from medic.cli import main
+from medic.data.dataset import Built
 from medic.errors import MedicError
 from medic.experiments import selection
+from medic.experiments.cells import Metric
 from medic.experiments.comparison import compare
-from medic.experiments.paper import PaperTable, mismatch, paper_tables, published
+from medic.experiments.paper import PaperTable, paper_tables, published
+from medic.experiments.reproduction import Asked, reproduction
+from medic.experiments.resolve import resolve
 from medic.experiments.results import collect
-from medic.experiments.tables import Metric, find_row, tabulate
-from medic.report.formats import entry
+from medic.experiments.tables import find_row, tabulate
+from medic.report.against import AgainstPaper
+from medic.report.formats import entry, written
 
 DOMAINS = ("a", "b", "c")
 
@@ -77,8 +83,13 @@ class TestGoldenRecords:
         )
 
 
-def write_run(folder, name, method, domain, seed, values, commit="c0", images="i0", draw=0, **settings):
-    """A finished run with an evaluation per value, the best on validation second to last."""
+def write_run(
+    folder, name, method, domain, seed, values, commit="c0", images="i0", weights="w", draw=0, accs=None, **settings
+):
+    """A finished run with an evaluation per value, the best on validation second to last.
+
+    `accs` has, by domain, its accuracies; without it they are the values.
+    """
     path = folder / name
     path.mkdir(parents=True)
     hparams = {
@@ -86,18 +97,21 @@ def write_run(folder, name, method, domain, seed, values, commit="c0", images="i
         "sources": [d for d in DOMAINS if d != domain], "seed": seed, "trial_seed": seed, "validation": "cell",
         "hparams_seed": draw, **settings,
     }  # fmt: skip
-    args = {"test_envs": [DOMAINS.index(domain)], "hparams_seed": draw, "seed": seed}
+    targets = [target for target in hparams["target"] if target in DOMAINS] or [domain]
+    args = {"test_envs": [DOMAINS.index(target) for target in targets], "hparams_seed": draw, "seed": seed}
     records = [
         {
             "iteration": step, "step": step, "step_time": 0.1, "args": args, "hparams": hparams,
             "validation": {"acc": 0.5 - abs(step - (len(values) - 2)) / 10},
-            "target": {"acc": value, "oscr": value / 2}, "targets": {domain: {"acc": value}},
-            **{f"env{i}_{part}_acc": value for i in range(3) for part in ("in", "out")},
+            "target": {"acc": value, "oscr": value / 2, "hscore": value / 4, "hscore/oracle-10": value / 3},
+            "targets": {domain: {"acc": value}},
+            **{f"env{i}_{part}_acc": (accs or {}).get(name, value) for i, name in enumerate(DOMAINS)
+               for part in ("in", "out")},
         }
         for step, value in enumerate(values)
     ]  # fmt: skip
     (path / "results.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
-    (path / "environment.json").write_text(json.dumps({"commit": commit, "images": images, "weights": "w"}))
+    (path / "environment.json").write_text(json.dumps({"commit": commit, "images": images, "weights": weights}))
     (path / "config.yaml").write_text("")
     (path / "done").write_text("")
     return path
@@ -134,7 +148,7 @@ def test_formats(folder, capsys):
     assert "85.0 ± 0.5" in shown["text"]
     assert "–" in shown["text"].splitlines()[3]  # the missing cell
     assert "| erm | 85.0 ± 0.5 | 75.0 ± 0.5 | 80.0 |" in shown["markdown"]
-    assert r"erm & 85.0 $\pm$ 0.5 & 42.5 $\pm$ 0.2 &" in shown["latex"]
+    assert r"erm & 85.0 $\pm$ 0.5 & 21.2 $\pm$ 0.1 & 42.5 $\pm$ 0.2 &" in shown["latex"]
     rows = list(csv.DictReader(io.StringIO(shown["csv"])))
     assert [row["mean"] for row in rows if (row["row"], row["target"], row["metric"]) == ("medic++", "b", "Acc")] == [
         ""
@@ -147,6 +161,9 @@ def test_rows_are_told_apart_by_what_they_differ_in(folder):
     write_run(folder, "more", "erm", "a", 0, (0.5, 0.5), lr=0.1)
     labels = [row.label for row in tabulate(collect([folder]).results).rows]
     assert labels == ["erm: lr 0.1", "erm: lr –", "medic++"]
+    write_run(folder, "others", "medic++", "a", 0, (0.5, 0.5), weights="v")
+    labels = [row.label for row in tabulate(collect([folder]).results).rows]
+    assert labels[2:] == ["medic++: weights v", "medic++: weights w"]
 
 
 def test_draws_compete_by_validation(tmp_path):
@@ -156,6 +173,42 @@ def test_draws_compete_by_validation(tmp_path):
     (row,) = table.rows
     # Both have the same best validation accuracy: the later draw wins, whatever the target says.
     assert row.cells["a"].values(Metric("acc")) == [pytest.approx(20.0)]
+    # A choice of the user's is one more, and no run of a draw.
+    write_run(tmp_path, "mine", "erm", "a", 0, (0.5,), draw=0, lr=0.3)
+    table = tabulate(collect([tmp_path]).results)
+    assert [len(row.cells["a"].picks) for row in table.rows] == [1]
+
+
+class TestLeavingOut:
+    @pytest.fixture
+    def runs(self, tmp_path):
+        """Target a: by validation the second draw is best, but sources that it has not seen it meets worse."""
+        for draw, value, met in ((0, 0.9, 0.6), (1, 0.3, 0.5)):
+            settings = {"draw": draw, "lr": 0.1 * (draw + 1)}
+            write_run(tmp_path, f"a-{draw}", "erm", "a", 0, (value, 0.1, 0.1)[: draw + 2], steps=[1, 1], **settings)
+            for other in "bc":
+                pair = {"target": ["a", other], "sources": [d for d in DOMAINS if d not in ("a", other)]}
+                write_run(tmp_path, f"a{other}-{draw}", "erm", "a", 0, (0, 0, 0)[: draw + 2], accs={other: met},
+                          steps=[1], **pair, **settings)  # fmt: skip
+        return tmp_path
+
+    def test_the_row_has_the_runs_with_two_targets(self, runs):
+        """Theirs are fewer sources, so that settings which follow the number of these differ."""
+        table = tabulate(collect([runs]).results, "leave-one-out")
+        assert (len(table.rows), table.columns) == (1, ("a",))
+        (pick,) = table.rows[0].cells["a"].picks
+        assert pick.result.path.name == "a-0"
+        assert not table.notes
+
+    def test_without_one_of_them_there_is_no_value(self, runs):
+        results = [result for result in collect([runs]).results if result.path.name not in ("ab-0", "ac-1")]
+        assert tabulate(results, "leave-one-out").rows[0].cells["a"].picks == ()
+
+    def test_other_rules_leave_them_out(self, runs):
+        table = tabulate(collect([runs]).results)
+        assert (len(table.rows), table.columns) == (1, ("a",))
+        assert table.notes[0].startswith("4 runs with two targets are left out")
+        assert table.rows[0].cells["a"].picks[0].result.path.name == "a-1"
 
 
 def test_other_images_or_commits_are_not_averaged_silently(folder, capsys):
@@ -174,17 +227,33 @@ def test_records_that_disagree(folder):
         tabulate(collect([folder]).results)
 
 
+@pytest.mark.parametrize(
+    ("values", "images", "message"),
+    [((0.2, 0.1), "i0", "other results: move"), ((0.84, 0.1), "i0", None), ((0.8, 0.1), "i1", r"in images \(i0, i1\)")],
+)
+def test_all_records_are_compared(folder, values, images, message):
+    """The last one alone may agree by chance."""
+    write_run(folder, "f", "erm", "a", 0, values, images=images)
+    results = collect([folder]).results
+    if message is None:
+        assert len(tabulate(results).rows[0].cells["a"].picks) == 3
+    else:
+        with pytest.raises(MedicError, match=message):
+            tabulate(results)
+
+
 def test_half_written_damaged_and_foreign_folders(folder, capsys):
     (folder / "half").mkdir()
     (folder / "half" / "config.yaml").write_text("")
     (folder / "foreign").mkdir()
     (folder / "foreign" / "notes.txt").write_text("hello")
     damaged = write_run(folder, "damaged", "erm", "c", 0, (0.5,))
-    (damaged / "results.jsonl").write_text('{"half a rec')
-    assert main(["table", str(folder)]) == 1
-    said = capsys.readouterr()
-    assert "1 run is not finished" in said.err
-    assert "damaged is left out: its results.jsonl is damaged" in said.err
+    for content in (b'{"half a rec', b"\xff\xfe\x00"):
+        (damaged / "results.jsonl").write_bytes(content)
+        assert main(["table", str(folder)]) == 1
+        said = capsys.readouterr()
+        assert "1 run is not finished" in said.err
+        assert f"its results.jsonl is damaged; delete {damaged} and run it again" in said.err
     assert "85.0 ± 0.5" in said.out
 
 
@@ -198,6 +267,8 @@ def test_half_written_damaged_and_foreign_folders(folder, capsys):
         (["{folder}", "--explain", "erm", "d"], "unknown target domain 'd'"),
         (["{folder}", "--compare", "erm", "coral"], "row 'coral' is not one"),
         (["{empty}"], "no finished runs"),
+        (["{folder}", "--metrics", "nonsense"], "unknown metric 'nonsense', choose from domainbed, iteration"),
+        (["{folder}", "--explain", "erm", "a", "--format", "csv"], "shown as text or json, not as csv"),
     ],
 )
 def test_mistakes_are_named(folder, tmp_path_factory, capsys, arguments, message):
@@ -222,6 +293,28 @@ def test_from_a_cell_to_its_runs(folder, capsys):
     for part in ("erm-a-0", "erm-a-2", "c0", "i0", "validation"):
         assert part in said
     assert "erm-b" not in said
+    assert main(["table", str(folder), "--explain", "erm", "a", "--format", "json", "--metrics", "acc"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["Acc"] for one in found] == [pytest.approx(value) for value in (84, 85, 86)]
+    write_run(folder, "old", "fish", "a", 0, (0.5, 0.5))
+    text = (folder / "old" / "results.jsonl").read_text()
+    (folder / "old" / "results.jsonl").write_text(text.replace('"oscr"', '"other"'))
+    assert main(["table", str(folder), "--explain", "fish", "a"]) == 0
+    assert "–" in capsys.readouterr().out
+
+
+def test_a_comparison_as_json(folder, capsys):
+    assert main(["table", str(folder), "--compare", "erm", "medic++", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)[0]
+    assert (found["of"], found["over"], found["difference"]) == ("medic++", "erm", pytest.approx(3))
+
+
+def test_notes_of_a_csv_are_not_in_it(folder, capsys):
+    write_run(folder, "other", "erm", "c", 0, (0.5, 0.5), commit="c1")
+    assert main(["table", str(folder), "--format", "csv"]) == 0
+    said = capsys.readouterr()
+    assert "of 2 commits" in said.err
+    assert "commits" not in said.out
 
 
 class TestThePapersNumbers:
@@ -234,21 +327,124 @@ class TestThePapersNumbers:
         assert table.value("Acc", "MEDIC++", "Moon") is None
 
     def test_beside_ours(self, tmp_path, capsys):
-        for target in ("photo", "art_painting"):
-            settings = {"target": [target], "sources": ["x", "y"]}
-            write_run(tmp_path, target, "erm", "a", 0, (0.8, 0.1), **settings)
+        for title in ("Photo", "Art"):
+            write_like(tmp_path, "pacs-resnet50", "ERM", title)
         assert main(["table", str(tmp_path), "--paper", "pacs-resnet50"]) == 0
-        published_value = PaperTable("pacs-resnet50").value("Acc", "ERM", "Photo")
-        assert f"80.0 ({published_value:.1f}, {80 - published_value:+.1f})" in capsys.readouterr().out
+        value = PaperTable("pacs-resnet50").value("Acc", "ERM", "Photo")
+        said = capsys.readouterr()
+        assert f"80.0 ({value:.1f}, {80 - value:+.1f})" in said.out
+        average = PaperTable("pacs-resnet50").value("Acc", "ERM", "Avg")
+        assert f"80.0 ({average:.1f}, columns)" in said.out  # of two columns, not of four
+        assert main(["table", str(tmp_path), "--paper", "pacs-resnet50", "--metrics", "acc"]) == 0
+        assert f"80.0 ({value:.1f}, {80 - value:+.1f})" in capsys.readouterr().out
 
-    def test_no_difference_between_unlike_things(self, tmp_path, capsys):
-        write_run(tmp_path, "x", "erm", "a", 0, (0.8, 0.1), target=["photo"], backbone="tf_efficientnet_lite0")
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"backbone": "tf_efficientnet_lite0"}, "backbone"),
+            ({"iterations": 2000}, "iterations"),
+            ({"known": ["dog", "elephant"]}, "classes"),
+            ({"sources": ["cartoon", "sketch"]}, "sources"),
+            ({"optimizer": "adam", "lr": 1e-4}, "optimizer, lr"),
+            ({"image_size": 112, "batch_size": 8}, "image_size, batch_size"),
+            ({"partial": {"sketch": ["dog"]}}, "partial"),
+            ({"label_noise": 0.2}, "label_noise"),
+            ({"weights": None}, "weights"),
+            ({"validation": "domainbed"}, "validation"),
+            ({"validation": "official", "holdout": None, "seed": 3, "evaluate_every": 100}, None),
+            ({"dataset": "digits"}, "dataset"),
+        ],
+    )
+    def test_no_difference_between_unlike_things(self, tmp_path, capsys, changes, words):
+        write_like(tmp_path, "pacs-resnet50", "ERM", "Photo", **changes)
         assert main(["table", str(tmp_path), "--paper", "pacs-resnet50"]) == 0
-        assert ", backbone)" in capsys.readouterr().out
-        settings = {"dataset": "pacs", "backbone": "resnet50", "known": ["k"] * 6, "validation": "cell"}
-        assert mismatch("pacs-resnet50", settings, "w") is None
-        assert mismatch("pacs-resnet50", settings, None).word == "weights"
-        assert mismatch("pacs-resnet50", {**settings, "known": ["k"] * 5}, "w").word == "classes"
+        said = capsys.readouterr().out
+        value = PaperTable("pacs-resnet50").value("Acc", "ERM", "Photo")
+        assert f"80.0 ({value:.1f}, {words or f'{80 - value:+.1f}'})" in said
+        assert (words is not None) == ("note: not as in the paper: " in said)
+
+    def test_every_run_of_a_cell_counts(self, tmp_path, capsys):
+        """Of two seeds the second has fewer sources, which does not make it another row."""
+        write_like(tmp_path, "pacs-resnet50", "ERM", "Photo")
+        write_like(tmp_path, "pacs-resnet50", "ERM", "Photo", seed=1, sources=["sketch", "cartoon"])
+        assert main(["table", str(tmp_path), "--paper", "pacs-resnet50"]) == 0
+        assert ", sources)" in capsys.readouterr().out
+
+    def test_the_rule_of_selection(self, tmp_path, capsys):
+        write_like(tmp_path, "pacs-resnet50", "ERM", "Photo")
+        assert main(["table", str(tmp_path), "--paper", "pacs-resnet50", "--selection", "last"]) == 0
+        assert ", selection)" in capsys.readouterr().out
+
+    def test_columns_are_exact_names(self, tmp_path, capsys):
+        write_like(tmp_path, "pacs-resnet50", "ERM", "Photo", target=["photograph"])
+        assert main(["table", str(tmp_path), "--paper", "pacs-resnet50"]) == 0
+        said = capsys.readouterr().out
+        assert "80.0\n" in said
+        assert "no column here is one of pacs-resnet50" in said
+
+    def test_hard_decisions_are_read_as_they_are(self, tmp_path, capsys):
+        write_like(tmp_path, "pacs-resnet50", "OpenMax", "Photo")
+        write_like(tmp_path, "pacs-resnet50", "ERM", "Photo")
+        assert main(["table", str(tmp_path), "--paper", "pacs-resnet50"]) == 0
+        table = PaperTable("pacs-resnet50")
+        said = capsys.readouterr().out
+        for method, ours in (("OpenMax", 20.0), ("ERM", 80 / 3)):
+            theirs = table.value("H-score", method, "Photo")
+            assert f"{ours:.1f} ({theirs:.1f}, {ours - theirs:+.1f})" in said
+
+    def test_variants_are_told_by_their_settings(self, tmp_path, capsys):
+        for variant in ("5 4", "3 3 3"):
+            write_like(tmp_path, "tasks-per-step", f"MEDIC++, {variant}", "Sketch")
+        assert main(["table", str(tmp_path), "--paper", "tasks-per-step"]) == 0
+        said = capsys.readouterr().out
+        for variant in ("5 4", "3 3 3"):
+            value = PaperTable("tasks-per-step").value("Acc", "MEDIC++", "Sketch", variant)
+            assert f"80.0 ({value:.1f}, {80 - value:+.1f})" in said
+
+    def test_variants_that_settings_do_not_tell(self, tmp_path, capsys):
+        """Two rows of this table are made of the same runs."""
+        write_like(tmp_path, "classifiers", "ERM, train ce+ova, infer cls", "Sketch")
+        assert main(["table", str(tmp_path), "--paper", "classifiers"]) == 0
+        assert "cannot be told from their settings: erm; `medic reproduce classifiers`" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("column", "weights", "changes", "words"),
+    [
+        ("PACS", "w", {}, None),
+        ("CMNIST", None, {}, None),
+        ("CMNIST", "w", {}, "weights"),
+        ("TerraIncognita", "w", {"iterations": 5000}, "iterations"),
+        ("VLCS", "w", {"lr": 1.8e-3}, "lr"),
+    ],
+)
+def test_every_dataset_of_domainbed_has_settings_of_its_own(tmp_path, column, weights, changes, words):
+    """A cell is the mean over its targets; the run of the last one is changed."""
+    variant = "own hyper-parameters, with binary head"
+    table, label = reproduction("domainbed"), f"MEDIC++, {variant}"
+    last = len(table.columns[column]) - 1
+    paths = [
+        write_like(tmp_path, "domainbed", label, column, 0, weights, part, **(changes if part == last else {}))
+        for part in range(last + 1)
+    ]
+    jobs = {(label, column): [SimpleNamespace(name=path.name) for path in paths]}
+    made = table.tabulate(jobs, {result.path.name: result for result in collect([tmp_path]).results})
+    said = written(entry(made, find_row(made, label), column, "Acc", AgainstPaper(made, table)))
+    value = PaperTable("domainbed").value("Acc", "MEDIC++", column, variant)
+    assert said == f"80.0 ({value:.1f}, {words or f'{80 - value:+.1f}'})"
+
+
+def write_like(folder, table, label, title, seed=0, weights="w", part=0, **changes):
+    """A run with the settings of a cell of one of the paper's tables, but for some changes."""
+
+    def described(bench, root, seed):
+        return Built(bench.name, bench.domains, bench.classes, None)
+
+    config = reproduction(table).configs(Asked())[label, title][part]
+    settings = {**resolve(config, described).config.identity(), "seed": seed, **changes}
+    name = f"{label}-{title}-{part}-{seed}".replace(" ", "")
+    return write_run(folder, name, settings.pop("method"), "a", settings.pop("seed"), (0.8, 0.1), weights=weights,
+                     **settings)  # fmt: skip
 
 
 def test_runs_as_a_frame(folder):

@@ -29,7 +29,6 @@ def add_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Do the runs of a table that are missing, and print it."""
     from medic.errors import MedicError, check_choice
-    from medic.experiments.launch import print_plan
     from medic.experiments.reproduction import Asked, reproduction
     from medic.experiments.results import read_runs
     from medic.experiments.sweeps import Planner
@@ -53,8 +52,7 @@ def run(arguments: Namespace) -> int:
     planner = Planner(lambda line: print(line, file=sys.stderr))
     cells = {cell: planner.jobs(configs) for cell, configs in table.configs(asked).items()}
     schedule = launch(arguments).run([job for jobs in cells.values() for job in jobs])
-    if arguments.dry_run:
-        print_plan(schedule)
+    if arguments.dry_run or (schedule.missing and arguments.executor == "slurm"):  # shown, or handed over
         return 0
     collection = read_runs(job.directory.path for job in schedule.jobs)
     made = table.tabulate(cells, {result.path.name: result for result in collection.results})

@@ -70,7 +70,7 @@ class TwoStep(Stateless, InnerLoop):
             raise MedicError(
                 f"{count} steps leave none for meta-training beside {self.meta_test} for meta-testing: use "
                 + ("--hparams meta_test=1, " if self.meta_test > 1 and count > 1 else "")
-                + "more domains, more splits, or another method"
+                + "more domains, more splits, --repeat, or another method"
             )
 
     def _pair(self, model: nn.Module, pair: tuple[Step, Step], objective: Objective) -> tuple[Gradients, list[Risk]]:

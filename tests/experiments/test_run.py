@@ -399,7 +399,7 @@ def test_nothing_is_written_for_a_mistake(mini, tmp_path):
     mistakes = (
         {"backbone": "resnet5O"},
         {"backbone": "mnist-cnn"},
-        {"backbone": "vit_tiny_patch16_224"},
+        {"backbone": "vit_tiny_patch16_224", "image_size": 96},
         {"weights": __file__},
         {"class_groups": 7},
         {"lr": 0.0},

@@ -1,7 +1,7 @@
 """Tables of results: rows of methods, columns of domains, a value with its error and its runs in every cell."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from medic.errors import MedicError, check_choice
@@ -19,6 +19,8 @@ SELECTIONS = ("validation", "domainbed", "last", "leave-one-out", "oracle")
 
 _SPREAD = ("target", "sources", "seed", "trial_seed", "partial")
 """Settings in which the runs of a row differ."""
+_USUAL = {each.name: each.default for each in fields(RunConfig)}
+"""What settings are where nothing was said of them."""
 
 
 @dataclass(frozen=True)
@@ -189,8 +191,7 @@ def _spread(result: Result, searched: Iterable[str]) -> tuple[str, ...]:
 def _row_key(result: Result, left_out: Sequence[str]) -> str:
     """What the runs of a row share."""
     kept = {name: value for name, value in said(_labelled(result)).items() if name not in left_out}
-    partial = bool(result.settings.get("partial"))
-    return repr(sorted({**kept, "partial": partial}.items(), key=lambda item: item[0]))
+    return repr(sorted((*kept.items(), ("partial", bool(result.settings.get("partial"))))))
 
 
 def _labelled(result: Result) -> Mapping[str, Any]:
@@ -201,11 +202,8 @@ def _labelled(result: Result) -> Mapping[str, Any]:
 
 def said(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that say something: runs of an earlier version lack those that came later."""
-    return {
-        name: value
-        for name, value in settings.items()
-        if value not in (None, "none") and value != getattr(RunConfig, name, None)
-    }
+    usual = _USUAL.get
+    return {name: value for name, value in settings.items() if value not in (None, "none") and value != usual(name)}
 
 
 def row_labels(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

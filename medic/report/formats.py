@@ -4,17 +4,17 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from shutil import get_terminal_size
 from typing import Any, NamedTuple
-
-from rich.console import Console
-from rich.table import Table as Grid
 
 from medic.experiments.cells import Cell
 from medic.experiments.tables import AVERAGE, Row, Table
 
 MISSING = "–"
+LEAST = 24
+"""The columns of a terminal that a label has at the least, however wide the table is."""
 
 
 class Reference(NamedTuple):
@@ -67,20 +67,29 @@ def written(found: Entry, between: str = " ± ") -> str:
 
 
 def to_terminal(table: Table, against: Against | None, width: int | None) -> str:
-    """A block per metric, methods as rows and domains as columns."""
-    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    """A block per metric, methods as rows and domains as columns; labels are wrapped where there is a width to fit."""
+    columns = columns_with_average(table)
+    lines = _titled(table)
     for metric in table.metrics:
-        grid = Grid(box=None, pad_edge=False, title=metric, title_justify="left", title_style="bold")
-        grid.add_column("")
-        for column in columns_with_average(table):
-            grid.add_column(column, justify="right")
-        for row in table.rows:
-            cells = [entry(table, row, column, metric, against) for column in columns_with_average(table)]
-            grid.add_row(row.label, *map(written, cells))
-        console.print(grid)
-    assert isinstance(console.file, io.StringIO)
-    lines = [*_titled(table), *(line.rstrip() for line in console.file.getvalue().splitlines())]
+        rows = [
+            [row.label, *(written(entry(table, row, column, metric, against)) for column in columns)]
+            for row in table.rows
+        ]
+        lines += [metric, *_aligned([["", *columns], *rows], width)]
     return "\n".join([*lines, *(f"note: {note}" for note in table.notes)]) + "\n"
+
+
+def _aligned(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
+    """Rows as lines, their first cells to the left and all others to the right; plain, as thousands are soon made."""
+    numbers = [max(map(len, column)) for column in list(zip(*rows, strict=True))[1:]]
+    label = max(len(row[0]) for row in rows)
+    if width is not None:
+        label = min(label, max(LEAST, width - sum(numbers) - 2 * len(numbers)))
+    for first, *others in rows:
+        *before, last = textwrap.wrap(first, label, subsequent_indent="  ") or [""]
+        yield from before
+        cells = "".join(f"  {cell:>{size}}" for cell, size in zip(others, numbers, strict=True))
+        yield f"{last:<{label}}{cells}".rstrip()
 
 
 def to_markdown(table: Table, against: Against | None) -> str:
@@ -186,7 +195,7 @@ FORMATS: Mapping[str, Callable[[Table, Against | None], str]] = {
 def print_table(table: Table, against: Against | None, form: str) -> None:
     """Print a table, as `text` or in one of `FORMATS`; notes that have no place in it go to the errors."""
     if form == "text":
-        width = get_terminal_size().columns if sys.stdout.isatty() else 200
+        width = get_terminal_size().columns if sys.stdout.isatty() else None
         print(to_terminal(table, against, width), end="")
         return
     print(FORMATS[form](table, against), end="")

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from medic.errors import MedicError, check_range
-from medic.models.modes import evaluating
 from medic.models.stages import collected, find_stages
+from medic.modes import evaluating
 
 SMALLEST = 8
 """The side of the smallest map that has a style: behind it there is no more than a few positions to take means over."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medic.errors import MedicError, check_range
-from medic.models.modes import evaluating, statistics_kept
+from medic.modes import evaluating, statistics_kept
 from medic.objectives.losses import ce
 from medic.objectives.objective import Change, Forward, Loss, Objective, PenaltyFunction, Risk, Setup
 from medic.outputs import Output

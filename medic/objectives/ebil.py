@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medic.errors import MedicError, check_range
-from medic.models.modes import evaluating
+from medic.modes import evaluating
 from medic.objectives.evidential import discrepancy, evidential_loss
 from medic.objectives.losses import ce
 from medic.objectives.objective import Change, Forward, Loss, Objective, PenaltyFunction, Risk, Setup, split_features

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from medic import processes
 from medic.data import Images, Recipe
 from medic.models import Preprocessing
-from medic.models.modes import evaluating
+from medic.modes import evaluating
 from medic.outputs import Output
 from medic.training.capture import undisturbed
 from medic.training.precision import Precision, arithmetic

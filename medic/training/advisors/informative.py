@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from medic.errors import check_range
-from medic.models.modes import evaluating
+from medic.modes import evaluating
 from medic.outputs import Output
 from medic.strategies.base import Measured, buffers, trainable, weights_restored
 from medic.strategies.inner import sgd

@@ -97,7 +97,8 @@ class RunConfig:
     clip_norm: float | None = _option(None, "largest norm of the gradient (unlimited)")
     schedule: str | None = _option(None, "step, cosine or constant (the method's)")
     warmup: int = _option(0, "iterations until the learning rate is reached")
-    batch_size: int | None = _option(None, "images per task (144 over all tasks)")
+    batch_size: int | None = _option(None, "images per task (as many as make up --images)")
+    images: int | None = _option(None, "images per iteration, over all tasks (the method's, 144)")
     domain_splits: int | None = _option(
         None, "parts that the source domains are split into; 0 pools them (the method's)"
     )

@@ -38,7 +38,9 @@ def with_draws(config: RunConfig, method: Method, size: int, sources: int, tasks
     sizes = cast(Range, shared["batch_size"])
     batch = max(1, drawn(replace(sizes, low=method.least_batch)) * sources // tasks)
     decay = drawn(shared["weight_decay"]) if "weight_decay" in shared else 0.0
-    settings: dict[str, Any] = {"lr": drawn(shared["lr"]), "weight_decay": decay, "batch_size": batch}
+    settings: dict[str, Any] = {"lr": drawn(shared["lr"]), "weight_decay": decay}
+    if config.images is None:
+        settings["batch_size"] = batch
     own = dict(method.search)
     if "lr" in own:  # the rate of the outer step, which goes a part of the way; DomainBed's is that of the inner ones
         settings |= {"inner_lr": settings["lr"], "lr": drawn(own.pop("lr")), "weight_decay": 0.0}

@@ -177,6 +177,8 @@ def _config(settings: dict[str, Any]) -> RunConfig:
     unused = {"weights"} if backbone in UNTRAINED else set()
     if not settings.get("class_splits", METHODS[settings["method"]].grid.classes):
         unused.add("class_groups")
+    if settings.get("batch_size"):
+        unused.add("images")
     return RunConfig(**{name: value for name, value in settings.items() if name not in unused})
 
 
@@ -440,4 +442,5 @@ def reproduction(name: str, quick: bool = False) -> Reproduction:
     made = make(BUILT_IN)
     # ALOFT works inside GFNet alone.
     lines = [one for one in made.lines if one.settings is None or not str(one.settings["method"]).startswith("aloft")]
-    return replace(made, lines=lines)
+    light = {"images": 48, "evaluate_every": BUILT_IN.iterations}
+    return replace(made, lines=lines, settings={**made.settings, **light})

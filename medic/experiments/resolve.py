@@ -94,6 +94,7 @@ def resolve(config: RunConfig, find: Open = open_benchmark) -> Resolved:
         repeat=training.grid.repeat,
         sampling=None if training.grid.classes is None else training.grid.sampling,
         batch_size=training.batch_size,
+        images=None,  # the size of a batch says the same
         inner_lr=inner.lr if inner else None,
         bn_buffers=inner.bn_buffers if inner else None,
         optimizer=optimizer.name,
@@ -139,6 +140,7 @@ def _laws(method: Method, penalty: str | None) -> Mapping[str, Law]:
 COUNTS = (
     "iterations",
     "batch_size",
+    "images",
     "repeat",
     "class_groups",
     "evaluate_every",

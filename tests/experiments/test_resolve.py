@@ -170,6 +170,8 @@ def test_rates_of_domainbed_follow_the_outer_rate():
     ({"method": "daml", "steps": "1,2"}, "each of which is a task of two steps"),
     ({"method": "groupdro", "objective": "daml"}, "use --method daml"),
     ({"method": "daml", "penalty": "hgp"}, "linear in the features, which those of several networks are not"),
+    ({"images": 48, "batch_size": 2}, "images 48 and batch_size 2 say the same"),
+    ({"images": 0}, "images is 0"),
     ({"method": "daml", "hparams": "temperature=0"}, "temperature of DAML is 0: give a number, above 0"),
 ])  # fmt: skip
 def test_mistakes(settings, message):
@@ -209,3 +211,10 @@ def test_balanced_sampling_draws_every_cell_alike(mini):
     counts = (domains * 6 + labels).bincount()
     assert set(counts[counts > 0].tolist()) == {2}
     assert len(counts[counts > 0]) == 18
+
+
+@pytest.mark.parametrize(("method", "size"), [("erm", 45), ("medic++", 5), ("medic", 11)])
+def test_images_are_shared_by_the_tasks(method, size):
+    """45 over 1, 9 and 4 tasks."""
+    config = resolved(method=method, images=45).config
+    assert (config.batch_size, config.images) == (size, None)

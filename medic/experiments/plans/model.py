@@ -130,7 +130,9 @@ def _compiles(config: RunConfig, method: Method, device: torch.device) -> bool:
         return False
     if config.freeze is not None:
         return False
-    long = config.iterations * (config.batch_size or 16) * method.grid.tasks >= COMPILED
+    own = config.images or method.training.images
+    images = own if config.batch_size is None else config.batch_size * method.grid.tasks
+    long = config.iterations * images >= COMPILED
     return config.compile == "on" or (config.compile == "auto" and device.type == "cuda" and long and not twice)
 
 

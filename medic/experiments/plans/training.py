@@ -35,6 +35,8 @@ class TrainingPlan:
 def plan_training(config: RunConfig, method: Method, data: DataPlan, numbers: Numbers) -> TrainingPlan:
     """What a configuration says of the training, on these data."""
     defaults = method.training
+    if config.images is not None and config.batch_size is not None:
+        raise MedicError(f"images {config.images} and batch_size {config.batch_size} say the same: give one of them")
     own = config.optimizer in (None, defaults.optimizer)
     lr = config.lr or _at(defaults.lr if own else DOMAINBED_ADAM, data.size) or data.benchmark.lr
     inner_lr = config.inner_lr or (lr if defaults.inner_lr == "lr" else _at(defaults.inner_lr, data.size))
@@ -45,7 +47,7 @@ def plan_training(config: RunConfig, method: Method, data: DataPlan, numbers: Nu
     return TrainingPlan(
         grid,
         _plan_strategy(config, method, numbers, grid, lr, inner_lr),
-        config.batch_size or max(1, defaults.images // grid.tasks),
+        config.batch_size or max(1, (config.images or defaults.images) // grid.tasks),
         _plan_optimizer(config, method, lr),
         RateSchedule(cast(Schedule, schedule), config.iterations, config.warmup),
         config.evaluate_every or every,

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import os
 
 import pytest
 import torch
@@ -13,11 +12,6 @@ from medic.data import BENCHMARKS, Dataset, Resident, Storage
 # The first call of some torch functions imports modules, which is slower than a property's usual deadline.
 settings.register_profile("medic", deadline=None)
 settings.load_profile("medic")
-
-
-if "PYTEST_XDIST_WORKER" in os.environ:  # every worker has a core
-    torch.set_num_threads(1)
-    os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -87,11 +87,14 @@ def _asked_metrics(
 
 def _compare(table: "Table", labels: Sequence[str], as_json: bool) -> None:
     """Print how much more one row has than another."""
+    from medic.errors import MedicError
     from medic.experiments.comparison import compare
     from medic.experiments.tables import find_row
     from medic.report.table import print_rows
 
     ours, theirs = (find_row(table, label) for label in labels)
+    if ours is theirs:
+        raise MedicError(f"{labels[0]!r} and {labels[1]!r} are one row: a comparison is of two")
     found = [compare(ours, theirs, title, metric, table.columns) for title, metric in table.metrics.items()]
     if as_json:
         print_rows([{"of": theirs.label, "over": ours.label, **asdict(one)} for one in found], as_json)

@@ -165,16 +165,14 @@ def _is_number(value: Any) -> bool:
 
 
 def find_row(table: Table, label: str) -> Row:
-    """A row by its label, by the name of its method if that has one row, or by what no other label holds."""
-    for found in (
-        [row for row in table.rows if row.label == label],
-        [row for row in table.rows if row.method == label],
-        [row for row in table.rows if label in row.label],
-    ):
-        if len(found) == 1:
-            return found[0]
-    labels = "; ".join(row.label for row in table.rows)
-    raise MedicError(f"row {label!r} is not one of the table's, or several: {labels}")
+    """A row by its label, by the name of its method if that has one row, or by a part of its label with settings."""
+    named = [row for row in table.rows if row.label == label] or [row for row in table.rows if row.method == label]
+    found = named or [row for row in table.rows if ":" in label and label in row.label]
+    if len(found) > 1:
+        raise MedicError(f"{label!r} is {len(found)} rows: give one of {'; '.join(repr(row.label) for row in found)}")
+    if not found:
+        check_choice("row", label, [row.label for row in table.rows])
+    return found[0]
 
 
 def column_of(result: Result, kind: str) -> str:

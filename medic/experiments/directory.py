@@ -43,7 +43,7 @@ def run_name(config: RunConfig, dataset_hash: str, weights: Path | None) -> str:
         "format": FORMAT,
         "images": dataset_hash,
         "weights": None if weights is None else file_hash(weights),
-        **config.identity(),
+        "settings": config.identity(),
     }
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -10,12 +10,12 @@ import argparse
 import gc
 import itertools
 import json
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from throughput import rate
 
 from medic.data import Dataset
 from medic.experiments.build import make_trainer
@@ -80,12 +80,7 @@ def cost(plan: Resolved, dataset: Dataset, seconds: float) -> tuple[dict[str, fl
     for _ in range(8):
         trainer.step()
     trainer.wait()
-    began, count = time.perf_counter(), 0
-    while time.perf_counter() - began < seconds:
-        trainer.step()
-        count += 1
-    trainer.wait()
-    spent = (time.perf_counter() - began) / count
+    spent = 1 / rate(trainer.step, trainer.wait, 1, seconds)
     return {"ms": 1e3 * spent, "GiB": (torch.cuda.max_memory_allocated() - before) / 2**30}, said
 
 

@@ -193,7 +193,7 @@ class Asked:
     """On top of the authors'."""
 
 
-CHANGEABLE = ("backbone", "iterations", "batch_size", "evaluate_every")
+CHANGEABLE = ("backbone", "iterations", "batch_size", "images", "evaluate_every")
 """What may be given in place of the authors', for all cells."""
 
 OPEN = {"Acc": Metric("acc"), "H-score": Metric("hscore/oracle-10"), "OSCR": Metric("oscr")}

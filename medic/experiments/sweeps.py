@@ -146,7 +146,10 @@ def parse_span(written: Sequence[str]) -> dict[str, list[Any]]:
         if not all(each):
             raise MedicError(f"span {part!r}: give a setting and its values, as in method=erm,medic++ or seed=0..2")
         name = check_choice("setting to span", setting_name(name), [name for name in SETTINGS if name != "output"])
-        found[name] = [yaml.load(value, Loader) for value in each]
+        try:
+            found[name] = [yaml.load(value, Loader) for value in each]  # a SafeLoader
+        except yaml.YAMLError as error:
+            raise MedicError(f"span {part!r}: a value cannot be read, such as one with a bracket alone") from error
     return found
 
 

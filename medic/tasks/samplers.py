@@ -114,8 +114,11 @@ class Adaptive(Lagged):
         generator: torch.Generator,
         ahead: int = 0,
     ) -> list[list[int]]:
-        """Draw a chain over the groups and deal it round-robin."""
-        order = chain(group_confusion(self.confusion(domains, ahead), groups), generator)
+        """Draw a chain over the groups and deal it."""
+        return self.deal(chain(group_confusion(self.confusion(domains, ahead), groups), generator), parts)
+
+    def deal(self, order: list[int], parts: int) -> list[list[int]]:
+        """Deal a chain round-robin, so that neighbours are apart."""
         return [order[part::parts] for part in range(parts)]
 
     def initial(self, classes: int) -> float:
@@ -130,16 +133,8 @@ class Adaptive(Lagged):
 class Chained(Adaptive):
     """Option (v) of the paper, read otherwise than `Confusable`: the chain of `Adaptive`, cut into contiguous tasks."""
 
-    def split(
-        self,
-        domains: Sequence[int],
-        groups: Sequence[tuple[int, ...]],
-        parts: int,
-        generator: torch.Generator,
-        ahead: int = 0,
-    ) -> list[list[int]]:
-        """Draw a chain over the groups and cut it into chunks."""
-        order = chain(group_confusion(self.confusion(domains, ahead), groups), generator)
+    def deal(self, order: list[int], parts: int) -> list[list[int]]:
+        """Cut a chain into chunks, so that neighbours are together."""
         return [list(chunk) for chunk in chunks(order, parts)]
 
 

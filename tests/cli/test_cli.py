@@ -193,6 +193,7 @@ SWEEP = ["sweep", "--target", "street", "--method", "erm"]
     ([*TRAIN, "--steps", "0,9"], "steps 0,9: a step holds at least one of the 9 tasks"),
     ([*TRAIN, "--lr", "0.1", "--learning-rat", "1"], "did you mean '--learning-rate'"),
     ([*SWEEP, "--executor", "rai"], "unknown executor 'rai', did you mean 'ray'?"),
+    ([*SWEEP, "--span", "seed=[1"], "span 'seed=[1': a value cannot be read"),
     ([*SWEEP, "--jobs", "0"], "jobs is 0: give a whole number, 1 or more"),
     ([*SWEEP, "--retries", "-1"], "retries is -1: give a whole number, 0 or more"),
     ([*SWEEP, "--address", "head:6379"], "--address is an option of --executor ray"),

@@ -15,7 +15,7 @@ from medic.cli.options import SPELLINGS, canonical, given_settings, run_config
 from medic.data import benchmark
 from medic.errors import MedicError
 from medic.experiments.config import RunConfig
-from medic.experiments.reproduction import reproduction
+from medic.experiments.paper_tables import reproduction
 from medic.experiments.resolve import resolve
 from medic.experiments.sweeps import Sweep, parse_span
 from medic.experiments.tables import SELECTIONS

@@ -29,7 +29,8 @@ def add_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Do the runs of a table that are missing, and print it."""
     from medic.errors import MedicError, check_choice
-    from medic.experiments.reproduction import Asked, reproduction
+    from medic.experiments.paper_tables import reproduction
+    from medic.experiments.reproduction import Asked
     from medic.experiments.results import read_runs
     from medic.experiments.sweeps import Planner
     from medic.report.against import AgainstPaper
@@ -67,7 +68,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _list() -> int:
-    from medic.experiments.reproduction import NAMES, Asked, reproduction
+    from medic.experiments.paper_tables import NAMES, reproduction
+    from medic.experiments.reproduction import Asked
     from medic.report.table import print_rows
 
     rows = []

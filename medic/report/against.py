@@ -7,7 +7,8 @@ from typing import Any
 from medic.experiments.cells import Cell, Metric, Pick
 from medic.experiments.conditions import Conditions, Unlike
 from medic.experiments.paper import PaperTable
-from medic.experiments.reproduction import Line, Reproduction, reproduction
+from medic.experiments.paper_tables import reproduction
+from medic.experiments.reproduction import Line, Reproduction
 from medic.experiments.tables import AVERAGE, Row, Table
 from medic.report.formats import Reference
 

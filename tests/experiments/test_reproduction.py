@@ -13,8 +13,9 @@ from medic.errors import MedicError
 from medic.experiments.config import RunConfig
 from medic.experiments.launch import Launch
 from medic.experiments.paper import PaperTable, paper_tables
+from medic.experiments.paper_tables import NAMES, reproduction
 from medic.experiments.plans import open_benchmark
-from medic.experiments.reproduction import NAMES, Asked, reproduction
+from medic.experiments.reproduction import Asked
 from medic.experiments.resolve import resolve
 from medic.experiments.sweeps import Planner
 from medic.methods import METHODS

@@ -16,7 +16,8 @@ from medic.experiments import selection
 from medic.experiments.cells import Metric
 from medic.experiments.comparison import compare
 from medic.experiments.paper import PaperTable, paper_tables, published
-from medic.experiments.reproduction import Asked, reproduction
+from medic.experiments.paper_tables import reproduction
+from medic.experiments.reproduction import Asked
 from medic.experiments.resolve import resolve
 from medic.experiments.results import collect
 from medic.experiments.tables import find_row, tabulate

@@ -115,7 +115,12 @@ def accumulate(parameters: Sequence[nn.Parameter], gradients: Gradients, scale: 
         return
     scaled = torch._foreach_mul([gradient for _, gradient in reached], scale)
     for (parameter, _), gradient in zip(reached, scaled, strict=True):
-        parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        if parameter.grad is not None:
+            parameter.grad.add_(gradient)
+        elif gradient.stride() == parameter.stride():
+            parameter.grad = gradient
+        else:  # fused optimizers take gradients in the memory order of the weights alone
+            parameter.grad = torch.empty_like(parameter).copy_(gradient)
 
 
 def summarise(steps: Sequence[Step], risks: Sequence[Risk]) -> Update:

@@ -12,7 +12,7 @@ from torch import nn
 
 from medic.errors import MedicError
 from medic.objectives import ce, objective
-from medic.strategies import Joint, MultiStep, Trajectories, TwoStep, inner
+from medic.strategies import AndMask, Joint, MultiStep, SandMask, Trajectories, TwoStep, inner
 from medic.tasks import Grid, Step
 
 STRATEGIES = {
@@ -25,6 +25,8 @@ STRATEGIES = {
     "multi-step last": MultiStep(lr=0.1, weights="last"),
     "multi-step arithmetic": MultiStep(lr=0.1, weights="arithmetic"),
     "multi-step adam": MultiStep(lr=0.1, inner="adam"),
+    "and-mask": AndMask(tau=0.3),
+    "sand-mask": SandMask(tau=0.3),
 }
 
 
@@ -91,6 +93,16 @@ def test_frozen_parameters_are_left_alone(name):
     dataclasses.replace(STRATEGIES[name])(model, steps(), objective(ce))
     assert model[0].weight.grad is None
     assert model[-2].weight.grad is not None
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_gradients_lie_in_memory_as_the_weights_do(name):
+    """Fused optimizers refuse others."""
+    model = network().to(memory_format=torch.channels_last)
+    dataclasses.replace(STRATEGIES[name])(model, steps(), objective(ce))
+    reached = [(p.grad.stride(), p.stride()) for p in model.parameters() if p.grad is not None]
+    assert [mine for mine, _ in reached] == [theirs for _, theirs in reached]
+    assert len(reached) == 6
 
 
 @given(st.integers(4, 24), st.integers(0, 100))

@@ -145,9 +145,9 @@ def make_objective(
     make = partial(
         parts.kind,
         [losses[part]() for part in parts.losses],
-        [] if penalty is None else [numbers.make(penalty, PENALTIES[penalty])],
-        forward,
-        None if change is None else numbers.make(change, CHANGES[change]),
+        penalties=[] if penalty is None else [numbers.make(penalty, PENALTIES[penalty])],
+        forward=forward,
+        change=None if change is None else numbers.make(change, CHANGES[change]),
     )
     return numbers.make(name, make)
 

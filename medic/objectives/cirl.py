@@ -1,13 +1,14 @@
 """CIRL (Lv et al. 2022): features that stay when amplitudes change, and an adversary that finds the weak ones."""
 
 from collections.abc import Callable, Sequence
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from medic.errors import MedicError, check_range
 from medic.objectives.fourier import mix_amplitudes, quantised, random_pairs
-from medic.objectives.objective import Change, Forward, Loss, Objective, PenaltyFunction, Risk, Setup, classify
+from medic.objectives.objective import Loss, Objective, Parts, Risk, Setup, classify
 from medic.objectives.player import Player, descend
 from medic.outputs import Output
 from medic.tasks import Step
@@ -73,18 +74,16 @@ class Cirl(Objective):
     def __init__(
         self,
         losses: Sequence[Loss],
-        penalties: Sequence[PenaltyFunction] = (),
-        forward: Forward = "step",
-        change: Change | None = None,
         *,
         weight: float = 5.0,
         off_diagonal: float = 0.005,
         share: float = 0.6,
         warmup: float = 6.0,
         ramp: float = 5.0,
+        **parts: Unpack[Parts],
     ) -> None:
-        super().__init__(losses, penalties, forward, change)
-        if forward != "step" or change is not None:
+        super().__init__(losses, **parts)
+        if self.passes != "step" or self.change is not None:
             raise MedicError("objective 'cirl' mixes the images of a step and masks features itself: use --method cirl")
         check_range("CIRL", most=1, above=True, share=share)
         check_range("CIRL", weight=weight, off_diagonal=off_diagonal, warmup=warmup, ramp=ramp)
@@ -121,9 +120,7 @@ class Cirl(Objective):
             original = output.map(lambda part: part[: len(step.y)])
             weight = self.weight * ramped(self.masker.turns // self._setup.epoch, self.ramp)
             one, other = features.chunk(2)
-            penalties = [penalty(tasks, original, step) for penalty in self.penalties]
-            penalties.append(weight * factorisation(one, other, self.off_diagonal))
-            return Risk(tasks, torch.stack(penalties).sum(), original.logits.detach())
+            return self.penalised(tasks, original, step).plus(weight * factorisation(one, other, self.off_diagonal))
 
     @torch.no_grad()
     def _mixed(self, step: Step, setup: Setup) -> Tensor:

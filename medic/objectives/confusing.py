@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from medic.errors import MedicError, check_range
 from medic.objectives.gan import LATENT, WIDTHS, Discriminator, Generator
-from medic.objectives.objective import Change, Forward, Loss, Objective, PenaltyFunction, Risk, Setup
+from medic.objectives.objective import Loss, Objective, Parts, Risk, Setup
 from medic.objectives.player import Player, adam, descend
 from medic.outputs import Output
 from medic.tasks import Step
@@ -33,14 +33,12 @@ class ConfusingSamples(Objective):
     def __init__(
         self,
         losses: Sequence[Loss],
-        penalties: Sequence[PenaltyFunction] = (),
-        forward: Forward = "step",
-        change: Change | None = None,
         *,
         beta: float = 0.1,
         gan_lr: float = 2e-4,
+        **parts: Unpack[Parts],
     ) -> None:
-        super().__init__(losses, penalties, forward, change)
+        super().__init__(losses, **parts)
         check_range("ARPL-CS", beta=beta)
         check_range("ARPL-CS", above=True, gan_lr=gan_lr)
         self.beta, self.gan_lr = beta, gan_lr
@@ -69,8 +67,7 @@ class ConfusingSamples(Objective):
         risk = super().forward(model, step)
         with torch.no_grad():  # the generator does not learn from this
             pixels = self.adversaries.generate(step.x)
-        term = self.beta * self.confidence(model, pixels)
-        return replace(risk, penalty=term if risk.penalty is None else risk.penalty + term)
+        return risk.plus(self.beta * self.confidence(model, pixels))
 
     def confidence(self, model: nn.Module, pixels: Tensor) -> Tensor:
         """E of generated pixels (N, C, H, W)."""

@@ -4,7 +4,7 @@ Our reading: no code is public, and what the unknown images ascend and how the c
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch.nn import functional
 from medic.errors import MedicError, check_range
 from medic.modes import evaluating, statistics_kept
 from medic.objectives.losses import ce
-from medic.objectives.objective import Change, Forward, Loss, Objective, PenaltyFunction, Risk, Setup
+from medic.objectives.objective import Loss, Objective, Parts, Risk, Setup
 from medic.outputs import Output
 from medic.tasks import Step
 
@@ -47,17 +47,15 @@ class CrossMatch(Objective):
     def __init__(
         self,
         losses: Sequence[Loss],
-        penalties: Sequence[PenaltyFunction] = (),
-        forward: Forward = "step",
-        change: Change | None = None,
         *,
         lam_n: float = 1.0,
         lam_c: float = 1.0,
         eta: float = 1.0,
         gamma: float = 1.0,
         ascents: int = 15,
+        **parts: Unpack[Parts],
     ) -> None:
-        super().__init__(losses, penalties, forward, change)
+        super().__init__(losses, **parts)
         check_range("CrossMatch", lam_n=lam_n, lam_c=lam_c, eta=eta, gamma=gamma)
         check_range("CrossMatch", 1, ascents=ascents)
         self.lam_n, self.lam_c, self.eta, self.gamma, self.ascents = lam_n, lam_c, eta, gamma, ascents
@@ -78,8 +76,7 @@ class CrossMatch(Objective):
             raise MedicError("CrossMatch was not prepared: objective.prepare(model, setup) before training")
         risk = super().forward(model, step)
         self._renew(model, step)
-        penalty = self._measure_pools(model, step)
-        return replace(risk, penalty=penalty if risk.penalty is None else risk.penalty + penalty)
+        return risk.plus(self._measure_pools(model, step))
 
     def ascend(self, model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Known and unknown images, each (N, …), that start from inputs (N, …) of classes (N,)."""

@@ -1,13 +1,14 @@
 """DAML, domain-augmented meta-learning (Shu et al. 2021): a network for every source domain."""
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from medic.errors import MedicError, check_range
-from medic.objectives.objective import Change, Forward, Loss, Objective, PenaltyFunction, Setup, classify
+from medic.objectives.objective import Loss, Objective, Parts, Setup, classify
 from medic.outputs import Output
 from medic.tasks import Step
 
@@ -28,17 +29,15 @@ class Daml(Objective):
     def __init__(
         self,
         losses: Sequence[Loss],
-        penalties: Sequence[PenaltyFunction] = (),
-        forward: Forward = "step",
-        change: Change | None = None,
         *,
         temperature: float = 2.0,
         distill: float = 1.0,
         mixup: float = 3.0,
         alpha_own: float = 0.6,
         alpha_other: float = 0.2,
+        **parts: Unpack[Parts],
     ) -> None:
-        super().__init__(losses, penalties, forward, change)
+        super().__init__(losses, **parts)
         check_range("DAML", distill=distill, mixup=mixup)
         check_range("DAML", above=True, temperature=temperature, alpha_own=alpha_own, alpha_other=alpha_other)
         self.temperature, self.distill, self.mixup = temperature, distill, mixup

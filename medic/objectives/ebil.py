@@ -5,6 +5,7 @@ Our reading: the code that was released does not do what its publication describ
 
 import copy
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from medic.errors import MedicError, check_range
 from medic.modes import evaluating
 from medic.objectives.evidential import discrepancy, evidential_loss
 from medic.objectives.losses import ce
-from medic.objectives.objective import Change, Forward, Loss, Objective, PenaltyFunction, Risk, Setup, split_features
+from medic.objectives.objective import Loss, Objective, Parts, Risk, Setup, split_features
 from medic.objectives.player import Player, adam, descend
 from medic.openset.scores import conf_bcls
 from medic.outputs import Output
@@ -85,18 +86,16 @@ class EbilHads(Objective):
     def __init__(
         self,
         losses: Sequence[Loss],
-        penalties: Sequence[PenaltyFunction] = (),
-        forward: Forward = "step",
-        change: Change | None = None,
         *,
         weight: float = 1e-3,
         follower_lr: float = 1e-4,
+        **parts: Unpack[Parts],
     ) -> None:
-        if change is not None:
+        super().__init__(losses, **parts)
+        if self.change is not None:
             raise MedicError("EBiL-HaDS reads maps, so features cannot be changed: use another objective than 'ebil'")
         check_range("EBiL-HaDS", weight=weight)
         check_range("EBiL-HaDS", above=True, follower_lr=follower_lr)
-        super().__init__(losses, penalties, forward)
         self.weight = weight
         self.follower = Follower(follower_lr)
 

@@ -4,6 +4,7 @@ Our reading: neither code nor formulas are public. Wrong labels are found by `me
 """
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch.nn import functional
 
 from medic.errors import MedicError, check_range
 from medic.modes import statistics_kept
-from medic.objectives.objective import Change, Forward, Loss, Objective, PenaltyFunction, Risk, Setup
+from medic.objectives.objective import Loss, Objective, Parts, Risk, Setup
 from medic.outputs import Output
 from medic.tasks import Step
 
@@ -31,14 +32,12 @@ class HyProMeta(Objective):
     def __init__(
         self,
         losses: Sequence[Loss],
-        penalties: Sequence[PenaltyFunction] = (),
-        forward: Forward = "step",
-        change: Change | None = None,
         *,
         prompt: float = 0.1,
         reject: float = 1.0,
+        **parts: Unpack[Parts],
     ) -> None:
-        super().__init__(losses, penalties, forward, change)
+        super().__init__(losses, **parts)
         check_range("HyProMeta", prompt=prompt, reject=reject)
         self.prompt, self.reject = prompt, reject
         self.register_parameter("v", None)
@@ -50,10 +49,7 @@ class HyProMeta(Objective):
 
     def forward(self, model: nn.Module, step: Step) -> Risk:
         """Measure the step, and the same images with the prompt."""
-        risk = super().forward(model, step)
-        prompted = self._prompted(model, step)
-        penalty = prompted if risk.penalty is None else risk.penalty + prompted
-        return Risk(risk.tasks, penalty, risk.logits)
+        return super().forward(model, step).plus(self._prompted(model, step))
 
     def average(self, losses: Tensor, step: Step) -> Tensor:
         """The mean loss (m,) of each task's clean samples, or noisy ones, or of all where it has none of them."""

@@ -1,8 +1,8 @@
 """An objective: one forward pass of a step → one risk per task, plus penalties over them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Literal, TypedDict, get_args
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,18 @@ class Risk:
         """The loss that an inner step descends: the sum of the task risks, the penalty counted once per task."""
         total = self.tasks.sum()
         return total if self.penalty is None else total + len(self.tasks) * self.penalty
+
+    def plus(self, penalty: Tensor) -> "Risk":
+        """The same with another penalty beside what there is."""
+        return replace(self, penalty=penalty if self.penalty is None else self.penalty + penalty)
+
+
+class Parts(TypedDict, total=False):
+    """What any objective may be made of beside its losses; see `Objective`."""
+
+    penalties: Sequence[PenaltyFunction]
+    forward: Forward
+    change: Change | None
 
 
 @dataclass(frozen=True)

@@ -238,7 +238,7 @@ class TestRisk:
 
     def test_penalties_are_added(self):
         model, plain = prepared()
-        more = Cirl([ce], [lambda tasks, output, step: 7 + 0 * output.features[: len(step.y)].sum()])
+        more = Cirl([ce], penalties=[lambda tasks, output, step: 7 + 0 * output.features[: len(step.y)].sum()])
         more.prepare(model, SETUP)
         more.load_state_dict(plain.state_dict())
         batch = step()

@@ -88,7 +88,7 @@ class Normed(nn.Module):
 
 def prepared(model, penalties=(), **numbers):
     """An objective with small networks for its player, which has started."""
-    objective = ConfusingSamples([Arpl()], penalties, **numbers)
+    objective = ConfusingSamples([Arpl()], penalties=penalties, **numbers)
     objective.prepare(model, SETUP)
     player, pixels = objective.adversaries, 3 * 32 * 32
     player.generator = nn.Sequential(nn.Linear(100, pixels), nn.Sigmoid(), nn.Unflatten(1, (3, 32, 32)))

@@ -164,7 +164,7 @@ def test_gradients_are_those_of_the_losses_with_constant_pools():
 def test_the_penalty_joins_others():
     objective, batch = made(eta=0.0), step([1.0], [0])
     alone = objective(Line(), batch).penalty
-    both = CrossMatch([ce, ova], [lambda tasks, output, step: tasks.mean()], eta=0.0)
+    both = CrossMatch([ce, ova], penalties=[lambda tasks, output, step: tasks.mean()], eta=0.0)
     both.prepare(Line(), Setup(shape=(1, 1, 1), **WIDE))
     risk = both(Line(), batch)
     assert risk.penalty.item() == pytest.approx(alone.item() + risk.tasks.mean().item())

@@ -206,7 +206,7 @@ def test_the_update():
 
 def test_penalties_are_added():
     three, batch = silenced(), step(1)
-    risk = Daml([ce], [lambda tasks, output, step: tasks.mean() * 0 + 5.0])(three, batch)
+    risk = Daml([ce], penalties=[lambda tasks, output, step: tasks.mean() * 0 + 5.0])(three, batch)
     assert risk.total.item() == pytest.approx(3 * 5 * math.log(CLASSES) + 3 * 5.0)
 
 

@@ -127,10 +127,11 @@ def print_plan(schedule: Schedule, slots: int | None = None) -> None:
     print(f"{len(schedule.jobs)} runs, {len(schedule.there)} of them there, {schedule.missing} to do")
     if schedule.missing:
         output = _output(schedule.jobs)
-        seconds = estimate(schedule.waiting, collect([output]).results if output.is_dir() else ())
+        found = estimate(schedule.waiting, collect([output]).results if output.is_dir() else ())
         at_a_time = min(slots or 1, schedule.missing)
-        rate = "unknown: no run like these has been measured" if seconds is None else duration(seconds / at_a_time)
-        print(f"time, {f'{at_a_time} at a time' if at_a_time > 1 else 'one after the other'}: {rate}")
+        rate = "unknown, as no run is finished" if found is None else duration(found.seconds / at_a_time)
+        others = "" if found is None or found.like else ", by runs of other methods, backbones or datasets"
+        print(f"time, {f'{at_a_time} at a time' if at_a_time > 1 else 'one after the other'}: {rate}{others}")
 
 
 def report(schedule: Schedule) -> int:

@@ -49,8 +49,9 @@ class Moving:
         table = Table(box=None, pad_edge=False, show_header=False)
         for name, began in list(schedule.running.items())[:SHOWN]:
             table.add_row("running", schedule.titles[name], f"{now - began:.0f} s")
-        for name, event in list(schedule.failed.items())[-SHOWN:]:
-            table.add_row("failed", schedule.titles[name], Text(event.reason, style="red"))
+        for state, events in (("failed", schedule.failed), ("again", schedule.again)):
+            for name, event in list(events.items())[-SHOWN:]:
+                table.add_row(state, schedule.titles[name], Text(event.reason, style="red"))
         self._live.update(Group(Text(summary(schedule, slots)), table))
 
     def close(self) -> None:
@@ -82,9 +83,11 @@ def make_overview(quiet: bool) -> Overview:
 
 
 def summary(schedule: "Schedule", slots: int) -> str:
-    """Done, running, failed, and the time left by what the runs so far have taken."""
+    """Done, running, failed, tried again, and the time left by what the runs so far have taken."""
     done, waiting, failed = len(schedule.there) + len(schedule.done), schedule.missing, len(schedule.failed)
     line = f"{done} of {len(schedule.jobs)} done, {len(schedule.running)} running, {waiting} to do, {failed} failed"
+    if schedule.again:
+        line += f", {len(schedule.again)} tried again"
     if not schedule.done or not (waiting or schedule.running):
         return line
     mean = sum(schedule.done.values()) / len(schedule.done)

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from medic.errors import DiskFullError, MedicError, unwritten
 from medic.experiments.directory import seconds_taken
@@ -51,6 +51,8 @@ class Schedule:
             self._sort(job)
         self._attempts: dict[str, Counter[Kind]] = defaultdict(Counter)
         self._later: dict[str, float] = {}
+        self.again: dict[str, Event] = {}
+        """How the last attempt ended of each run that is tried again."""
 
     @property
     def missing(self) -> int:
@@ -112,6 +114,7 @@ class Schedule:
         directory = self.by_name[event.job].directory
         if event.kind == "done":
             self.done[event.job] = event.seconds
+            self.again.pop(event.job, None)
             (directory.path / ERROR).unlink(missing_ok=True)
         elif event.kind == "busy":
             self._later[event.job] = time.monotonic() + POLL
@@ -132,7 +135,9 @@ class Schedule:
             raise unwritten("output", path.parent, error) from error
         if attempts[event.kind] > (LOSSES if event.kind == "lost" else self.retries):
             self.failed[event.job] = event
+            self.again.pop(event.job, None)
         else:
+            self.again[event.job] = event
             self._waiting.append(event.job)
 
     def _return_later(self) -> None:
@@ -143,24 +148,44 @@ class Schedule:
             self._waiting.append(name)
 
 
-def estimate(jobs: Iterable[Job], results: Iterable[Result]) -> float | None:
-    """The seconds that runs will take, one after the other, by what finished ones took; None where none says it.
+class Estimate(NamedTuple):
+    """The seconds that runs will take, one after the other, and whether runs like each of them say so."""
 
-    The rate is that of all runs of the same method, backbone and dataset, or of all others where there is none.
+    seconds: float
+    like: bool
+
+
+def estimate(jobs: Iterable[Job], results: Iterable[Result]) -> Estimate | None:
+    """How long runs will take, by what finished ones took; None where there are none.
+
+    Iterations take what they take in runs of the same method, backbone and dataset, and so does all that a run does
+    besides; where there is no such run, what they take in all others.
     """
-    rates: dict[tuple[Any, ...] | None, list[float]] = defaultdict(list)
+    costs: dict[tuple[Any, ...] | None, list[tuple[float, float]]] = defaultdict(list)
     for result in results:
         if seconds := seconds_taken(result.path):
             for kind in (_kind(result.settings), None):
-                rates[kind].append(seconds / result.settings["iterations"])
-    if not rates:
+                costs[kind].append(_cost(result, seconds))
+    if not costs:
         return None
-    found = 0.0
+    found, like = 0.0, True
     for job in jobs:
         settings = job.complete.identity()
-        known = rates.get(_kind(settings)) or rates[None]
-        found += settings["iterations"] * sum(known) / len(known)
-    return found
+        known = costs.get(_kind(settings))
+        like &= known is not None
+        fixed, each = (sum(column) / len(column) for column in zip(*(known or costs[None]), strict=True))
+        found += fixed + settings["iterations"] * each
+    return Estimate(found, like)
+
+
+def _cost(result: Result, seconds: float) -> tuple[float, float]:
+    """The seconds of a run besides its iterations, and those of an iteration."""
+    ends = [record["step"] for record in result.records]
+    training = sum(
+        (end - start) * record["step_time"]
+        for record, start, end in zip(result.records, [0, *ends], ends, strict=False)
+    )
+    return max(0.0, seconds - training), training / ends[-1]
 
 
 def _kind(settings: Mapping[str, Any]) -> tuple[Any, ...]:

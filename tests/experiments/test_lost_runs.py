@@ -6,7 +6,7 @@ import pytest
 
 from medic.experiments.executors import Event
 from medic.experiments.interrupts import Interrupts
-from medic.experiments.overview import Silent
+from medic.experiments.overview import Lines, Silent
 from medic.experiments.results import ERROR
 from medic.experiments.schedule import LOSSES, Schedule
 from medic.experiments.sweeps import Planner, Sweep
@@ -54,3 +54,13 @@ def test_losses_are_no_failures_but_end(kinds, retries, failed, mini, tmp_path):
         assert (found["reason"], found["attempts"]) == (f"was {kinds[-1]}", len(kinds))
     else:
         assert not (job.directory.path / ERROR).exists()
+
+
+def test_what_is_tried_again_is_said(mini, tmp_path, capsys):
+    [job] = Planner().jobs(Sweep({"dataset": mini, "target": "street"}).configs(tmp_path))
+    Schedule([job], retries=1).run(Scripted("failed", "done"), Lines(every=0.0), Interrupts())
+    assert capsys.readouterr().err.splitlines() == [
+        "0 of 1 done, 1 running, 0 to do, 0 failed",
+        "0 of 1 done, 1 running, 0 to do, 0 failed, 1 tried again",
+        "1 of 1 done, 0 running, 0 to do, 0 failed",
+    ]

@@ -268,15 +268,19 @@ def test_a_damaged_run_is_named(folder, copied, tmp_path, capsys):
 
 
 def test_how_long_a_sweep_takes(folder, copied, tmp_path, capsys):
-    """By all runs of the directory, spanned or not, and so many at a time."""
+    """By all runs of the directory, spanned or not, and so many at a time; what is not an iteration does not grow."""
     for number, path in enumerate(sorted(copied.glob("*/done"))):
-        path.write_text(json.dumps({"seconds": 40.0 * (number + 1)}))  # 1 to 4 seconds an iteration
+        path.write_text(json.dumps({"seconds": 40.0 * (number + 1)}))  # 100 on average, 20 of them in 40 iterations
+        results = path.with_name("results.jsonl")
+        results.write_text(re.sub(r'"step_time": [^,]+', '"step_time": 0.5', results.read_text()))
     more = {**ASKED, "iterations": 80, "span": {"seed": [7, 8, 9]}}
-    for jobs, said in (("1", "time, one after the other: 10 min 0 s"), ("2", "time, 2 at a time: 5 min 0 s")):
+    for jobs, said in (("1", "time, one after the other: 6 min 0 s\n"), ("2", "time, 2 at a time: 3 min 0 s\n")):
         assert swept(tmp_path, folder, "--dry-run", "--executor", "local", "--jobs", jobs, **more) == 0
         assert said in capsys.readouterr().out
     jobs = Sweep({**folder, "iterations": 80}).jobs(Planner())
-    assert estimate(jobs, collect([copied]).results) == 200
+    results = collect([copied]).results
+    assert estimate(jobs, results) == (120, True)
+    assert estimate(Sweep({**folder, "iterations": 80, "method": "mldg"}).jobs(Planner()), results) == (120, False)
     assert estimate(jobs, ()) is None
 
 

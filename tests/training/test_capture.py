@@ -49,6 +49,9 @@ METHODS = [
     "arith",
     "ebil-hads",
     "crossmatch",
+    "cirl",
+    "daml",
+    "arpl-cs",
 ]
 
 

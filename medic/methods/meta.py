@@ -61,7 +61,7 @@ META = (
         "strategy: a fresh Adam step per pair of domains, two of them for meta-testing",
         "Gulrajani and Lopez-Paz 2021",
         Grid(3),
-        TwoStep(inner="adam", meta_test=2, decay=0.0, bn_buffers="restore"),
+        TwoStep(inner="adam", meta_test=2, decay=0.0),
         training=Training("adam", lr=DOMAINBED_ADAM, inner_lr="lr", weight_decay=0.0, schedule="constant"),
         each_domain=True,
         search={"beta": log10("mldg_beta", -1, 1), "meta_test": Choice("n_meta_test", (1, 2))},

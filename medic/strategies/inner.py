@@ -11,7 +11,7 @@ from medic import processes
 from medic.errors import MedicError, check_choice, check_range
 from medic.objectives import Risk
 from medic.strategies.base import Gradients, Measured, Objective, trainable
-from medic.strategies.convolution import PlainConvolutions
+from medic.strategies.twice import DifferentiatedTwice
 from medic.tasks import Step
 
 Move = Callable[[Sequence[nn.Parameter], Gradients], None]
@@ -133,7 +133,7 @@ def second_order(
     fast: dict[str, Tensor] = dict(start)
     risks: list[Risk] = []
     for index, step in enumerate(steps):
-        with PlainConvolutions():
+        with DifferentiatedTwice():
             risk: Risk = functional_call(measured, fast, (step,))
         risks.append(risk)
         if index + 1 < len(steps):

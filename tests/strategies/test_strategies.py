@@ -13,6 +13,7 @@ from torch import nn
 from medic.errors import MedicError
 from medic.objectives import ce, objective
 from medic.strategies import AndMask, Joint, MultiStep, SandMask, Trajectories, TwoStep, inner
+from medic.strategies.normalisation import normalise
 from medic.tasks import Grid, Step
 
 STRATEGIES = {
@@ -290,25 +291,29 @@ def test_mistakes_are_named(make, message):
 
 
 class Convolutional(nn.Module):
-    """Convolutions of every kind that a backbone may have."""
+    """Convolutions and batch norm of every kind that a backbone may have."""
 
     def __init__(self):
         super().__init__()
         self.layers = nn.Sequential(
             nn.Conv2d(3, 8, 3, stride=2, padding=1),
+            nn.BatchNorm2d(8),
             nn.Tanh(),
             nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False),
+            nn.BatchNorm2d(8, affine=False),
             nn.Tanh(),
             nn.Conv2d(8, 4, (1, 3), dilation=(1, 2), padding="same"),
+            nn.BatchNorm2d(4).eval(),
             nn.Tanh(),
             nn.Conv2d(4, 3, 2),
         )
+        self.norm = nn.BatchNorm1d(3, track_running_stats=False)
 
     def forward(self, x):
-        return self.layers(x).mean((2, 3))
+        return self.norm(self.layers(x).mean((2, 3)))
 
 
-def test_convolutions_are_differentiated_twice_as_torch_does(monkeypatch):
+def test_layers_are_differentiated_twice_as_torch_does(monkeypatch):
     torch.manual_seed(0)
     model = Convolutional().double()
     taken = [
@@ -316,12 +321,22 @@ def test_convolutions_are_differentiated_twice_as_torch_does(monkeypatch):
         for index in range(2)
     ]
     found = []
-    for mode in (inner.PlainConvolutions, contextlib.nullcontext):
-        monkeypatch.setattr(inner, "PlainConvolutions", mode)
-        model.zero_grad()
-        TwoStep(lr=0.5, second_order=True)(model, taken, objective(ce))
-        found.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
-    model.zero_grad()
-    TwoStep(lr=0.5)(first := copy.deepcopy(model), taken, objective(ce))
-    assert (found[0] - found[1]).abs().max() < 1e-14
-    assert (torch.cat([p.grad.flatten() for p in first.parameters()]) - found[0]).abs().max() > 1e-4
+    for mode in (inner.DifferentiatedTwice, contextlib.nullcontext):
+        monkeypatch.setattr(inner, "DifferentiatedTwice", mode)
+        fresh = copy.deepcopy(model)
+        TwoStep(lr=0.5, second_order=True)(fresh, taken, objective(ce))
+        gradients = [parameter.grad for parameter in fresh.parameters()]
+        found.append(torch.cat([tensor.flatten() for tensor in (*gradients, *fresh.buffers())]))
+    TwoStep(lr=0.5)(model, taken, objective(ce))
+    assert (found[0] - found[1]).abs().max() < 1e-13
+    first = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    assert (first - found[0][: len(first)]).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (4, 3, 5), (3, 3, 4, 2), (2, 3, 2, 2, 2)])
+def test_batch_norm_is_differentiated_twice(shape):
+    torch.manual_seed(0)
+    x, weight, bias = ((3 * torch.randn(size, dtype=torch.double)).requires_grad_() for size in (shape, 3, 3))
+    assert torch.autograd.gradgradcheck(
+        lambda x, weight, bias: normalise(x, weight, bias, None, None, True, 0.1, 1e-5, False), (x, weight, bias)
+    )

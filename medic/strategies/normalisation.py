@@ -78,14 +78,14 @@ class _Gradients(torch.autograd.Function):
         gx, ux = by_weight.to(mu) / count, sum_ux.to(mu) / count
         k = (u * g).sum(axes, dtype=mu.dtype) / count - sum_u.to(mu) * by_bias.to(mu) / count**2 - ux * gx
         h = _scaled(u, -w * s * gx).addcmul_(g, _column(a - w * s * ux, g))
-        by_x, _, _ = _backward(h, x, None, mu, s)
+        by_x, _, _ = _backward(h, x, torch.ones_like(weight), mu, s)
         _add_normalised(by_g, x, mu, s, a).add_(_column(c, x))
         _add_normalised(by_x, x, mu, s, -w * s.square() * k)
         return by_g, by_x, (count * s * k).to(weight), None, None
 
 
-def _backward(gradient: Tensor, x: Tensor, weight: Tensor | None, mu: Tensor, s: Tensor) -> tuple[Tensor, ...]:
-    """The products w B(g), Σ g x̂ and Σ g, with w = 1 where there is no weight."""
+def _backward(gradient: Tensor, x: Tensor, weight: Tensor, mu: Tensor, s: Tensor) -> tuple[Tensor, ...]:
+    """The gradients w B(g), Σ g x̂ and Σ g."""
     found: tuple[Tensor, ...] = torch.ops.aten.native_batch_norm_backward(
         gradient, x, weight, None, None, mu, s, True, 0.0, [True, True, True]
     )

@@ -1,14 +1,13 @@
 """A run's directory: what a run leaves behind, and how it is read again."""
 
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
 import platform
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -27,7 +26,7 @@ from medic.errors import BusyError, MedicError, unwritten
 from medic.experiments.command import noted_command
 from medic.experiments.config import RunConfig
 from medic.experiments.evaluation import Seen
-from medic.files import atomic_write, remove_leftovers, write_text
+from medic.files import atomic_write, locked, remove_leftovers, write_text
 from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone
 from medic.models.backbones import read_tensors
 from medic.openset import FITTED, Score, get_score
@@ -76,16 +75,13 @@ class RunDirectory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Make the directory and hold it, so that two processes do not do the same run at once."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / ".lock").open("w")
-        except OSError as error:
-            raise unwritten("output", self.path.parent, error) from error
-        with lock:
+        busy = BusyError(f"run {self.path} is being written by another process")
+        with ExitStack() as held:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BusyError(f"run {self.path} is being written by another process") from None
+                self.path.mkdir(parents=True, exist_ok=True)
+                held.enter_context(locked(self.path / ".lock", busy))
+            except OSError as error:
+                raise unwritten("output", self.path.parent, error) from error
             remove_leftovers(self.path)
             yield
 

@@ -34,6 +34,11 @@ def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def closest(name: str, choices: Iterable[str]) -> str | None:
     """The choice that `name` was probably meant to be, or None."""
     by_folded = {choice.lower(): choice for choice in choices}

@@ -11,6 +11,7 @@ import torch
 
 import medic
 from medic.errors import MedicError, TrainingError
+from medic.experiments import progress
 from medic.experiments.build import make_trainer
 from medic.experiments.config import RunConfig
 from medic.experiments.interrupts import Stopped
@@ -393,6 +394,16 @@ def test_two_processes_do_not_do_the_same_run(mini, tmp_path, monkeypatch):
     monkeypatch.setattr(Trainer, "step", also)
     with pytest.raises(pytest.skip.Exception):
         medic.train(dataset=mini, method="erm", output=str(tmp_path), **SHORT)
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(5, "2.0 it/s"), (40, "4.0 s/it"), (300, "30.0 s/it")])
+def test_how_fast_a_run_is(monkeypatch, capsys, seconds, said):
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    lines = progress.Lines("erm", start=5, iterations=20, every=1)
+    now = seconds
+    lines.advance(15, 0.5)
+    assert f"  15/20  loss 0.500  {said}  left {seconds / 2:.0f} s" in capsys.readouterr().err
 
 
 def test_nothing_is_written_for_a_mistake(mini, tmp_path):

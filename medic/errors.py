@@ -29,6 +29,12 @@ def unwritten(what: str, place: object, error: OSError) -> MedicError:
     return MedicError(f"{what} {place} cannot be written: {error.strerror or error}")
 
 
+def lacking(what: str, extra: str) -> MedicError:
+    """The error to raise where something needs a package that an extra of ours installs."""
+    clone = f"pip install -c constraints.txt -e '.[{extra}]'"
+    return MedicError(f"{what}: pip install 'medic[{extra}]', or in a clone {clone}")
+
+
 def first_line(error: Exception) -> str:
     """What an error says, in one line."""
     return (str(error).splitlines() or [type(error).__name__])[0]

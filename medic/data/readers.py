@@ -9,7 +9,7 @@ from pathlib import Path
 
 from medic.data.decode import SUFFIXES
 from medic.data.listing import Entry, ImageList
-from medic.errors import MedicError, first_line
+from medic.errors import MedicError, first_line, lacking
 
 
 def walk(root: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -134,7 +134,7 @@ def _parquet_rows(path: Path) -> list[dict[str, str]]:
     try:
         from pyarrow import parquet
     except ImportError:
-        raise MedicError(f"{path} needs pyarrow: pip install 'medic[parquet]', or save it as CSV") from None
+        raise lacking(f"{path} needs the package pyarrow, or to be saved as CSV", "parquet") from None
     try:
         rows: list[Mapping[str, object]] = parquet.read_table(path).to_pylist()
     except (OSError, ValueError) as error:

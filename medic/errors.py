@@ -46,7 +46,9 @@ def counted(number: int, noun: str) -> str:
 
 
 def closest(name: str, choices: Iterable[str]) -> str | None:
-    """The choice that `name` was probably meant to be, or None."""
+    """The choice that `name` was probably meant to be, or None; a number is no misspelling of another."""
+    if str(name).isdecimal():
+        return None
     by_folded = {choice.lower(): choice for choice in choices}
     matches = difflib.get_close_matches(str(name).lower(), by_folded, n=1, cutoff=0.6)
     return by_folded[matches[0]] if matches else None
@@ -71,11 +73,14 @@ def check_range(
             raise MedicError(f"{name} of {owner} is {value:g}: give a number, {' and '.join(limits)}")
 
 
-def check_choice(kind: str, name: str, choices: Iterable[str]) -> str:
-    """Return `name` if it is one of `choices`, otherwise raise with the nearest one, or all, named."""
+def check_choice(kind: str, name: str, choices: Iterable[str], where: str = "") -> str:
+    """Return `name` if it is one of `choices`, otherwise raise with the nearest one, or all, named.
+
+    `where` says whose choices these are: `of method 'vrex'`.
+    """
     choices = list(choices)
     if name in choices:
         return name
     nearest = closest(name, choices)
     hint = f"did you mean {nearest!r}?" if nearest else f"choose from {', '.join(choices)}"
-    raise MedicError(f"unknown {kind} {name!r}, {hint}")
+    raise MedicError(f"unknown {kind} {name!r}{where and ' '}{where}, {hint}")

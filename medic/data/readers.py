@@ -142,9 +142,9 @@ def _parquet_rows(path: Path) -> list[dict[str, str]]:
     return [{column: "" if value is None else str(value) for column, value in row.items()} for row in rows]
 
 
-def check_root(root: Path) -> None:
-    """Say what is wrong with a root that is no folder, or an empty one."""
+def check_root(root: Path, way: str = "") -> None:
+    """Say what is wrong with a root that is no folder, or an empty one, and the `way` out of it."""
     if not root.is_dir():
-        raise MedicError(f"root {root} {'is not a folder' if root.exists() else 'does not exist'}")
+        raise MedicError(f"root {root} {'is not a folder' if root.exists() else 'does not exist'}{way}")
     if next(root.iterdir(), None) is None:
-        raise MedicError(f"root {root} is empty")
+        raise MedicError(f"root {root} is empty{way}")

@@ -21,7 +21,7 @@ from medic.data.cache import cache_directory
 from medic.data.decode import BadImage, decode
 from medic.data.images import Images, Mapped, Resident, Streamed, check_row
 from medic.data.listing import ImageList
-from medic.errors import MedicError, unwritten
+from medic.errors import MedicError, counted, unwritten
 from medic.files import locked, write_text
 
 FORMAT = 2
@@ -325,8 +325,8 @@ def _judge(listing: ImageList, header: _Header, on_bad: OnBad, report: Report) -
     if bad:
         more = f", and {len(bad) - 1} more cannot be read" if len(bad) > 1 else ""
         if on_bad == "error":
-            raise MedicError(f"{bad[0]}{more}; --on-bad-image skip leaves them out")
-        report(f"{len(bad)} images left out: {bad[0]}{more}")
+            raise MedicError(f"{bad[0]}{more}; --on-bad-image skip leaves {'them' if more else 'it'} out")
+        report(f"{counted(len(bad), 'image')} left out: {bad[0]}{more}")
     if not header.kept:
         raise MedicError(f"none of the {len(listing)} images of {listing.name} can be read")
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from medic import processes
 from medic._version import __version__
-from medic.errors import BusyError, MedicError, unwritten
+from medic.errors import BusyError, MedicError, counted, unwritten
 from medic.experiments.command import noted_command
 from medic.experiments.config import RunConfig
 from medic.experiments.evaluation import Seen
@@ -33,6 +33,8 @@ from medic.openset import FITTED, Score, get_score
 from medic.outputs import Output
 
 FORMAT = 1
+SHOWN = 3
+"""How many runs of a folder are named before the rest is left out."""
 _TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
 
 
@@ -136,7 +138,7 @@ class Run:
         if missing == ["done"]:
             raise MedicError(f"run {self.path} is not finished: start its command again to resume it")
         if missing:
-            raise MedicError(f"{self.path} is not the directory of a run: it has no {missing[0]}")
+            raise self._no_run(missing[0])
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -224,6 +226,15 @@ class Run:
         except RuntimeError as error:
             raise MedicError(f"run {self.path} has weights of another model than model.json describes") from error
         return model.eval()
+
+    def _no_run(self, missing: str) -> MedicError:
+        """The error to raise where a folder is none of a run; the one around several is easily given for it."""
+        inside = sorted(path.parent for path in self.path.glob("*/config.yaml") if (path.parent / "done").exists())
+        if not inside:
+            return MedicError(f"{self.path} is not the directory of a run: it has no {missing}")
+        some = ", ".join([*map(str, inside[:SHOWN]), *(["…"] if len(inside) > SHOWN else [])])
+        way = f"give one of them, {some}; `medic table {self.path} --explain METHOD TARGET` says which is which"
+        return MedicError(f"{self.path} has {counted(len(inside), 'finished run')} in it: {way}")
 
     def _json(self, name: str, text: str) -> dict[str, Any]:
         try:

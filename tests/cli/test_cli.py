@@ -66,6 +66,9 @@ def test_train_then_evaluate(medic, short):
     path = out.split()[-1]
     code, out, err = medic("train", *short, "--method", "medic++")
     assert (code, "is finished" in err) == (0, True)
+    runs = path.rpartition("/")[0]
+    code, _, err = medic("evaluate", runs)
+    assert (code, f"{runs} has 1 finished run in it: give one of them, {path}; `medic table {runs}" in err) == (2, True)
     code, out, _ = medic("evaluate", path)
     assert code == 0
     assert re.search(r"^oscr +0\.\d{4} +0\.\d{4} +0\.\d{4} +0\.\d{4}", out, re.MULTILINE)
@@ -152,6 +155,9 @@ SWEEP = ["sweep", "--target", "street", "--method", "erm"]
 @pytest.mark.parametrize(("arguments", "message"), [
     (["trian"], "unknown command 'trian', did you mean 'train'?"),
     ([*TRAIN, "--method", "medik"], "unknown method 'medik', did you mean 'medic'?"),
+    ([*TRAIN, "--known", "0", "1", "11"], "unknown class '11', choose from 0, 1, 2, 3, 4, 5, 6, 7, 8, 9"),
+    ([*TRAIN, "--method", "vrex", "--hparams", "weigth=1"],
+     "unknown number 'weigth' of method 'vrex', did you mean 'weight'?"),
     ([*TRAIN, "--dataset", "digitz"], "unknown dataset 'digitz', did you mean 'digits'?"),
     (["train", "--target", "streat"], "unknown domain 'streat', did you mean 'street'?"),
     (["train"], "no target given: choose the domain to test on, one of handwritten, printed, blended, street"),
@@ -177,16 +183,20 @@ SWEEP = ["sweep", "--target", "street", "--method", "erm"]
     (["evaluate", "gone", "--scor", "x"], "unknown option '--scor', did you mean '--score'?"),
     (["demo", "--target", "streat"], "unknown domain 'streat', did you mean 'street'?"),
     (["demo", "--iterations", "0"], "iterations is 0"),
+    (["data"], "what to do? `medic data check NAME --root DIR` or `medic data fetch NAME --root DIR`"),
+    (["data", "check"], "which dataset? `medic data check NAME`; `medic datasets` names them"),
     (["data", "chek", "pacs", "--root", "x"], "unknown action 'chek', did you mean 'check'?"),
     (["data", "check", "pcs", "--root", "x"], "unknown dataset 'pcs', did you mean 'pacs'?"),
-    (["data", "check", "pacs"], "dataset 'pacs' needs --root"),
+    (["data", "check", "pacs"], "dataset 'pacs' needs --root, the folder that its images are in; `medic data fetch"),
+    (["data", "check", "folder"], "dataset 'folder' needs --root, the folder that its images are in\n"),
     (["data", "fetch", "pacs"], "no root given"),
     ([*TRAIN, "--batch-norm", "sync"], "batch_norm 'sync' needs several processes on GPUs"),
     ([*TRAIN, "--capture", "on", "--device", "cpu"], "capture 'on' makes CUDA graphs, and this run is not on a GPU"),
     ([*TRAIN, "--precision", "tf32", "--device", "cpu"], "precision 'tf32' is of GPUs"),
     ([*TRAIN, "--precision", "fp16"], "unknown precision 'fp16'"),
     ([*TRAIN, "--compile", "on", "--method", "medic"], "method 'medic' differentiates twice"),
-    (["data", "check", "pacs", "--root", "gone"], "root gone does not exist"),
+    (["data", "check", "pacs", "--root", "gone"],
+     "root gone does not exist: give the folder that pacs is in; `medic data fetch pacs --root DIR` gets it"),
     (["data", "check", "digits", "--root", "."], "dataset 'digits' is built in: it takes no --root"),
     (["data", "check", "pacs", "--root", ".", "--url", "http://x"], "--url is an option of `medic data fetch`"),
     (["demo", "--all", "--target", "street"], "--all is every target and --target is one"),
@@ -240,9 +250,11 @@ def test_where_a_sweep_cannot_run(medic, mini, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("targt: street\n", "c.yaml: 'targt', did you mean 'target'?"),
+    ("targt: street\n", "c.yaml, did you mean 'target'?"),
     ("lr: fast\n", "lr is 'fast': give a number above 0"),
-    ("lr: [0.1\n", "cannot be read: while parsing a flow sequence"),
+    ("lr: [0.1\n", "line 2: expected ',' or ']', but got '<stream end>', while parsing a flow sequence that"),
+    ("lr: 1\n  seed: 2\n", "c.yaml, line 2: mapping values are not allowed here\n"),
+    ("lr: \0\n", "cannot be read: unacceptable character #x0000: special characters are not allowed\n"),
     ("- a\n- b\n", "does not hold settings"),
     ("", "does not hold settings"),
     ("iterations: 2.5\n", "iterations is 2.5: give a whole number"),
@@ -347,8 +359,8 @@ def test_bad_images_on_the_command_line(medic, tmp_path, monkeypatch):
     ]  # fmt: skip
     code, _, err = medic(*command)
     assert code == 2
-    assert err.splitlines()[-1] == f"medic: error: {bad} is not an image; --on-bad-image skip leaves them out"
+    assert err.splitlines()[-1] == f"medic: error: {bad} is not an image; --on-bad-image skip leaves it out"
     code, _, err = medic(*command, "--on-bad-image", "skip")
     assert code == 0
-    assert f"1 images left out: {bad} is not an image" in err
+    assert f"1 image left out: {bad} is not an image" in err
     assert "every class is known, so only the accuracy is measured" in err

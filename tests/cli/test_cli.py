@@ -13,6 +13,7 @@ import yaml
 
 from medic.cli import main
 from medic.cli.options import SPELLINGS
+from medic.data import BENCHMARKS
 from medic.methods import METHODS
 from medic.training import Trainer
 
@@ -88,6 +89,29 @@ def test_methods_and_datasets(medic):
     assert [row["paper"] for row in rows] == [method.paper for method in METHODS.values()]
     assert [row["CUDA graph"] for row in rows] == [method.capturable for method in METHODS.values()]
     assert "handwritten, printed, blended, street" in medic("datasets")[1]
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_all_of_a_dataset(medic, name):
+    bench, (code, out, _) = BENCHMARKS[name], medic("datasets", name)
+    assert code == 0
+    assert out.startswith(name)
+    assert bench.description in out
+    assert f"backbone {bench.backbone}" in out
+    assert all(word in out for word in (*bench.domains, *bench.classes))
+    assert all(f"ROOT/{folder}" in out for layout in bench.layouts for folder in layout.folders)
+    (found,) = json.loads(medic("datasets", name, "--json")[1])
+    assert sorted([*found["known"], *found["unknown"]]) == sorted(bench.classes)
+
+
+def test_classes_and_counts_of_a_dataset(medic):
+    out = medic("datasets", "pacs")[1]
+    assert re.search(r"^  known +dog, elephant, giraffe, guitar, horse, house\n  unknown +person$", out, re.MULTILINE)
+    assert "sketch (3929)" in out
+    assert "medic data fetch pacs --root DIR" in out
+    assert "fetch" not in medic("datasets", "folder")[1]
+    code, _, err = medic("datasets", "pcs")
+    assert (code, "did you mean 'pacs'" in err) == (2, True)
 
 
 def test_methods_fit_into_120_columns(medic):
@@ -317,8 +341,6 @@ def test_ctrl_c_exits_130_and_resumes(medic, short, monkeypatch):
 
 def test_demo(medic, mini, monkeypatch, tmp_path):
     """The whole of it on a tenth of the images, with all targets."""
-    from medic.data import BENCHMARKS
-
     monkeypatch.setitem(BENCHMARKS, "digits", BENCHMARKS[mini])
     code, out, _ = medic("demo", "--all", "--iterations", "2", "--output", str(tmp_path / "demo"))
     assert code == 0

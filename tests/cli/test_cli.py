@@ -14,6 +14,7 @@ import yaml
 from medic.cli import main
 from medic.cli.options import SPELLINGS
 from medic.data import BENCHMARKS
+from medic.experiments.directory import Run
 from medic.methods import METHODS
 from medic.training import Trainer
 
@@ -72,7 +73,14 @@ def test_train_then_evaluate(medic, short):
     assert (code, f"{runs} has 1 finished run in it: give one of them, {path}; `medic table {runs}" in err) == (2, True)
     code, out, _ = medic("evaluate", path)
     assert code == 0
-    assert re.search(r"^oscr +0\.\d{4} +0\.\d{4} +0\.\d{4} +0\.\d{4}", out, re.MULTILINE)
+    assert re.search(r"^in percent +cls +bcls +max-logit +energy$", out, re.MULTILINE)
+    shown = {words[0]: words[1:] for line in out.split("by domain")[0].splitlines() if (words := line.split())}
+    metrics = Run(path).metrics
+    assert shown["OSCR"][:2] == [f"{100 * metrics[key]:.2f}" for key in ("oscr_c", "oscr_b")]
+    assert shown["threshold"][1] == f"{metrics['threshold']:.4f}"
+    assert shown["Acc"] == 4 * [f"{100 * metrics['acc']:.2f}"]
+    assert not shown.keys() & {"oscr", "oscr_c", "oscr_b"}
+    assert re.search(r"^domain +Acc +H-score +OSCR +auroc$", out, re.MULTILINE)
     code, out, _ = medic("evaluate", path, "--score", "bcls", "--threshold", "oracle-10", "--rerun", "--json")
     found = json.loads(out)["bcls"]["target"]
     assert found["threshold_rule"] == "oracle-10"

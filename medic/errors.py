@@ -3,6 +3,8 @@
 import difflib
 import errno
 import math
+import sys
+import warnings
 from collections.abc import Iterable
 
 
@@ -27,6 +29,14 @@ def unwritten(what: str, place: object, error: OSError) -> MedicError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(f"the disk of {place} is full: make room, and the same command goes on")
     return MedicError(f"{what} {place} cannot be written: {error.strerror or error}")
+
+
+def warn(message: str) -> None:
+    """Warn at the line that called this package, however deep inside it the reason is."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "medic":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 def lacking(what: str, extra: str) -> MedicError:

@@ -3,13 +3,12 @@
 import csv
 import os
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from medic.data.decode import SUFFIXES
 from medic.data.listing import Entry, ImageList
-from medic.errors import MedicError, first_line, lacking
+from medic.errors import MedicError, first_line, lacking, warn
 
 
 def walk(root: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -60,10 +59,9 @@ def read_folder(root: Path, name: str = "folder") -> ImageList:
         raise MedicError(f"root {root} has no images: {root}/<domain>/<class>/<image> is expected")
     if all(entry.name.count("/") > 2 for entry in entries):
         example = entries[0]
-        warnings.warn(
+        warn(
             f"every image lies deeper than its class: {example.name} counts as class {example.label!r} of domain "
-            f"{example.domain!r}; if that is wrong, give a folder below {root} as the root",
-            stacklevel=2,
+            f"{example.domain!r}; if that is wrong, give a folder below {root} as the root"
         )
     return ImageList.of(name, entries)
 

@@ -318,6 +318,14 @@ def test_data_check(medic, tmp_path):
     assert re.search(r"cannot be read: 1\n  .*3.png is empty", out)
 
 
+def test_warnings_are_notes_that_name_things(medic, short):
+    code, _, err = medic("train", *short, "--batch-size", "40", "--iterations", "1")
+    assert code == 0
+    notes = [line for line in err.splitlines() if line.startswith("medic: note: ")]
+    said = r".*: domain '(handwritten|printed|blended)', class '[0-5]' has 8 samples for 20 of a task: some repeat"
+    assert [bool(re.fullmatch(said, note)) for note in notes] == [True]
+
+
 def test_debug_shows_the_traceback(medic):
     with pytest.raises(ValueError, match="medik"):
         medic("train", "--target", "street", "--method", "medik", "--debug")

@@ -177,7 +177,7 @@ def test_a_host_of_another_machine():
 
 def test_without_ray(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MedicError, match=r"executor 'ray' needs Ray: pip install 'medic\[ray\]'"):
+    with pytest.raises(MedicError, match=r"executor 'ray' needs the package ray: pip install 'medic\[ray\]'"):
         cluster.connect(None, None, 1)
 
 

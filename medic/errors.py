@@ -3,6 +3,8 @@
 import difflib
 import errno
 import math
+import sys
+import warnings
 from collections.abc import Iterable
 
 
@@ -29,13 +31,34 @@ def unwritten(what: str, place: object, error: OSError) -> MedicError:
     return MedicError(f"{what} {place} cannot be written: {error.strerror or error}")
 
 
+def warn(message: str) -> None:
+    """Warn at the line that called this package, however deep inside it the reason is."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "medic":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
+
+
+def lacking(what: str, extra: str) -> MedicError:
+    """The error to raise where something needs a package that an extra of ours installs."""
+    clone = f"pip install -c constraints.txt -e '.[{extra}]'"
+    return MedicError(f"{what}: pip install 'medic[{extra}]', or in a clone {clone}")
+
+
 def first_line(error: Exception) -> str:
     """What an error says, in one line."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def closest(name: str, choices: Iterable[str]) -> str | None:
-    """The choice that `name` was probably meant to be, or None."""
+    """The choice that `name` was probably meant to be, or None; a number is no misspelling of another."""
+    if str(name).isdecimal():
+        return None
     by_folded = {choice.lower(): choice for choice in choices}
     matches = difflib.get_close_matches(str(name).lower(), by_folded, n=1, cutoff=0.6)
     return by_folded[matches[0]] if matches else None
@@ -60,11 +83,14 @@ def check_range(
             raise MedicError(f"{name} of {owner} is {value:g}: give a number, {' and '.join(limits)}")
 
 
-def check_choice(kind: str, name: str, choices: Iterable[str]) -> str:
-    """Return `name` if it is one of `choices`, otherwise raise with the nearest one, or all, named."""
+def check_choice(kind: str, name: str, choices: Iterable[str], where: str = "") -> str:
+    """Return `name` if it is one of `choices`, otherwise raise with the nearest one, or all, named.
+
+    `where` says whose choices these are: `of method 'vrex'`.
+    """
     choices = list(choices)
     if name in choices:
         return name
     nearest = closest(name, choices)
     hint = f"did you mean {nearest!r}?" if nearest else f"choose from {', '.join(choices)}"
-    raise MedicError(f"unknown {kind} {name!r}, {hint}")
+    raise MedicError(f"unknown {kind} {name!r}{where and ' '}{where}, {hint}")

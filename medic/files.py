@@ -1,5 +1,6 @@
 """How files are written so that nobody ever sees half of one."""
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,21 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path, busy: Exception | None = None) -> Iterator[None]:
+    """Hold a folder, or a file that is made for it; if another process does, wait for it, or raise `busy`."""
+    lock = os.open(path, os.O_RDONLY if path.is_dir() else os.O_WRONLY | os.O_CREAT, 0o666)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX if busy is None else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            assert busy is not None
+            raise busy from None
+        yield
+    finally:
+        os.close(lock)
 
 
 def make_folder(what: str, path: Path) -> None:

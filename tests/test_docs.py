@@ -81,7 +81,9 @@ def check(line: str, folder: Path) -> None:
         for config in first.values():
             planned(config)
     if command == "reproduce" and parsed.name is not None:
-        reproduction(parsed.name, parsed.quick)
+        table = reproduction(parsed.name, parsed.quick)
+        assert {*parsed.methods} <= {line.settings["method"] for line in table.lines if line.settings is not None}
+        assert {*parsed.only} <= {*table.columns}
     if command == "table":
         assert parsed.selection in SELECTIONS
         assert parsed.format in ("text", *FORMATS)
@@ -89,7 +91,7 @@ def check(line: str, folder: Path) -> None:
 
 
 def test_there_are_some():
-    assert {name: len(commands(text)) for name, text in TEXTS.items()} == {"methods": 3, "sweeps": 15}
+    assert {name: len(commands(text)) for name, text in TEXTS.items()} == {"methods": 3, "sweeps": 16}
 
 
 @pytest.mark.parametrize("line", LINES)

@@ -43,8 +43,8 @@ def test_train(mini, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("block", [1, 2])
 def test_own_loop_learns(block):
-    names = {"medic": medic, **user_setup(3)}
-    exec(BLOCKS[1].splitlines()[0], names)  # the second loop goes on with `meta` and `loss` of the first
+    names = user_setup(3)
+    exec(BLOCKS[1].split("for ")[0], names)  # the second loop goes on with `meta` and `loss` of the first
 
     def risk() -> float:
         x, y, _ = names["loader"].dataset.tensors

@@ -14,8 +14,14 @@ SHOWN = 5
 
 def add_options(parser: ArgumentParser) -> None:
     """What to do with which dataset."""
-    parser.add_argument("action", type=str, help="check: compare what is there with what should be; fetch: download it")
-    parser.add_argument("name", type=str, help="dataset (see `medic datasets`)")
+    parser.add_argument(
+        "action",
+        type=str | None,
+        nargs="?",
+        default=None,
+        help="check: compare what is there with what should be; fetch: download it",
+    )
+    parser.add_argument("name", type=str | None, nargs="?", default=None, help="dataset (see `medic datasets`)")
     parser.add_argument("--root", type=str | None, default=None, metavar="DIR", help="where the images are, or go to")
     parser.add_argument("--url", type=str | None, default=None, help="fetch: another address to download from")
     parser.add_argument("--archive", type=str | None, default=None, metavar="FILE", help="fetch: an archive on disk")
@@ -26,7 +32,11 @@ def run(arguments: Namespace) -> int:
     from medic.data import benchmark
     from medic.errors import MedicError, check_choice
 
+    if arguments.action is None:
+        raise MedicError("what to do? `medic data check NAME --root DIR` or `medic data fetch NAME --root DIR`")
     check_choice("action", arguments.action, ["check", "fetch"])
+    if arguments.name is None:
+        raise MedicError(f"which dataset? `medic data {arguments.action} NAME`; `medic datasets` names them")
     bench = benchmark(arguments.name)
     if arguments.action == "fetch":
         if arguments.root is None:

@@ -1,6 +1,6 @@
 """`medic datasets`."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -9,22 +9,30 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """How to print."""
+    """Which, and how to print."""
+    parser.add_argument("name", nargs="?", help="one of them, to see all of it")
     parser.add_argument("--json", action="store_true", help="print as JSON")
 
 
 def run(arguments: Namespace) -> int:
-    """List the benchmarks."""
-    from medic.data import BENCHMARKS
+    """List the benchmarks, or one of them with its classes, its layouts and what a run on it uses."""
+    from medic.data import BENCHMARKS, benchmark
     from medic.report.table import print_rows
 
+    if arguments.name is not None:
+        found = describe(benchmark(arguments.name))
+        if arguments.json:
+            print_rows([found], as_json=True)
+        else:
+            print("\n".join(_lines(found)))
+        return 0
     rows = [
         {
             "dataset": bench.name,
             "domains": ", ".join(bench.domains) or "yours",
             "classes": _classes(bench),
             "split": bench.split or "all known",
-            "images": str(sum(map(sum, bench.counts.values())) or bench.images or "–"),
+            "images": str(_images(bench) or "–"),
             "pixels": str(bench.image_size or "backbone's"),
             "backbone": bench.backbone,
             "what it is": bench.description,
@@ -32,7 +40,60 @@ def run(arguments: Namespace) -> int:
         for bench in BENCHMARKS.values()
     ]
     print_rows(rows, as_json=arguments.json)
+    if not arguments.json:
+        print("\nmedic datasets NAME shows its classes, where its images are looked for, and what a run on it uses.")
     return 0
+
+
+def describe(bench: "Benchmark") -> dict[str, Any]:
+    """All of a benchmark, in plain values."""
+    from medic.data.classes import named_split
+    from medic.data.sources import DOWNLOADS
+
+    split = named_split(bench.split, bench.name, bench.classes, ()) if bench.split and bench.classes else None
+    return {
+        "dataset": bench.name,
+        "what it is": bench.description,
+        "domains": {domain: sum(bench.counts.get(domain, ())) or None for domain in bench.domains},
+        "images": _images(bench),
+        "classes": _classes(bench),
+        "split": bench.split,
+        "known": list(bench.classes if split is None else split.known),
+        "unknown": list(() if split is None else split.unknown),
+        "layouts": {layout.name: list(layout.folders) for layout in bench.layouts},
+        "fetched": bench.name in DOWNLOADS,
+        "run": {
+            "pixels": bench.image_size,
+            "backbone": bench.backbone,
+            "augmentation": bench.augment,
+            "lr of sgd": bench.lr,
+        },
+    }
+
+
+def _lines(entry: dict[str, Any]) -> list[str]:
+    """Everything, a line each."""
+    domains = [name if images is None else f"{name} ({images})" for name, images in entry["domains"].items()]
+    layouts = [f"{name} in ROOT or ROOT/{', ROOT/'.join(folders)}" for name, folders in entry["layouts"].items()]
+    used = {name: "the backbone's" if value is None else value for name, value in entry["run"].items()}
+    shown = {
+        "domains": ", ".join(domains) or "yours",
+        "images": entry["images"],
+        "classes": entry["classes"],
+        "split": entry["split"] or "none: all classes are known",
+        "known": ", ".join(entry["known"]),
+        "unknown": ", ".join(entry["unknown"]),
+        "looked for": "; ".join(layouts),
+        "a run has": ", ".join(f"{name} {value}" for name, value in used.items()),
+        "to get it": f"medic data fetch {entry['dataset']} --root DIR" if entry["fetched"] else None,
+    }
+    lines = [f"{entry['dataset']:<15} {entry['what it is']}"]
+    return [*lines, *(f"  {name:<12} {value}" for name, value in shown.items() if value)]
+
+
+def _images(bench: "Benchmark") -> int | None:
+    """How many there are, where that is published."""
+    return sum(map(sum, bench.counts.values())) or bench.images
 
 
 def _classes(bench: "Benchmark") -> str:

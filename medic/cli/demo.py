@@ -20,7 +20,7 @@ def add_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Train both methods with the one-vs-all head, print one table and write one page."""
     from medic.data import benchmark
-    from medic.errors import MedicError
+    from medic.errors import MedicError, counted
     from medic.experiments.config import RunConfig
     from medic.experiments.resolve import resolve
     from medic.experiments.run import train
@@ -48,7 +48,8 @@ def run(arguments: Namespace) -> int:
     for config in configs:
         resolve(config)  # so that a mistake is found before the first run, not before the last
     runs = [train(config) for config in configs]
-    page = write_page(Path(arguments.output) / "index.html", runs, title="medic demo")
+    note = f"One seed after {counted(arguments.iterations, 'iteration')} is an example, not a result."
+    page = write_page(Path(arguments.output) / "index.html", runs, title="medic demo", note=note)
     print_runs(runs)
     print(page)
     return 0

@@ -28,6 +28,7 @@ def run(arguments: Namespace) -> int:
     from medic.errors import MedicError
     from medic.experiments.directory import Run
     from medic.experiments.review import infer_again, review
+    from medic.experiments.tables import METRICS
     from medic.report.table import print_rows
 
     run = Run(arguments.run)
@@ -39,18 +40,32 @@ def run(arguments: Namespace) -> int:
         print(json.dumps(found, indent=2))
         return 0
     targets = {score: values["target"] for score, values in found.items()}
-    # A key with a slash names another score or rule than the column's.
-    metrics = dict.fromkeys(name for values in targets.values() for name in values if "/" not in name)
-    rows = [{"metric": m, **{score: _shown(values.get(m)) for score, values in targets.items()}} for m in metrics]
+    titles = {metric.key: title for title, metric in METRICS.items()}
+    metrics = dict.fromkeys(name for values in targets.values() for name in values if not _is_elsewhere(name))
+    rows = [
+        {"in percent": titles.get(m, m), **{score: _shown(m, values.get(m)) for score, values in targets.items()}}
+        for m in metrics
+    ]
     print_rows(rows, numeric=list(found))
     for score, values in found.items():
         parts = {**values["targets"], **({"(sources)": values["source"]} if "source" in values else {})}
         if len(parts) > 1:
             print(f"\nby domain, {score}:")
-            shown = [{"domain": d, **{m: _shown(part.get(m)) for m in BY_DOMAIN}} for d, part in parts.items()]
-            print_rows(shown, numeric=BY_DOMAIN)
+            shown = [
+                {"domain": d, **{titles.get(m, m): _shown(m, part.get(m)) for m in BY_DOMAIN}}
+                for d, part in parts.items()
+            ]
+            print_rows(shown, numeric=list(shown[0])[1:])
     return 0
 
 
-def _shown(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value if value is not None else "–")
+def _is_elsewhere(metric: str) -> bool:
+    """Whether a metric is of another score or rule than its column's."""
+    return "/" in metric or metric in ("oscr_c", "oscr_b")
+
+
+def _shown(metric: str, value: Any) -> str:
+    """A value for people, as tables have it: in percent, but for the threshold."""
+    if isinstance(value, float):
+        return f"{value:.4f}" if metric == "threshold" else f"{100 * value:.2f}"
+    return "–" if value is None else str(value)

@@ -86,7 +86,7 @@ def _from_file(path: Path) -> dict[str, Any]:
     names = [field.name for field in dataclasses.fields(RunConfig)]
     values = {}
     for key, value in read_yaml(path).items():
-        name = check_choice(f"setting in {path}:", setting_name(key), names)
+        name = check_choice("setting", setting_name(key), names, f"in {path}")
         if value is not None:
             values[name] = value
     return values

@@ -44,9 +44,9 @@ def run(arguments: Namespace) -> int:
     table = reproduction(arguments.name, arguments.quick)
     methods = {str(one.settings["method"]) for one in table.lines if one.settings is not None}
     for method in arguments.methods:
-        check_choice(f"method of {arguments.name}", method, methods)
+        check_choice("method", method, sorted(methods), f"of {arguments.name}")
     for column in arguments.only:
-        check_choice(f"column of {arguments.name}", column, table.columns)
+        check_choice("column", column, table.columns, f"of {arguments.name}")
     given = given_settings(arguments) | {name: arguments[name] for name in FIXED}
     settings = {name: value for name, value in given.items() if value is not None}
     asked = Asked(arguments.seeds, arguments.methods, arguments.only, settings)

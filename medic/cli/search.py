@@ -21,7 +21,7 @@ def run(arguments: Namespace) -> int:
     """Search for a method's numbers, by source validation."""
     import sys
 
-    from medic.errors import MedicError
+    from medic.errors import MedicError, counted
     from medic.experiments.search import Study, default_storage
 
     if arguments.trials < 1:
@@ -32,7 +32,8 @@ def run(arguments: Namespace) -> int:
     study = Study(config, name, storage, arguments.trials, arguments.sampler, not arguments.no_pruning)
     found = study.run(lambda line: print(line, file=sys.stderr, flush=True))
     value, numbers, path = found.best
-    print(f"{found.trials} trials, {found.complete} trained to the end; the best has validation acc {100 * value:.2f}")
+    trials = counted(found.trials, "trial")
+    print(f"{trials}, {found.complete} trained to the end; the best has validation acc {100 * value:.2f}")
     for number, chosen in numbers.items():
         print(f"  {number} = {chosen:.6g}")
     print(path)

@@ -60,6 +60,7 @@ def run(arguments: Namespace) -> int:
     """Do what is missing of a sweep."""
     from medic.experiments.launch import report
     from medic.experiments.progress import make_sayer
+    from medic.experiments.results import runs_are
     from medic.experiments.sweeps import Planner, Sweep, parse_span
 
     base = Sweep({}) if arguments.file is None else Sweep.read(Path(arguments.file))
@@ -68,5 +69,7 @@ def run(arguments: Namespace) -> int:
     schedule = launcher.run(sweep.jobs(Planner(make_sayer(arguments.quiet))))
     if not launcher.dry and launcher.executor != "slurm":
         done = len(schedule.there) + len(schedule.done)
-        print(f"{done} of {len(schedule.jobs)} runs are in {sweep.output}; {sum(schedule.done.values()):.1f} s of runs")
+        print(
+            f"{done} of {runs_are(len(schedule.jobs))} in {sweep.output}; {sum(schedule.done.values()):.1f} s of runs"
+        )
     return report(schedule)

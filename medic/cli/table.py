@@ -115,7 +115,7 @@ def _compare(table: "Table", labels: Sequence[str], as_json: bool) -> None:
 
 def _explain(table: "Table", place: Sequence[str], as_json: bool) -> None:
     """Print where a cell comes from."""
-    from medic.errors import check_choice
+    from medic.errors import check_choice, counted
     from medic.experiments.tables import find_row
     from medic.report.table import print_rows
 
@@ -140,7 +140,7 @@ def _explain(table: "Table", place: Sequence[str], as_json: bool) -> None:
     if as_json:
         print_rows(rows, as_json)
         return
-    print(f"{row.label}, {column}: {len(rows)} runs, of each the evaluation that {table.rule!r} selects")
+    print(f"{row.label}, {column}: {counted(len(rows), 'run')}, of each the evaluation that {table.rule!r} selects")
     if rows:
         print_rows([{name: _text(name, value) for name, value in one.items()} for one in rows])
 

@@ -128,7 +128,7 @@ def make_recipe(value: str | Mapping[str, Any]) -> Recipe:
             else:
                 raise MedicError(f"augmentation {value!r}: {part!r} is not a number by name, as in jitter=0.4")
     for name in numbers:
-        check_choice("number of an augmentation", name, [field.name for field in fields(Recipe)])
+        check_choice("number", name, [field.name for field in fields(Recipe)], "of an augmentation")
     parsed: dict[str, Any] = {name: _number(name, given) for name, given in numbers.items()}
     return replace(recipe, **parsed)
 

@@ -1,7 +1,6 @@
 """Where built datasets are kept."""
 
 import os
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from medic.errors import warn
 from medic.files import atomic_write
 
 Arrays = dict[str, NDArray[Any]]
@@ -35,5 +35,5 @@ def cached(name: str, build: Callable[[], Arrays]) -> Arrays:
         with atomic_write(path) as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
     except OSError as error:
-        warnings.warn(f"{name} is not kept for next time: {path.parent}: {error.strerror}", stacklevel=2)
+        warn(f"{name} is not kept for next time: {path.parent}: {error.strerror}")
     return arrays

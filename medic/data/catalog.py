@@ -11,7 +11,8 @@ from medic.data.cache import Arrays, cached
 from medic.data.dataset import Built, Drawn, Listed, Opened
 from medic.data.layouts import Found, Layout, Naming, find, missing_domains
 from medic.data.listing import Part
-from medic.data.readers import read_folder, read_lists, read_table
+from medic.data.readers import check_root, read_folder, read_lists, read_table
+from medic.data.sources import DOWNLOADS
 from medic.errors import MedicError, check_choice
 
 Counts = Mapping[str, tuple[int, ...]]
@@ -55,13 +56,19 @@ def needs_root(bench: Benchmark, root: Path | None) -> Path:
     """The root that was given, or an error that asks for it."""
     if root is None:
         what = "the CSV or Parquet file" if bench.name == "table" else "the folder that its images are in"
-        raise MedicError(f"dataset {bench.name!r} needs --root, {what}")
+        raise MedicError(f"dataset {bench.name!r} needs --root, {what}{_fetched(bench)}")
     return root
+
+
+def _fetched(bench: Benchmark) -> str:
+    """How else one gets a benchmark, where there is a way."""
+    return f"; `medic data fetch {bench.name} --root DIR` gets it" if bench.name in DOWNLOADS else ""
 
 
 def locate(bench: Benchmark, root: Path) -> Found:
     """Find a benchmark's images below a root, or say what is there instead."""
     assert bench.naming is not None
+    check_root(root, f": give the folder that {bench.name} is in{_fetched(bench)}")
     found = find(bench.name, root, bench.layouts, bench.naming, bench.dropped)
     if found is not None:
         return found
@@ -71,7 +78,9 @@ def locate(bench: Benchmark, root: Path) -> Found:
     missing = ", ".join(name for name in bench.domains if name in missing_domains(root, bench.layouts, bench.naming))
     if not missing:
         raise MedicError(f"root {root} has the domains of {bench.name}, but not in a layout of it; see docs/data.md")
-    raise MedicError(f"root {root} has no folder with all domains of {bench.name}: {missing} not found")
+    raise MedicError(
+        f"root {root} has no folder with all domains of {bench.name}: {missing} not found{_fetched(bench)}"
+    )
 
 
 def _open_files(bench: Benchmark, root: Path | None, seed: int) -> Opened:

@@ -5,14 +5,12 @@ an archive can neither write outside its folder nor become larger than the bench
 one move, when everything in it is whole.
 """
 
-import fcntl
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,6 +19,7 @@ from medic.data.layouts import folded
 from medic.data.sources import DOWNLOADS, File, Sorting, Source, direct
 from medic.data.unpack import Meter, Unusable, inside, printable, unpack
 from medic.errors import MedicError, check_choice
+from medic.files import locked
 
 RECORDS = ".medic-fetch.json"
 _WRAPPERS = 4  # folders within folders that an archive may put around a benchmark
@@ -55,17 +54,12 @@ def given(url: str) -> Source:
 @contextmanager
 def _alone(root: Path) -> Iterator[None]:
     """Make the root and hold it, so that no two processes write the same files."""
-    with disk_errors(root):
-        root.mkdir(parents=True, exist_ok=True)
-        lock = os.open(root, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise MedicError(f"another process fetches into {root}: wait for it, or give another root") from None
+    busy = MedicError(f"another process fetches into {root}: wait for it, or give another root")
+    with ExitStack() as held:
+        with disk_errors(root):
+            root.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked(root, busy))
         yield
-    finally:
-        os.close(lock)
 
 
 class _Job:

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from medic.data.listing import Entry, ImageList, Part
-from medic.data.readers import check_root, list_lines, walk
+from medic.data.readers import list_lines, walk
 from medic.errors import MedicError
 
 PARTS: Mapping[str, Part] = {"train": "train", "full": "train", "val": "val", "crossval": "val", "test": "test"}
@@ -70,7 +70,6 @@ class Found:
 
 def find(name: str, root: Path, layouts: Sequence[Layout], naming: Naming, dropped: frozenset[str]) -> Found | None:
     """Find a benchmark below a root in the first layout that has all of its domains; None if there is none."""
-    check_root(root)
     divisible = any(layout.split for layout in layouts)  # DomainNet has a class called `train`
     for layout, folder in _candidates(root, layouts):
         here = {naming.domain(path.name) for path in folder.iterdir() if path.is_dir()}

@@ -1,6 +1,5 @@
 """Who may see what: source domains for training and validation, the targets for evaluation alone."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -11,7 +10,7 @@ from torch import Tensor
 from medic.data.classes import ClassSplit
 from medic.data.dataset import Dataset
 from medic.data.holdout import Parts
-from medic.errors import MedicError, check_choice
+from medic.errors import MedicError, check_choice, warn
 
 UNKNOWN = -1
 
@@ -141,7 +140,7 @@ def _check_covered(problem: Problem, dataset: Dataset, classes: ClassSplit, on_e
         message = f"source domain {empty[0][0]!r} has no image of the known class {empty[0][1]!r} to train on{more}"
         if on_empty == "error":
             raise MedicError(f"{message}: --partial auto takes what each domain has")
-        warnings.warn(message, stacklevel=3)
+        warn(message)
     if len(problem.validation) == 0:
         raise MedicError(f"{dataset.name} leaves no validation images: hold out a larger share, as in --holdout 0.5")
     for target in problem.targets:
@@ -150,6 +149,4 @@ def _check_covered(problem: Problem, dataset: Dataset, classes: ClassSplit, on_e
             raise MedicError(f"the target {dataset.domains[target]!r} has no image of a known class to be tested on")
         if classes.unknown and bool((here >= 0).all()):
             name = dataset.domains[target]
-            warnings.warn(
-                f"the target {name!r} has no image of an unknown class: accuracy alone is measured", stacklevel=3
-            )
+            warn(f"the target {name!r} has no image of an unknown class: accuracy alone is measured")

@@ -3,13 +3,12 @@
 import csv
 import os
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from medic.data.decode import SUFFIXES
 from medic.data.listing import Entry, ImageList
-from medic.errors import MedicError, first_line
+from medic.errors import MedicError, first_line, lacking, warn
 
 
 def walk(root: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -60,10 +59,9 @@ def read_folder(root: Path, name: str = "folder") -> ImageList:
         raise MedicError(f"root {root} has no images: {root}/<domain>/<class>/<image> is expected")
     if all(entry.name.count("/") > 2 for entry in entries):
         example = entries[0]
-        warnings.warn(
+        warn(
             f"every image lies deeper than its class: {example.name} counts as class {example.label!r} of domain "
-            f"{example.domain!r}; if that is wrong, give a folder below {root} as the root",
-            stacklevel=2,
+            f"{example.domain!r}; if that is wrong, give a folder below {root} as the root"
         )
     return ImageList.of(name, entries)
 
@@ -134,7 +132,7 @@ def _parquet_rows(path: Path) -> list[dict[str, str]]:
     try:
         from pyarrow import parquet
     except ImportError:
-        raise MedicError(f"{path} needs pyarrow: pip install 'medic[parquet]', or save it as CSV") from None
+        raise lacking(f"{path} needs the package pyarrow, or to be saved as CSV", "parquet") from None
     try:
         rows: list[Mapping[str, object]] = parquet.read_table(path).to_pylist()
     except (OSError, ValueError) as error:
@@ -142,9 +140,9 @@ def _parquet_rows(path: Path) -> list[dict[str, str]]:
     return [{column: "" if value is None else str(value) for column, value in row.items()} for row in rows]
 
 
-def check_root(root: Path) -> None:
-    """Say what is wrong with a root that is no folder, or an empty one."""
+def check_root(root: Path, way: str = "") -> None:
+    """Say what is wrong with a root that is no folder, or an empty one, and the `way` out of it."""
     if not root.is_dir():
-        raise MedicError(f"root {root} {'is not a folder' if root.exists() else 'does not exist'}")
+        raise MedicError(f"root {root} {'is not a folder' if root.exists() else 'does not exist'}{way}")
     if next(root.iterdir(), None) is None:
-        raise MedicError(f"root {root} is empty")
+        raise MedicError(f"root {root} is empty{way}")

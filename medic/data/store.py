@@ -1,14 +1,12 @@
 """Every image decoded once, to uint8 at one size, and kept in a file that later runs find again."""
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -23,8 +21,8 @@ from medic.data.cache import cache_directory
 from medic.data.decode import BadImage, decode
 from medic.data.images import Images, Mapped, Resident, Streamed, check_row
 from medic.data.listing import ImageList
-from medic.errors import MedicError, unwritten
-from medic.files import write_text
+from medic.errors import MedicError, counted, unwritten
+from medic.files import locked, write_text
 
 FORMAT = 2
 RESIDENT = 2**28
@@ -202,7 +200,7 @@ def _find(path: Path) -> "_Header | None":
 def _build(path: Path, listing: ImageList, size: int, unique: bool, streams: bool, report: Report) -> _Header:
     """Read every image, unless another process has just done so: into a new file, or to know them before a stream."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(path.with_suffix(".lock")):
+    with locked(path.with_suffix(".lock")):
         header = _find(path)
         if header is not None:
             return header
@@ -327,8 +325,8 @@ def _judge(listing: ImageList, header: _Header, on_bad: OnBad, report: Report) -
     if bad:
         more = f", and {len(bad) - 1} more cannot be read" if len(bad) > 1 else ""
         if on_bad == "error":
-            raise MedicError(f"{bad[0]}{more}; --on-bad-image skip leaves them out")
-        report(f"{len(bad)} images left out: {bad[0]}{more}")
+            raise MedicError(f"{bad[0]}{more}; --on-bad-image skip leaves {'them' if more else 'it'} out")
+        report(f"{counted(len(bad), 'image')} left out: {bad[0]}{more}")
     if not header.kept:
         raise MedicError(f"none of the {len(listing)} images of {listing.name} can be read")
 
@@ -340,11 +338,3 @@ def read_file(path: str) -> bytes:
             return file.read()
     except OSError as error:
         raise BadImage(f"{path} cannot be read: {error.strerror}") from error
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock that another process of the same store waits for."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -82,6 +82,7 @@ def make_trainer(
     objective = plan.model.objective
     objective.prepare(model, _setup(plan, problem, images, preprocessing))
     objective.to(plan.model.device)
+    plan.training.grid.names = {"domain": dataset.domains, "class": problem.known}
     return Trainer(
         model=model,
         images=images,

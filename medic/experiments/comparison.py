@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from scipy import stats
 
-from medic.errors import MedicError
+from medic.errors import MedicError, counted
 from medic.experiments.cells import Metric
 from medic.experiments.tables import Row
 
@@ -37,7 +37,7 @@ def compare(first: Row, second: Row, title: str, metric: Metric, columns: Sequen
                 differences.append(metric.scale * (after - before))
     if len(differences) < 2:
         raise MedicError(
-            f"{first.label} and {second.label} share {len(differences)} runs: a comparison needs 2 or more"
+            f"{first.label} and {second.label} share {counted(len(differences), 'run')}: a comparison needs 2 or more"
         )
     mean = sum(differences) / len(differences)
     spread = math.sqrt(sum((value - mean) ** 2 for value in differences) / (len(differences) - 1))

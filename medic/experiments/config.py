@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from medic.errors import MedicError
+from medic.errors import MedicError, first_line
 
 ALIASES = {
     "target_domains": "target",
@@ -177,8 +177,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         values = yaml.load(path.read_text(), Loader)  # a SafeLoader
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise MedicError(f"configuration {path} cannot be read: {reason}") from error
+        raise unreadable("configuration", path, error) from error
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise MedicError(f"configuration {path} does not hold settings, a line `name: value` for each")
     return values
+
+
+def unreadable(what: str, path: Path, error: Exception) -> MedicError:
+    """The error to raise where a YAML file cannot be read: on which line, and what is wrong there."""
+    mark = getattr(error, "problem_mark", None)
+    if not isinstance(error, yaml.MarkedYAMLError) or mark is None:
+        return MedicError(f"{what} {path} cannot be read: {getattr(error, 'strerror', None) or first_line(error)}")
+    begun = "" if error.context_mark is None else f", {error.context} that begins on line {error.context_mark.line + 1}"
+    return MedicError(f"{what} {path}, line {mark.line + 1}: {error.problem}{begun}")

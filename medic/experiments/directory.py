@@ -1,14 +1,13 @@
 """A run's directory: what a run leaves behind, and how it is read again."""
 
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
 import platform
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -23,17 +22,19 @@ from torch import Tensor, nn
 
 from medic import processes
 from medic._version import __version__
-from medic.errors import BusyError, MedicError, unwritten
+from medic.errors import BusyError, MedicError, counted, unwritten
 from medic.experiments.command import noted_command
 from medic.experiments.config import RunConfig
 from medic.experiments.evaluation import Seen
-from medic.files import atomic_write, remove_leftovers, write_text
+from medic.files import atomic_write, locked, remove_leftovers, write_text
 from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone
 from medic.models.backbones import read_tensors
 from medic.openset import FITTED, Score, get_score
 from medic.outputs import Output
 
 FORMAT = 1
+SHOWN = 3
+"""How many runs of a folder are named before the rest is left out."""
 _TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
 
 
@@ -76,16 +77,13 @@ class RunDirectory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Make the directory and hold it, so that two processes do not do the same run at once."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / ".lock").open("w")
-        except OSError as error:
-            raise unwritten("output", self.path.parent, error) from error
-        with lock:
+        busy = BusyError(f"run {self.path} is being written by another process")
+        with ExitStack() as held:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BusyError(f"run {self.path} is being written by another process") from None
+                self.path.mkdir(parents=True, exist_ok=True)
+                held.enter_context(locked(self.path / ".lock", busy))
+            except OSError as error:
+                raise unwritten("output", self.path.parent, error) from error
             remove_leftovers(self.path)
             yield
 
@@ -140,7 +138,7 @@ class Run:
         if missing == ["done"]:
             raise MedicError(f"run {self.path} is not finished: start its command again to resume it")
         if missing:
-            raise MedicError(f"{self.path} is not the directory of a run: it has no {missing[0]}")
+            raise self._no_run(missing[0])
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -228,6 +226,15 @@ class Run:
         except RuntimeError as error:
             raise MedicError(f"run {self.path} has weights of another model than model.json describes") from error
         return model.eval()
+
+    def _no_run(self, missing: str) -> MedicError:
+        """The error to raise where a folder is none of a run; the one around several is easily given for it."""
+        inside = sorted(path.parent for path in self.path.glob("*/config.yaml") if (path.parent / "done").exists())
+        if not inside:
+            return MedicError(f"{self.path} is not the directory of a run: it has no {missing}")
+        some = ", ".join([*map(str, inside[:SHOWN]), *(["…"] if len(inside) > SHOWN else [])])
+        way = f"give one of them, {some}; `medic table {self.path} --explain METHOD TARGET` says which is which"
+        return MedicError(f"{self.path} has {counted(len(inside), 'finished run')} in it: {way}")
 
     def _json(self, name: str, text: str) -> dict[str, Any]:
         try:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from medic.errors import MedicError
+from medic.errors import lacking
 from medic.experiments import selection
 from medic.experiments.results import Result, collect
 from medic.experiments.trackers import scalars
@@ -18,7 +18,7 @@ def load_runs(*folders: str | Path, every: bool = False) -> Any:
     try:
         import pandas as pd
     except ImportError:
-        raise MedicError("load_runs makes a frame of pandas: pip install 'medic[frames]'") from None
+        raise lacking("load_runs makes a frame of the package pandas", "frames") from None
     results = collect([Path(folder) for folder in folders]).results
     return pd.DataFrame([row for result in results for row in _rows(result, every)])
 

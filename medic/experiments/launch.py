@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from medic.errors import MedicError, check_choice
+from medic.errors import MedicError, check_choice, counted
 from medic.experiments.executors import Executor
 from medic.experiments.executors.slurm import LARGEST, Slurm, check_option
 from medic.experiments.interrupts import Interrupts
 from medic.experiments.overview import duration, make_overview
-from medic.experiments.results import collect
+from medic.experiments.results import collect, runs_are
 from medic.experiments.schedule import Schedule, estimate
 from medic.experiments.sweeps import Job
 from medic.files import make_folder
@@ -78,7 +78,7 @@ class Launch:
         if self.dry and handed:
             return slurm.write(handed)
         there, waiting, left = len(schedule.there), schedule.missing - len(missing), len(missing) - len(handed)
-        said = f"{there} of {len(schedule.jobs)} runs are in {output}, {waiting} queued"
+        said = f"{there} of {runs_are(len(schedule.jobs))} in {output}, {waiting} queued"
         if handed:
             said += f", {len(handed)} submitted as job {slurm.submit(handed)}, which writes to {output / 'logs'}"
         return f"{said}; the same command submits the other {left}" if left else said
@@ -124,7 +124,7 @@ def print_plan(schedule: Schedule, slots: int | None = None) -> None:
     states = {**dict.fromkeys(schedule.there, "there  "), **dict.fromkeys(schedule.damaged, "damaged")}
     for job in schedule.jobs:
         print(f"{job.name}  {states.get(job.name, 'to do  ')}  {schedule.titles[job.name]}")
-    print(f"{len(schedule.jobs)} runs, {len(schedule.there)} of them there, {schedule.missing} to do")
+    print(f"{counted(len(schedule.jobs), 'run')}, {len(schedule.there)} of them there, {schedule.missing} to do")
     if schedule.missing:
         output = _output(schedule.jobs)
         found = estimate(schedule.waiting, collect([output]).results if output.is_dir() else ())

@@ -41,17 +41,17 @@ class Bar:
     def __init__(self, title: str, start: int, iterations: int) -> None:
         self._progress = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]}  {task.fields[rate]:.1f} it/s  left"), TimeRemainingColumn(),
+            TextColumn("loss {task.fields[loss]}  {task.fields[rate]}  left"), TimeRemainingColumn(),
             console=Console(file=sys.stderr),
         )  # fmt: skip
-        self._task = self._progress.add_task(title, total=iterations, completed=start, loss="–", rate=0.0)
+        self._task = self._progress.add_task(title, total=iterations, completed=start, loss="–", rate="–")
         self._start, self._began = start, time.monotonic()
         self._progress.start()
 
     def advance(self, iteration: int, loss: float | None) -> None:
         """Move the bar."""
         rate = (iteration - self._start) / (time.monotonic() - self._began)
-        self._progress.update(self._task, completed=iteration, loss=_shown(loss), rate=rate)
+        self._progress.update(self._task, completed=iteration, loss=_shown(loss), rate=_speed(rate))
 
     def say(self, line: str) -> None:
         """Print above the bar."""
@@ -78,7 +78,7 @@ class Lines:
         rate = (iteration - self._start) / (now - self._began)
         left = (self._iterations - iteration) / rate
         self.say(
-            f"{self._title}  {iteration}/{self._iterations}  loss {_shown(loss)}  {rate:.1f} it/s  left {left:.0f} s"
+            f"{self._title}  {iteration}/{self._iterations}  loss {_shown(loss)}  {_speed(rate)}  left {left:.0f} s"
         )
 
     def say(self, line: str) -> None:
@@ -126,6 +126,11 @@ class Downloads:
         if self._progress.disable and now - self._last > 10:
             self._last = now
             self.say(f"{done / 1e6:.0f} MB" + ("" if total is None else f" of {total / 1e6:.0f}"))
+
+
+def _speed(rate: float) -> str:
+    """Iterations per second, or where it is less than one, seconds per iteration."""
+    return f"{rate:.1f} it/s" if rate >= 1 else f"{1 / rate:.1f} s/it"
 
 
 def _shown(loss: float | None) -> str:

@@ -10,7 +10,7 @@ from medic.experiments.cells import Cell, Metric, pick_cell
 from medic.experiments.config import RunConfig
 from medic.experiments.results import Result
 from medic.experiments.sweeps import Job
-from medic.experiments.tables import Row, Table, differences
+from medic.experiments.tables import Row, Table, differences, seeds_of
 from medic.methods import METHODS
 
 Settings = Mapping[str, Any]
@@ -103,7 +103,7 @@ class Reproduction:
                 method = "" if one.settings is None else str(one.settings["method"])
                 rows.append(Row(one.label, method, filled, one.paper, one.variant, one.keys))
         used = [pick.result for row in rows for cell in row.cells.values() for pick in cell.picks]
-        notes = (*([self.note] if self.note else []), *differences(used))
+        notes = (*([self.note] if self.note else []), *seeds_of(rows), *differences(used))
         return Table(tuple(titles), tuple(rows), self.metrics, notes, "column", self.rule, self.title)
 
     def _cell(self, results: Sequence[Result], parts: int) -> Cell:

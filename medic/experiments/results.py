@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from medic.errors import MedicError
+from medic.errors import MedicError, counted
 
 ERROR = "error.json"
 """In a run's directory: why its last attempt failed."""
@@ -77,7 +77,7 @@ class Collection:
     def notes(self) -> Iterator[str]:
         """What a reader of a table should know, a line each."""
         if self.unfinished:
-            yield f"{_runs(len(self.unfinished))} not finished, {self.unfinished[0]} for one"
+            yield f"{runs_are(len(self.unfinished))} not finished, {self.unfinished[0]} for one"
         for path, reason in list(self.failed.items())[:3]:
             yield f"{path} failed: {reason}"
         if len(self.failed) > 3:
@@ -86,8 +86,9 @@ class Collection:
             yield f"{path} is left out: {reason}; delete {path} and run it again"
 
 
-def _runs(count: int) -> str:
-    return "1 run is" if count == 1 else f"{count} runs are"
+def runs_are(count: int, what: str = "") -> str:
+    """`1 run is`, `2 runs are`, with `what` is said of them between."""
+    return f"{counted(count, 'run')}{what} {'is' if count == 1 else 'are'}"
 
 
 def collect(folders: Iterable[Path]) -> Collection:

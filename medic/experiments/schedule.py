@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from medic.errors import DiskFullError, MedicError, unwritten
+from medic.errors import DiskFullError, MedicError, counted, unwritten
 from medic.experiments.directory import seconds_taken
 from medic.experiments.executors import Event, Executor, Kind
 from medic.experiments.interrupts import Interrupts, Stopped
@@ -77,7 +77,9 @@ class Schedule:
                     self._take(event)
                 if interrupts.received is not None:
                     left = self.missing + len(self.running)
-                    raise Stopped(f"stopped with {left} runs left; the same command goes on", interrupts.received)
+                    raise Stopped(
+                        f"stopped with {counted(left, 'run')} left; the same command goes on", interrupts.received
+                    )
             stop = False
         finally:
             try:

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from medic.data.holdout import seed_hash
-from medic.errors import DiskFullError, MedicError, TrainingError, check_choice, first_line
+from medic.errors import DiskFullError, MedicError, TrainingError, check_choice, first_line, lacking
 from medic.experiments.command import without_secrets
 from medic.experiments.config import RunConfig
 from medic.experiments.draws import SMALL
@@ -182,7 +182,7 @@ def _optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        raise MedicError("a search needs the package optuna: pip install 'medic[search]'") from None
+        raise lacking("a search needs the package optuna", "search") from None
     return optuna
 
 

@@ -4,14 +4,16 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import yaml
 
 from medic.errors import MedicError, check_choice
-from medic.experiments.config import Loader, RunConfig, setting_name
+from medic.experiments.config import Loader, RunConfig, setting_name, unreadable
 
 SETTINGS = tuple(field.name for field in dataclasses.fields(RunConfig))
+COUNTED = tuple(name for name, kind in get_type_hints(RunConfig).items() if kind in (int, int | None))
+"""Settings that are a whole number."""
 _PARTS = ("span", "variants")
 
 
@@ -41,6 +43,10 @@ def read_parts(path: Path) -> Parts:
         {} if span is None else {name: _values(path, name, node) for name, node in _entries(path, span)},
         [] if variants is None else list(_variants(path, variants)),
     )
+    for given in (parts.settings, *parts.variants):
+        for name, (value, place) in given.items():
+            if name in COUNTED and (isinstance(value, list) or ".." in str(value)):
+                raise MedicError(f"{place}: {name} is {value!r}: several values of a setting go under `span`")
     for name, values in parts.span.items():
         if name in entries:
             raise MedicError(f"{values[0].place}: {name} is spanned, and has one value beside the span")
@@ -71,8 +77,7 @@ def _compose(path: Path) -> yaml.MappingNode:
     try:
         tree = yaml.compose(path.read_text(), Loader=Loader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise MedicError(f"sweep {path} cannot be read: {reason}") from error
+        raise unreadable("sweep", path, error) from error
     if not isinstance(tree, yaml.MappingNode):
         raise MedicError(f"sweep {path} does not hold settings, a line `name: value` for each")
     return tree
@@ -99,7 +104,7 @@ def _entries(path: Path, node: yaml.Node, choices: Sequence[str] = SETTINGS) -> 
     if not isinstance(node, yaml.MappingNode):
         raise MedicError(f"{_place(path, node)}: expected settings, a line `name: value` for each")
     for key, value in node.value:
-        yield check_choice(f"setting in {_place(path, key)}:", setting_name(str(key.value)), choices), value
+        yield check_choice("setting", setting_name(str(key.value)), choices, f"in {_place(path, key)}"), value
 
 
 def _values(path: Path, name: str, node: yaml.Node) -> list[At]:

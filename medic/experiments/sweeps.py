@@ -14,7 +14,7 @@ from medic.errors import MedicError, check_choice
 from medic.experiments.config import Loader, RunConfig, setting_name
 from medic.experiments.directory import RunDirectory, run_name
 from medic.experiments.resolve import Resolved, resolve
-from medic.experiments.sweep_files import SETTINGS, At, located, read_parts
+from medic.experiments.sweep_files import COUNTED, SETTINGS, At, located, read_parts
 
 EACH = "each"
 """In place of values: every domain of the dataset, one after the other."""
@@ -181,8 +181,10 @@ def _meant(name: str, value: Any, given: Mapping[str, Any]) -> list[Any]:
     if isinstance(value, str) and (ends := re.fullmatch(r"(\d+)\.\.(\d+)", value)):
         numbers = list(range(int(ends[1]), int(ends[2]) + 1))
         if not numbers:
-            raise MedicError(f"{name} {value!r} counts from the larger number")
+            raise MedicError(f"{name} {value!r} counts from the larger number: write {ends[2]}..{ends[1]}")
         return numbers
+    if isinstance(value, str) and name in COUNTED:
+        raise MedicError(f"{name} is {value!r}: give whole numbers, one by one or as 0..2, which are 0, 1 and 2")
     return [value]
 
 

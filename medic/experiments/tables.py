@@ -7,7 +7,7 @@ from typing import Any
 from medic.errors import MedicError, check_choice
 from medic.experiments.cells import DRAWN, FITTED, Cell, Metric, pick_cell
 from medic.experiments.config import RunConfig
-from medic.experiments.results import Result
+from medic.experiments.results import Result, runs_are
 
 AVERAGE = "Avg"
 
@@ -21,6 +21,19 @@ _SPREAD = ("target", "sources", "seed", "trial_seed", "partial")
 """Settings in which the runs of a row differ."""
 _USUAL = {each.name: each.default for each in fields(RunConfig)}
 """What settings are where nothing was said of them."""
+_SPLITS = ("axes", "domain_splits", "class_splits", "repeat")
+_FOLLOWING = {
+    **dict.fromkeys(("head", "ova_scale", "score"), ("objective",)),
+    **dict.fromkeys(("known", "unknown", "image_size", "store_size", "augment"), ("dataset",)),
+    "threshold": ("objective", "score"),
+    "hparams": ("objective", "penalty", "layer", "averaging", "sampling"),
+    "momentum": ("optimizer",),
+    "evaluate_every": ("iterations",),
+    "steps": _SPLITS,
+    "separate": (*_SPLITS, "steps"),
+    "batch_size": _SPLITS,
+}
+"""Settings that may follow from others, which then tell rows apart without them."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +115,8 @@ def tabulate(
         for title, metric in metrics.items()
         if any(cell.values(metric) for row in rows for cell in row.cells.values())
     }
-    return Table(columns, tuple(rows), there, (*pairs.notes(rule), *differences(used)), kind, rule)
+    notes = (*seeds_of(rows), *pairs.notes(rule), *differences(used))
+    return Table(columns, tuple(rows), there, notes, kind, rule)
 
 
 @dataclass(frozen=True)
@@ -117,9 +131,9 @@ class Pairs:
         """What a reader should know of them."""
         count = sum(map(len, self.of_row.values()))
         if count and rule != "leave-one-out":
-            yield f"{count} runs with two targets are left out: they are for the selection 'leave-one-out'"
+            yield f"{runs_are(count, ' with two targets')} left out, for the selection 'leave-one-out'"
         if self.lost:
-            yield f"{self.lost} runs with two targets are left out: they may belong to several rows"
+            yield f"{runs_are(self.lost, ' with two targets')} left out, which may belong to several rows"
 
 
 def _without_pairs(every: Mapping[str, list[Result]], searched: Iterable[str]) -> tuple[dict[str, list[Result]], Pairs]:
@@ -214,10 +228,23 @@ def row_labels(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         told = {key: said(rows[key]) for key in keys}
         names = dict.fromkeys(name for key in keys for name in told[key] if name not in _SPREAD)
         differing = [name for name in names if len({repr(told[key].get(name)) for key in keys}) > 1]
+        named = _leading(differing, list(told.values()))
         for key in keys:
-            shown = ", ".join(f"{name} {_short(rows[key].get(name))}" for name in differing)
+            shown = ", ".join(f"{name} {_short(rows[key].get(name))}" for name in named)
             labels[key] = f"{method}: {shown}" if shown else method
     return labels
+
+
+def _leading(differing: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of the settings in which rows differ those that do not follow from others of them, as a run's help has them."""
+
+    def follows(name: str) -> bool:
+        leaders = [leader for leader in _FOLLOWING.get(name, ()) if leader in differing]
+        values = {repr([row.get(leader) for leader in leaders]) for row in rows}
+        return bool(leaders) and len(values) == len({repr([row.get(one) for one in (*leaders, name)]) for row in rows})
+
+    order = {name: position for position, name in enumerate(_USUAL)}
+    return sorted((name for name in differing if not follows(name)), key=lambda name: order.get(name, len(order)))
 
 
 def _short(value: Any) -> str:
@@ -226,6 +253,17 @@ def _short(value: Any) -> str:
     if isinstance(value, Mapping):
         return ",".join(f"{name}={part}" for name, part in value.items())
     return f"{value:.3g}" if isinstance(value, float) else "–" if value is None else str(value)
+
+
+def seeds_of(rows: Iterable[Row]) -> Iterable[str]:
+    """Over how many seeds the means of rows are, where they are over several, and which are over fewer."""
+    cells = {(row.label, column): len({pick.trial for pick in cell.picks}) for row in rows
+             for column, cell in row.cells.items() if cell.picks}  # fmt: skip
+    most = max(cells.values(), default=0)
+    if most > 1:
+        fewer = [f"{label}, {column} ({count})" for (label, column), count in cells.items() if count < most]
+        some = f"; over fewer: {'; '.join(fewer[:3])}{'; …' if len(fewer) > 3 else ''}" if fewer else ""
+        yield f"means are over {most} seeds, ± their standard error{some}"
 
 
 def differences(results: Iterable[Result]) -> Iterable[str]:

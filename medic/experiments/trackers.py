@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from medic.errors import MedicError, check_choice, first_line
+from medic.errors import MedicError, check_choice, first_line, lacking
 from medic.experiments.config import RunConfig
 
 
@@ -110,7 +110,7 @@ def tracker_names(asked: str) -> list[str]:
         check_choice("tracker", name, ["auto", "none", *TRACKERS])
         package = TRACKERS[name][0]
         if importlib.util.find_spec(package) is None:
-            raise MedicError(f"tracker {name!r} needs the package {package}: pip install 'medic[{name}]'")
+            raise lacking(f"tracker {name!r} needs the package {package}", name)
     return names
 
 

@@ -54,7 +54,7 @@ class Numbers:
             if len(parts) > 1:
                 raise MedicError(f"hparams {name!r} is a number of {' and '.join(parts)}: write {parts[0]}.{name}")
             if tuple(name.split(".", 1)) not in self._taken:
-                check_choice(f"number of method {method!r}", name, used)
+                check_choice("number", name, used, f"of method {method!r}")
 
     def _take(self, part: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
         numbers = {name: value for name, value in defaults.items() if type(value) in (int, float)}

@@ -2,13 +2,16 @@
 
 import base64
 import io
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -22,8 +25,8 @@ from medic.report.table import columns, run_rows
 COLOURS = ("#7a7a85", "#c2410c", "#0f766e", "#6d28d9")
 
 
-def write_page(path: Path, runs: Sequence[Run], title: str) -> Path:
-    """Write a page that stands alone: no script, nothing loaded from elsewhere."""
+def write_page(path: Path, runs: Sequence[Run], title: str, note: str = "") -> Path:
+    """Write a page that stands alone: no script, nothing loaded from elsewhere. A `note` stands below its numbers."""
     data = resolve(runs[0].config).data
     dataset = data.load(lambda line: None)
     targets = dict.fromkeys(run.config.target_names for run in runs)
@@ -31,13 +34,14 @@ def write_page(path: Path, runs: Sequence[Run], title: str) -> Path:
     environment = Environment(loader=PackageLoader("medic.report", "."), autoescape=True, undefined=StrictUndefined)
     html = environment.get_template("page.html").render(
         title=title,
+        note=note,
         known=data.classes.known,
         unknown=len(data.classes.unknown),
         rows=run_rows(runs),
         numeric=list(columns(runs)),
         domains=_domain_strips(dataset),
         sections=sections,
-        runs=[_provenance(run) for run in runs],
+        runs=[_provenance(run, path.parent) for run in runs],
         threshold=runs[0].config.threshold,
     )
     write_text(path, html)
@@ -46,19 +50,22 @@ def write_page(path: Path, runs: Sequence[Run], title: str) -> Path:
 
 def _section(dataset: Dataset, runs: Sequence[Run]) -> dict[str, Any]:
     """Curves and examples for one target."""
+    target = runs[0].config.target_names
+    unknown = all((run.outputs("target").label < 0).any() for run in runs)
     return {
-        "target": runs[0].config.target_names,
-        "curves": _curves(runs),
+        "target": target,
+        "curves": _curves(runs, target) if unknown else None,
         "examples": [{"method": run.config.method, "groups": _examples(dataset, run)} for run in runs],
     }
 
 
-def _curves(runs: Sequence[Run]) -> str:
-    """Correct classification against false acceptance, as SVG: a line per run and score."""
+def _curves(runs: Sequence[Run], target: str) -> str:
+    """Correct classification against false acceptance, as SVG: a line per run and score, whose areas it is read as."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.2, 3.6), layout="constrained")
     axes = figure.subplots()
+    areas = []
     for run, colour in zip(runs, COLOURS, strict=False):
         output, label, _ = run.outputs("target")
         prediction = openset.predicted_class(output)
@@ -68,7 +75,8 @@ def _curves(runs: Sequence[Run]) -> str:
             confidence = openset.score(name, output)
             curve = openset.oscr_curve(confidence, prediction, label)
             area = 100 * openset.oscr(confidence, prediction, label)
-            axes.plot(*curve, style, color=colour, label=f"{run.config.method}, {name}: {area:.1f}")
+            areas.append(f"{run.config.method}, {name}: {area:.1f}")
+            axes.plot(*curve, style, color=colour, label=areas[-1])
     axes.set_xlabel("share of unknown images accepted")
     axes.set_ylabel("share of known images named correctly")
     axes.set_xlim(0, 1)
@@ -79,7 +87,8 @@ def _curves(runs: Sequence[Run]) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     svg = buffer.getvalue()
-    return svg[svg.index("<svg") :]
+    read = Markup('<svg role="img" aria-label="{}"').format(f"OSCR curves on {target}; areas {'; '.join(areas)}")
+    return read + Markup(svg[svg.index("<svg") + len("<svg") :])
 
 
 def _examples(dataset: Dataset, run: Run) -> list[dict[str, Any]]:
@@ -104,6 +113,7 @@ def _examples(dataset: Dataset, run: Run) -> list[dict[str, Any]]:
             "image": _strip(dataset, index[mask]),
         }
         for title, mask in outcomes.items()
+        if total[title.startswith("known")]
     ]
 
 
@@ -128,7 +138,8 @@ def _strip(dataset: Dataset, indices: NDArray[Any], count: int = 12) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def _provenance(run: Run) -> dict[str, str]:
+def _provenance(run: Run, folder: Path) -> dict[str, str]:
+    """What a run was, and a link to it from a page in a folder."""
     config, provenance = run.config, run.description["provenance"]
     return {
         "method": config.method,
@@ -137,6 +148,6 @@ def _provenance(run: Run) -> dict[str, str]:
         "iterations": f"{provenance['iteration']} of {config.iterations}",
         "learning rate": f"{config.lr:g}",
         "seed": str(config.seed),
-        "images": provenance["images"][:12],
-        "run": run.path.name,
+        "hash of the images": provenance["images"][:12],
+        "run": Markup('<a href="{}">{}</a>').format(quote(os.path.relpath(run.path, folder)), run.path.name),
     }

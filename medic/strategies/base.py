@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, get_args
 import torch
 from torch import Tensor, nn
 
-from medic.errors import MedicError, check_choice, check_range
+from medic.errors import MedicError, check_choice, check_range, counted
 from medic.objectives import Risk
 from medic.tasks import Step
 
@@ -19,7 +19,7 @@ Gradients = list[Tensor | None]
 BnBuffers = Literal["keep", "interpolate", "restore"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Update:
     """What a strategy saw while it filled `p.grad`: the risks (t,) of all tasks with penalties, and every sample."""
 
@@ -32,6 +32,12 @@ class Update:
     def loss(self) -> Tensor:
         """The mean risk of the tasks, each at the weights it was met with."""
         return self.risks.mean()
+
+    def __repr__(self) -> str:
+        samples, classes = self.logits.shape
+        return (
+            f"Update(loss {float(self.loss):.4g} of {counted(len(self.risks), 'task')}, logits {samples} × {classes})"
+        )
 
 
 class Strategy(Protocol):

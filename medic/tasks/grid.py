@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
@@ -10,15 +9,17 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from medic.errors import MedicError, check_choice
+from medic.errors import MedicError, check_choice, counted, warn
 from medic.tasks.cells import Cell, Cells
-from medic.tasks.lagged import softmax_sums
+from medic.tasks.lagged import Lagged, softmax_sums
 from medic.tasks.partition import chunks, step_sizes
 from medic.tasks.samplers import SAMPLERS, Random, Sampler
 from medic.tasks.step import Step
 
 CLASS = "class"
 _REDRAWS = 100
+_PATIENCE = 10
+"""Draws beyond those that are made ahead after which a sampler that learns should have been told something."""
 Pairing = Literal["random", "diagonal", "ordered"]
 Separation = Literal["task", "step"]
 
@@ -82,7 +83,10 @@ class Grid:
         self.chosen: list[list[Cell]] | None = None
         self.held: int | None = None
         self._groups: list[tuple[int, ...]] = []
+        # What labels on an axis are called, where that is known.
+        self.names: Mapping[str, Sequence[str]] = {}
         self._ahead = 0
+        self._draws = 0
         self._said: set[str] = set()
 
     @property
@@ -109,6 +113,7 @@ class Grid:
         if self.repeat > 1:
             raise MedicError(f"a batch is partitioned once, not {self.repeat} times: draw from `index` instead")
         steps = self._steps(cells.keys)
+        self._check_told()
         return [
             gather([Task(task, cells.all(task)) for task in step], x, y, attributes, index)
             for index, step in enumerate(steps)
@@ -131,6 +136,7 @@ class Grid:
         """
         self._ahead = ahead
         steps = [step for _ in range(self.repeat) for step in self._steps(cells.keys)]
+        self._check_told()
         return [[Task(task, self.sample(cells, task, batch_size)) for task in step] for step in steps]
 
     def sample(self, cells: Cells, task: Sequence[Cell], batch_size: int) -> Tensor:
@@ -140,11 +146,9 @@ class Grid:
         counts = [count + (position in lucky) for position in range(len(task))]
         for cell, needed in zip(task, counts, strict=True):
             if cells.size(cell) < needed:
-                labels = ", ".join(f"{axis} {label}" for axis, label in zip(self.splits, cell, strict=True))
-                self._say(
-                    "short",
-                    f"{labels or 'the data'} has {cells.size(cell)} samples for {needed} of a task: some repeat",
-                )
+                labels = ", ".join(itertools.starmap(self._named, zip(self.splits, cell, strict=True)))
+                has = f"{labels or 'the data'} has {counted(cells.size(cell), 'sample')}"
+                self._say("short", f"{has} for {needed} of a task: some repeat")
         drawn = [cells.draw(cell, n, self.generator) for cell, n in zip(task, counts, strict=True) if n]
         return torch.cat(drawn)
 
@@ -200,7 +204,7 @@ class Grid:
         # A part of several values has at least the labels of each; which of them fall together is not known yet.
         if len(found) // first[1] == 1:
             for value, labels in found.items():
-                _check_enough(*last, labels, f"{first[0]} {value} has")
+                _check_enough(*last, labels, f"{self._named(first[0], value)} has")
 
     def _check_diagonal(self) -> None:
         rows, columns = math.prod(list(self.splits.values())[:-1]), list(self.splits.values())[-1:]
@@ -288,11 +292,33 @@ class Grid:
             return items
         return [items[i] for i in torch.randperm(len(items), generator=self.generator).tolist()]
 
+    def _check_told(self) -> None:
+        """Say so if a sampler that learns has been told nothing for longer than it takes in training."""
+        self._draws += 1
+        if (
+            isinstance(self.sampler, Lagged)
+            and self.classes is not None
+            and self.pairing != "ordered"
+            and not self.sampler.observed
+            and self._draws > self.sampler.ahead + _PATIENCE
+        ):
+            self._say(
+                "untold",
+                f"sampling {self.sampling!r} learns from what the model says and was told nothing in {self._draws} "
+                "draws: call grid.observe(update.logits, update.y, update.domain) after each update",
+            )
+
+    def _named(self, axis: str, label: int) -> str:
+        """A label of an axis, for people."""
+        if axis == CLASS and self._groups:
+            return f"class group {label}"
+        return f"{axis} {self.names[axis][label]!r}" if axis in self.names else f"{axis} {label}"
+
     def _say(self, kind: str, message: str) -> None:
         """Warn once of each kind of thing, not once an iteration."""
         if kind not in self._said:
             self._said.add(kind)
-            warnings.warn(message, stacklevel=5)
+            warn(message)
 
 
 def _check_enough(axis: str, parts: int, values: set[int], where: str) -> None:

@@ -39,6 +39,11 @@ class Lagged(ABC):
         `mean` (D, C, C) has the mean softmax over its samples of each (domain, class) in a row, where `met` (D, C, 1).
         """
 
+    @property
+    def observed(self) -> bool:
+        """Whether it was ever told anything."""
+        return len(self._matrices) > 0
+
     def past(self, domains: Sequence[int], ahead: int = 0) -> Tensor | None:
         """The lagged matrices of `domains` (all met, if empty), (number, C, C), or None while there are none."""
         position = len(self._pending) - self.lag + ahead

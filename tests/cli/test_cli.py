@@ -13,6 +13,8 @@ import yaml
 
 from medic.cli import main
 from medic.cli.options import SPELLINGS
+from medic.data import BENCHMARKS
+from medic.experiments.directory import Run
 from medic.methods import METHODS
 from medic.training import Trainer
 
@@ -66,9 +68,19 @@ def test_train_then_evaluate(medic, short):
     path = out.split()[-1]
     code, out, err = medic("train", *short, "--method", "medic++")
     assert (code, "is finished" in err) == (0, True)
+    runs = path.rpartition("/")[0]
+    code, _, err = medic("evaluate", runs)
+    assert (code, f"{runs} has 1 finished run in it: give one of them, {path}; `medic table {runs}" in err) == (2, True)
     code, out, _ = medic("evaluate", path)
     assert code == 0
-    assert re.search(r"^oscr +0\.\d{4} +0\.\d{4} +0\.\d{4} +0\.\d{4}", out, re.MULTILINE)
+    assert re.search(r"^in percent +cls +bcls +max-logit +energy$", out, re.MULTILINE)
+    shown = {words[0]: words[1:] for line in out.split("by domain")[0].splitlines() if (words := line.split())}
+    metrics = Run(path).metrics
+    assert shown["OSCR"][:2] == [f"{100 * metrics[key]:.2f}" for key in ("oscr_c", "oscr_b")]
+    assert shown["threshold"][1] == f"{metrics['threshold']:.4f}"
+    assert shown["Acc"] == 4 * [f"{100 * metrics['acc']:.2f}"]
+    assert not shown.keys() & {"oscr", "oscr_c", "oscr_b"}
+    assert re.search(r"^domain +Acc +H-score +OSCR +auroc$", out, re.MULTILINE)
     code, out, _ = medic("evaluate", path, "--score", "bcls", "--threshold", "oracle-10", "--rerun", "--json")
     found = json.loads(out)["bcls"]["target"]
     assert found["threshold_rule"] == "oracle-10"
@@ -85,6 +97,29 @@ def test_methods_and_datasets(medic):
     assert [row["paper"] for row in rows] == [method.paper for method in METHODS.values()]
     assert [row["CUDA graph"] for row in rows] == [method.capturable for method in METHODS.values()]
     assert "handwritten, printed, blended, street" in medic("datasets")[1]
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_all_of_a_dataset(medic, name):
+    bench, (code, out, _) = BENCHMARKS[name], medic("datasets", name)
+    assert code == 0
+    assert out.startswith(name)
+    assert bench.description in out
+    assert f"backbone {bench.backbone}" in out
+    assert all(word in out for word in (*bench.domains, *bench.classes))
+    assert all(f"ROOT/{folder}" in out for layout in bench.layouts for folder in layout.folders)
+    (found,) = json.loads(medic("datasets", name, "--json")[1])
+    assert sorted([*found["known"], *found["unknown"]]) == sorted(bench.classes)
+
+
+def test_classes_and_counts_of_a_dataset(medic):
+    out = medic("datasets", "pacs")[1]
+    assert re.search(r"^  known +dog, elephant, giraffe, guitar, horse, house\n  unknown +person$", out, re.MULTILINE)
+    assert "sketch (3929)" in out
+    assert "medic data fetch pacs --root DIR" in out
+    assert "fetch" not in medic("datasets", "folder")[1]
+    code, _, err = medic("datasets", "pcs")
+    assert (code, "did you mean 'pacs'" in err) == (2, True)
 
 
 def test_methods_fit_into_120_columns(medic):
@@ -152,6 +187,9 @@ SWEEP = ["sweep", "--target", "street", "--method", "erm"]
 @pytest.mark.parametrize(("arguments", "message"), [
     (["trian"], "unknown command 'trian', did you mean 'train'?"),
     ([*TRAIN, "--method", "medik"], "unknown method 'medik', did you mean 'medic'?"),
+    ([*TRAIN, "--known", "0", "1", "11"], "unknown class '11', choose from 0, 1, 2, 3, 4, 5, 6, 7, 8, 9"),
+    ([*TRAIN, "--method", "vrex", "--hparams", "weigth=1"],
+     "unknown number 'weigth' of method 'vrex', did you mean 'weight'?"),
     ([*TRAIN, "--dataset", "digitz"], "unknown dataset 'digitz', did you mean 'digits'?"),
     (["train", "--target", "streat"], "unknown domain 'streat', did you mean 'street'?"),
     (["train"], "no target given: choose the domain to test on, one of handwritten, printed, blended, street"),
@@ -177,16 +215,20 @@ SWEEP = ["sweep", "--target", "street", "--method", "erm"]
     (["evaluate", "gone", "--scor", "x"], "unknown option '--scor', did you mean '--score'?"),
     (["demo", "--target", "streat"], "unknown domain 'streat', did you mean 'street'?"),
     (["demo", "--iterations", "0"], "iterations is 0"),
+    (["data"], "what to do? `medic data check NAME --root DIR` or `medic data fetch NAME --root DIR`"),
+    (["data", "check"], "which dataset? `medic data check NAME`; `medic datasets` names them"),
     (["data", "chek", "pacs", "--root", "x"], "unknown action 'chek', did you mean 'check'?"),
     (["data", "check", "pcs", "--root", "x"], "unknown dataset 'pcs', did you mean 'pacs'?"),
-    (["data", "check", "pacs"], "dataset 'pacs' needs --root"),
+    (["data", "check", "pacs"], "dataset 'pacs' needs --root, the folder that its images are in; `medic data fetch"),
+    (["data", "check", "folder"], "dataset 'folder' needs --root, the folder that its images are in\n"),
     (["data", "fetch", "pacs"], "no root given"),
     ([*TRAIN, "--batch-norm", "sync"], "batch_norm 'sync' needs several processes on GPUs"),
     ([*TRAIN, "--capture", "on", "--device", "cpu"], "capture 'on' makes CUDA graphs, and this run is not on a GPU"),
     ([*TRAIN, "--precision", "tf32", "--device", "cpu"], "precision 'tf32' is of GPUs"),
     ([*TRAIN, "--precision", "fp16"], "unknown precision 'fp16'"),
     ([*TRAIN, "--compile", "on", "--method", "medic"], "method 'medic' differentiates twice"),
-    (["data", "check", "pacs", "--root", "gone"], "root gone does not exist"),
+    (["data", "check", "pacs", "--root", "gone"],
+     "root gone does not exist: give the folder that pacs is in; `medic data fetch pacs --root DIR` gets it"),
     (["data", "check", "digits", "--root", "."], "dataset 'digits' is built in: it takes no --root"),
     (["data", "check", "pacs", "--root", ".", "--url", "http://x"], "--url is an option of `medic data fetch`"),
     (["demo", "--all", "--target", "street"], "--all is every target and --target is one"),
@@ -240,9 +282,11 @@ def test_where_a_sweep_cannot_run(medic, mini, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("targt: street\n", "c.yaml: 'targt', did you mean 'target'?"),
+    ("targt: street\n", "c.yaml, did you mean 'target'?"),
     ("lr: fast\n", "lr is 'fast': give a number above 0"),
-    ("lr: [0.1\n", "cannot be read: while parsing a flow sequence"),
+    ("lr: [0.1\n", "line 2: expected ',' or ']', but got '<stream end>', while parsing a flow sequence that"),
+    ("lr: 1\n  seed: 2\n", "c.yaml, line 2: mapping values are not allowed here\n"),
+    ("lr: \0\n", "cannot be read: unacceptable character #x0000: special characters are not allowed\n"),
     ("- a\n- b\n", "does not hold settings"),
     ("", "does not hold settings"),
     ("iterations: 2.5\n", "iterations is 2.5: give a whole number"),
@@ -272,6 +316,14 @@ def test_data_check(medic, tmp_path):
     assert code == 1
     assert "the same image more than once: 1\n  x/cat/1.png = x/cat/2.png" in out
     assert re.search(r"cannot be read: 1\n  .*3.png is empty", out)
+
+
+def test_warnings_are_notes_that_name_things(medic, short):
+    code, _, err = medic("train", *short, "--batch-size", "40", "--iterations", "1")
+    assert code == 0
+    notes = [line for line in err.splitlines() if line.startswith("medic: note: ")]
+    said = r".*: domain '(handwritten|printed|blended)', class '[0-5]' has 8 samples for 20 of a task: some repeat"
+    assert [bool(re.fullmatch(said, note)) for note in notes] == [True]
 
 
 def test_debug_shows_the_traceback(medic):
@@ -305,8 +357,6 @@ def test_ctrl_c_exits_130_and_resumes(medic, short, monkeypatch):
 
 def test_demo(medic, mini, monkeypatch, tmp_path):
     """The whole of it on a tenth of the images, with all targets."""
-    from medic.data import BENCHMARKS
-
     monkeypatch.setitem(BENCHMARKS, "digits", BENCHMARKS[mini])
     code, out, _ = medic("demo", "--all", "--iterations", "2", "--output", str(tmp_path / "demo"))
     assert code == 0
@@ -314,6 +364,16 @@ def test_demo(medic, mini, monkeypatch, tmp_path):
     page = (tmp_path / "demo" / "index.html").read_text()
     for text in ("H-score", "OSCR bcls", "Target printed", "unknown, called unknown", "<svg", "data:image/png"):
         assert text in page
+    assert "One seed after 2 iterations is an example, not a result." in page
+    assert "<th>hash of the images</th>" in page
+    read = re.search(r'<svg role="img" aria-label="OSCR curves on street; areas ([^"]*)"', page)
+    assert re.fullmatch(
+        r"erm, cls: [\d.]+; erm, bcls: [\d.]+; medic\+\+, cls: [\d.]+; medic\+\+, bcls: [\d.]+", read[1]
+    )
+    assert page.count("<figcaption") == 4
+    links = re.findall(r'<td><a href="([^"]+)">', page)
+    assert len(links) == 8
+    assert all((tmp_path / "demo" / link / "config.yaml").exists() for link in links)
     assert "http://" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
         "http://creativecommons.org", ""
     )
@@ -347,8 +407,8 @@ def test_bad_images_on_the_command_line(medic, tmp_path, monkeypatch):
     ]  # fmt: skip
     code, _, err = medic(*command)
     assert code == 2
-    assert err.splitlines()[-1] == f"medic: error: {bad} is not an image; --on-bad-image skip leaves them out"
+    assert err.splitlines()[-1] == f"medic: error: {bad} is not an image; --on-bad-image skip leaves it out"
     code, _, err = medic(*command, "--on-bad-image", "skip")
     assert code == 0
-    assert f"1 images left out: {bad} is not an image" in err
+    assert f"1 image left out: {bad} is not an image" in err
     assert "every class is known, so only the accuracy is measured" in err

@@ -351,7 +351,7 @@ def test_recipes_by_name_and_by_numbers(value, recipe, name):
 
 @pytest.mark.parametrize(("value", "message"), [
     ("medik", "unknown augmentation 'medik', did you mean 'medic'?"),
-    ("jiter=0.4", "unknown number of an augmentation 'jiter', did you mean 'jitter'?"),
+    ("jiter=0.4", "unknown number 'jiter' of an augmentation, did you mean 'jitter'?"),
     ("medic,strong", "'strong' is not a number by name"),
     ("scale=0.8", "augmentation scale=0.8: give a range, as in 0.8:1"),
     ("jitter=much", "augmentation jitter=much: give a number, as in 0.4"),

@@ -56,7 +56,7 @@ class TestLayouts:
 
     def test_missing_domains_are_named(self, tmp_path):
         self.make(tmp_path / "r", "PACS/photo/dog", "PACS/sketch/dog")
-        with pytest.raises(MedicError, match="art_painting, cartoon not found"):
+        with pytest.raises(MedicError, match="art_painting, cartoon not found; `medic data fetch pacs"):
             locate(BENCHMARKS["pacs"], tmp_path / "r")
 
     def test_a_list_that_names_a_missing_file(self, tmp_path):

@@ -108,7 +108,7 @@ def test_a_killed_worker_changes_nothing(folder, running, tmp_path):
 def test_runs_under_way_save_a_checkpoint_when_the_sweep_is_stopped(folder, running, tmp_path):
     [job] = jobs({**folder, "iterations": 10**6, "evaluate_every": 10**6}, tmp_path)
     interrupts = Interrupts()
-    with pytest.raises(Stopped, match="stopped with 1 runs left"):
+    with pytest.raises(Stopped, match="stopped with 1 run left"):
         Schedule([job]).run(Ray(1, "cpu", tmp_path), Then(lambda job: interrupts.ask()), interrupts)
     assert not job.directory.done
     assert load_checkpoint(job.directory.checkpoint)["trainer"]["iteration"] > 0
@@ -177,7 +177,7 @@ def test_a_host_of_another_machine():
 
 def test_without_ray(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MedicError, match=r"executor 'ray' needs Ray: pip install 'medic\[ray\]'"):
+    with pytest.raises(MedicError, match=r"executor 'ray' needs the package ray: pip install 'medic\[ray\]'"):
         cluster.connect(None, None, 1)
 
 

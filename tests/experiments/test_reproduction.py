@@ -229,8 +229,8 @@ class TestOneRun:
     [
         ([], "which table?"),
         (["pacs"], "unknown table of the paper 'pacs'"),
-        (["paradigms", "--only", "moon"], "unknown column of paradigms 'moon'"),
-        (["paradigms", "--methods", "coral"], "unknown method of paradigms 'coral'"),
+        (["paradigms", "--only", "moon"], "unknown column 'moon' of paradigms"),
+        (["paradigms", "--methods", "coral"], "unknown method 'coral' of paradigms"),
         (["paradigms", "--format", "xml"], "unknown format 'xml'"),
         (["partial-classes", "--target", "printed"], "--target would make other rows or columns of those of partial"),
         (["partial-classes", "--method", "medic++"], "--method would make"),

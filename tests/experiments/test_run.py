@@ -11,6 +11,7 @@ import torch
 
 import medic
 from medic.errors import MedicError, TrainingError
+from medic.experiments import progress
 from medic.experiments.build import make_trainer
 from medic.experiments.config import RunConfig
 from medic.experiments.interrupts import Stopped
@@ -19,6 +20,7 @@ from medic.experiments.review import infer_again, review
 from medic.experiments.selection import select, shown
 from medic.methods import METHODS
 from medic.models import create_backbone
+from medic.report.page import write_page
 from medic.training import Trainer
 
 SHORT = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 2, "device": "cpu", "quiet": True}
@@ -393,6 +395,27 @@ def test_two_processes_do_not_do_the_same_run(mini, tmp_path, monkeypatch):
     monkeypatch.setattr(Trainer, "step", also)
     with pytest.raises(pytest.skip.Exception):
         medic.train(dataset=mini, method="erm", output=str(tmp_path), **SHORT)
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(5, "2.0 it/s"), (40, "4.0 s/it"), (300, "30.0 s/it")])
+def test_how_fast_a_run_is(monkeypatch, capsys, seconds, said):
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    lines = progress.Lines("erm", start=5, iterations=20, every=1)
+    now = seconds
+    lines.advance(15, 0.5)
+    assert f"  15/20  loss 0.500  {said}  left {seconds / 2:.0f} s" in capsys.readouterr().err
+
+
+def test_a_page_where_every_class_is_known(mini, tmp_path):
+    run = medic.train(dataset=mini, method="erm", known=list("0123456789"), output=tmp_path / "runs", **SHORT)
+    (tmp_path / "pages").mkdir()
+    page = write_page(tmp_path / "pages" / "index.html", [run], "all known").read_text()
+    assert "There is no image of an unknown class here" in page
+    assert "known, named correctly" in page
+    assert f'<a href="../runs/{run.path.name}">' in page
+    for absent in ("nan %", "<svg", "unknown, called unknown", "0 more classes", "not a result"):
+        assert absent not in page
 
 
 def test_nothing_is_written_for_a_mistake(mini, tmp_path):

@@ -159,5 +159,5 @@ def test_what_was_handed_over_is_missing(folder, slurm, tmp_path, capsys):
     """So that a command that shows results knows that there are none yet."""
     asked = launch.Launch("slurm")
     schedule = asked.run(Planner().jobs([RunConfig(**folder, output=str(tmp_path / "out"))]))
-    assert "0 of 1 runs are in" in capsys.readouterr().out
+    assert "0 of 1 run is in" in capsys.readouterr().out
     assert schedule.missing == 1

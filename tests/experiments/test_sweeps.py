@@ -97,18 +97,22 @@ class TestWhatIsSpanned:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("dataset: digits\nspam: 1\n", "line 2: 'spam'"),
-            ("span:\n  target: each\n  metod: [erm]\n", "line 3: 'metod', did you mean 'method'?"),
+            ("dataset: digits\nspam: 1\n", "unknown setting 'spam' in sweep {path}, line 2"),
+            ("span:\n  target: each\n  metod: [erm]\n", "'metod' in sweep {path}, line 3, did you mean 'method'?"),
             ("variants: erm\n", "line 1: variants are a list"),
             ("- a\n", "does not hold settings"),
-            ("a: [\n", "cannot be read"),
+            ("a: [\n", "sweep {path}, line 2: "),
             ("target: street\nspan:\n  method:\n  - erm\n  - medik\n", "line 5: unknown method 'medik', did you mean"),
             ("target: street\nlr: -1\n", "line 2: lr is -1"),
             ("target: street\niterations: 0\nspan:\n  seed: [0, 1]\n", "line 2: iterations is 0"),
             ("target: street\niterations: many\n", "line 2: iterations is 'many'"),
-            ("target: street\niterations: [1, 2]\n", "line 2: iterations is [1, 2]"),
+            ("target: street\niterations: [1, 2]\n", "line 2: iterations is [1, 2]: several values"),
+            ("target: street\nseed: 0..2\n", "line 2: seed is '0..2': several values of a setting go under `span`"),
+            ("target: street\nspan:\n  seed: 0...2\n", "line 3: seed is '0...2': give whole numbers, one by one or as"),
+            ("target: street\nspan:\n  seed: [0-2]\n", "line 3: seed is '0-2': give whole numbers"),
+            ("target: street\nspan: a: b\n", "sweep {path}, line 2: mapping values are not allowed here"),
             ("target: street\nspan:\n  seed: 0..x\n", "line 3: seed is '0..x'"),
-            ("target: street\nspan:\n  seed: 3..1\n", "line 3: seed '3..1' counts from the larger"),
+            ("target: street\nspan:\n  seed: 3..1\n", "line 3: seed '3..1' counts from the larger number: write 1..3"),
             ("target: street\nspan:\n  seed: yes\n", "line 3: seed is True"),
             ("target: street\nspan:\n  seed:\n", "line 3: seed is spanned by no value"),
             ("target: street\nspan:\n  seed: []\n", "line 3: seed is spanned by no value"),
@@ -125,7 +129,9 @@ class TestWhatIsSpanned:
     def test_mistakes_are_named_with_their_line(self, tmp_path, capsys, text, message):
         file = written(tmp_path / "s.yaml", text)
         assert main(["sweep", str(file), "--output", str(tmp_path / "out"), "--dry-run"]) == 2
-        assert message in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert message.replace("{path}", str(file)) in said
+        assert said.count("\n") == 1
 
     @pytest.mark.parametrize("part", ["seed", "seed=", "seed=0,", "sed=1", "output=a,b"])
     def test_mistakes_in_flags(self, part):
@@ -340,7 +346,7 @@ def test_a_sweep_that_is_stopped_and_killed_ends_with_the_same_results(folder, u
     process = started(tmp_path, folder, CORES[:2])
     wait_for("out/*/checkpoint/last.pt", tmp_path, process)
     process.send_signal(signal.SIGINT)
-    assert re.search(r"stopped with [1-4] runs left; the same command goes on", process.communicate()[1])
+    assert re.search(r"stopped with [1-4] runs? left; the same command goes on", process.communicate()[1])
     assert process.returncode == 130
     assert not workers_of(process.pid)
     process = started(tmp_path, folder, CORES[:2])

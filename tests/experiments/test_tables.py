@@ -167,6 +167,35 @@ def test_rows_are_told_apart_by_what_they_differ_in(folder):
     assert labels[2:] == ["medic++: weights v", "medic++: weights w"]
 
 
+def test_labels_have_one_order_and_nothing_that_follows(tmp_path):
+    plain = {"head": "close", "objective": "ce", "score": "cls"}
+    ova = {"ova_scale": 0.5, "score": "bcls", "objective": "ce+ova", "head": "separate"}
+    rows = [
+        ("erm", {**plain, "lr": 0.06}), ("erm", {"lr": 0.1, **plain}), ("erm", {**ova, "lr": 0.06}),
+        ("fish", {"lr": 0.1, "class_splits": 2, "steps": [3, 3], "batch_size": 24}),
+        ("fish", {"steps": [3, 3, 3], "batch_size": 16, "class_splits": 3, "lr": 0.2}),
+    ]  # fmt: skip
+    for number, (method, settings) in enumerate(rows):
+        write_run(tmp_path, f"run-{number}", method, "a", 0, (0.5, 0.5), **settings)
+    assert [row.label for row in tabulate(collect([tmp_path]).results).rows] == [
+        "erm: objective ce+ova, lr 0.06", "erm: objective ce, lr 0.06", "erm: objective ce, lr 0.1",
+        "fish: lr 0.1, class_splits 2", "fish: lr 0.2, class_splits 3",
+    ]  # fmt: skip
+    write_run(tmp_path, "shared", "erm", "a", 0, (0.5, 0.5), **{**ova, "lr": 0.06, "head": "shared"})
+    labels = [row.label for row in tabulate(collect([tmp_path]).results).rows]
+    assert labels[2:4] == [f"erm: head {head}, objective ce+ova, lr 0.06" for head in ("separate", "shared")]
+
+
+def test_how_many_seeds_a_mean_is_over(folder, capsys):
+    said = "means are over 3 seeds, ± their standard error"
+    assert tabulate(collect([folder]).results).notes == (said,)
+    write_run(folder, "medic-b-0", "medic++", "b", 0, (0.5, 0.5))
+    assert tabulate(collect([folder]).results).notes == (f"{said}; over fewer: medic++, b (1)",)
+    assert tabulate(collect([folder / "erm-a-0"]).results).notes == ()
+    assert main(["table", str(folder), "--explain", "medic++", "b"]) == 0
+    assert "medic++, b: 1 run, of each" in capsys.readouterr().out
+
+
 def test_draws_compete_by_validation(tmp_path):
     write_run(tmp_path, "d0", "erm", "a", 0, (0.9, 0.1), draw=0, lr=0.1)
     write_run(tmp_path, "d1", "erm", "a", 0, (0.3, 0.2, 0.1), draw=1, lr=0.2)
@@ -214,7 +243,7 @@ class TestLeavingOut:
 
 def test_other_images_or_commits_are_not_averaged_silently(folder, capsys):
     assert main(["table", str(folder)]) == 0
-    assert "note" not in capsys.readouterr().out
+    assert "these runs are of" not in capsys.readouterr().out
     write_run(folder, "other", "erm", "c", 0, (0.5, 0.5), commit="c1", images="i1")
     assert main(["table", str(folder)]) == 0
     said = capsys.readouterr().out

@@ -1,14 +1,20 @@
 """What is sent elsewhere, and what never is."""
 
 import json
+import re
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
 import medic
+from medic.data.readers import _parquet_rows
 from medic.errors import MedicError
 from medic.experiments.command import without_secrets
 from medic.experiments.directory import environment
+from medic.experiments.executors.cluster import connect
+from medic.experiments.search import _optuna
 from medic.experiments.trackers import scalars, tracker_names
 
 SHORT = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 2, "device": "cpu", "quiet": True}
@@ -74,8 +80,32 @@ def test_mistakes_are_named(asked, message):
 def test_a_package_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setattr(sys, "meta_path", [])
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
-    with pytest.raises(MedicError, match=r"needs the package wandb: pip install 'medic\[wandb\]'"):
+    with pytest.raises(MedicError, match=r"needs the package wandb: pip install 'medic\[wandb\]', or in a clone"):
         tracker_names("wandb")
+
+
+@pytest.mark.parametrize(
+    ("package", "ask"),
+    [
+        ("optuna", lambda path: _optuna()),
+        ("pandas", lambda path: medic.load_runs(path)),
+        ("pyarrow", lambda path: _parquet_rows(path / "t.parquet")),
+        ("ray", lambda path: connect(None, None, 1)),
+    ],
+)
+def test_extras_are_named_as_they_are_installed(package, ask, monkeypatch, tmp_path):
+    """From an index and from a clone, each by an extra that there is and that holds the package."""
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MedicError, match=f"the package {package}") as error:
+        ask(tmp_path)
+    told = re.search(r": pip install 'medic\[(\w+)\]', or in a clone pip install -c constraints.txt -e '\.\[(\w+)\]'$",
+                     str(error.value))  # fmt: skip
+    extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert told
+    assert told[1] == told[2]
+    assert extras[told[1]][0].startswith(f"{package}>=")
 
 
 def test_only_numbers_are_sent():

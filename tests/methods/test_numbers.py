@@ -94,7 +94,7 @@ def test_conventions_are_no_numbers(mini, sampling):
 @pytest.mark.parametrize(("settings", "message"), [
     ({"sampling": "confusable", "hparams": "forgetting=2"}, "forgetting of sampling 'confusable' is 2"),
     ({"sampling": "confusable", "hparams": "strength=-1"}, "strength of sampling 'confusable' is -1"),
-    ({"sampling": "confusable", "hparams": "lag=1"}, "unknown number of method 'reptile' 'lag'"),
+    ({"sampling": "confusable", "hparams": "lag=1"}, "unknown number 'lag' of method 'reptile'"),
     ({"sampling": "random", "hparams": "forgetting=0.5"}, "'reptile' has no numbers"),
     ({"sampling": "informative", "hparams": "every=0"}, "every of sampling 'informative' is 0"),
     ({"sampling": "informative", "hparams": "delta=-1"}, "delta of sampling 'informative' is -1"),

@@ -290,6 +290,11 @@ def test_mistakes_are_named(make, message):
         make()
 
 
+def test_an_update_is_shown_in_one_line():
+    update = Joint()(network(), steps(), objective(ce))
+    assert repr(update) == f"Update(loss {float(update.loss):.4g} of 4 tasks, logits 32 × 4)"
+
+
 class Convolutional(nn.Module):
     """Convolutions and batch norm of every kind that a backbone may have."""
 

@@ -207,13 +207,21 @@ class TestDraw:
         y, _domain = full(1, 2, 3)
         grid = Grid(classes=2)
         cells = grid.index(y)
-        with pytest.warns(UserWarning, match="3 samples for 8"):
+        with pytest.warns(UserWarning, match="class 0 has 3 samples for 8|class 1 has 3 samples for 8") as said:
             ((first,), (second,)) = grid.draw(cells, 8)
+        assert said[0].filename == __file__  # the caller's line, not ours
         with warnings.catch_warnings(record=True) as caught:
             grid.draw(cells, 8)
         assert caught == []
         assert len(first.indices) == len(second.indices) == 8
         assert max(Counter(first.indices.tolist()).values()) == 3
+
+    def test_a_short_cell_is_named_where_names_are_known(self):
+        y, domain = full(1, 1, 1)
+        grid = Grid(1, 1)
+        grid.names = {"domain": ["photo"], "class": ["dog"]}
+        with pytest.warns(UserWarning, match="domain 'photo', class 'dog' has 1 sample for 3 of a task: some repeat"):
+            grid.draw(grid.index(y, domain), 3)
 
     def test_pooled_axes_keep_their_frequencies(self):
         """Without axes a task is drawn from everything, so a rare class stays rare."""
@@ -243,6 +251,10 @@ class TestDraw:
         domain, y = torch.tensor([(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]).T
         with pytest.raises(MedicError, match="3 class splits need 3 classes or more, but domain 1 has 2"):
             Grid(2, 3).index(y, domain)
+        grid = Grid(2, 3)
+        grid.names = {"domain": ["photo", "sketch"]}
+        with pytest.raises(MedicError, match="but domain 'sketch' has 2"):
+            grid.index(y, domain)
 
     def test_fitted_follows_the_data(self):
         assert Grid(3, 3).fitted(2, 2).sizes == (2, 2)

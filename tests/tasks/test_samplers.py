@@ -5,6 +5,7 @@ import itertools
 import math
 import signal
 import time
+import warnings
 from collections import Counter
 
 import pytest
@@ -130,6 +131,31 @@ def test_confused_classes_of_each_domain_share_its_tasks():
     expected = 2 * math.e**2 / (2 * math.e**2 + 4)
     for place in (0, 1):
         assert together[place] / 2000 == pytest.approx(expected, abs=0.05)
+
+
+@pytest.mark.parametrize("sampling", ["random", "adaptive", "confusable", "probe"])
+def test_a_sampler_that_is_told_nothing_says_so_once(sampling):
+    logits, y, domain = outputs(0, count=300)
+    x = torch.arange(len(y))
+
+    def draws(grid, observes):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(40):
+                grid(x, y, domain)
+                if observes:
+                    grid.observe(logits, y, domain)
+        return caught
+
+    assert draws(Grid(3, 2, sampling=sampling), observes=True) == []
+    assert draws(Grid(3, None, sampling=sampling), observes=False) == []  # it splits no classes
+    said = draws(Grid(3, 2, sampling=sampling), observes=False)
+    assert len(said) == (sampling != "random")
+    for one in said:
+        assert str(one.message).startswith(
+            f"sampling {sampling!r} learns from what the model says and was told nothing"
+        )
+        assert one.filename == __file__
 
 
 def test_many_classes_are_split_fast():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from medic.errors import MedicError
+from medic.errors import MedicError, lacking
 
 LOCALHOST = "127.0.0.1"
 ANSWER = 5.0
@@ -34,7 +34,7 @@ def connect(address: str | None, host: str | None, cores: int) -> Callable[[], N
     try:
         import ray
     except ModuleNotFoundError as error:
-        raise MedicError("executor 'ray' needs Ray: pip install 'medic[ray]'") from error
+        raise lacking("executor 'ray' needs the package ray", "ray") from error
     if ray.is_initialized():
         if address is not None:
             raise MedicError(f"address {address}: this process is connected to Ray already; leave the address out")

@@ -6,7 +6,6 @@ import socket
 import sys
 import tempfile
 import time
-import warnings
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from medic.errors import MedicError
+from medic.errors import MedicError, warn
 from medic.experiments.command import noted_command
 from medic.experiments.config import RunConfig
 from medic.experiments.executors.artifacts import Mark, pack, unpack
@@ -175,7 +174,7 @@ class Ray:
             for slot in self._slots:
                 ray.kill(slot.actor)
         except ray.exceptions.RayError as error:  # the cluster is gone, and our actors with it
-            warnings.warn(f"Ray: {last_line(error)}", stacklevel=2)
+            warn(f"Ray: {last_line(error)}")
         finally:
             self._mark.remove()
             self._disconnect()
@@ -237,7 +236,7 @@ class Ray:
         """Tell, once, that nothing can run because others use the cluster."""
         if self._began is not None and time.monotonic() - self._began > ROOM:
             self._began = None
-            warnings.warn(f"Ray has had no room for a run of {self._cores} cores yet; waiting", stacklevel=2)
+            warn(f"Ray has had no room for a run of {self._cores} cores yet; waiting")
 
 
 def room(nodes: Iterable[Node], cores: int, gpus: float) -> int:

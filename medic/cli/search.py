@@ -31,10 +31,10 @@ def run(arguments: Namespace) -> int:
     storage = arguments.storage or default_storage(config.output)
     study = Study(config, name, storage, arguments.trials, arguments.sampler, not arguments.no_pruning)
     found = study.run(lambda line: print(line, file=sys.stderr, flush=True))
-    value, numbers, path = found.best
-    trials = counted(found.trials, "trial")
-    print(f"{trials}, {found.complete} trained to the end; the best has validation acc {100 * value:.2f}")
-    for number, chosen in numbers.items():
+    best, trials = found.best, counted(found.trials, "trial")
+    ended = f"{trials}, {found.complete} trained to the end"
+    print(f"{ended}; the best, trial {best.trial}, has validation acc {100 * best.acc:.2f}")
+    for number, chosen in best.numbers.items():
         print(f"  {number} = {chosen:.6g}")
-    print(path)
+    print(best.run)
     return 0

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from medic.data.holdout import seed_hash
@@ -61,6 +61,10 @@ class Study:
             except TrainingError as error:  # a rate at which it diverges is a bad one, not the end of the search
                 say(f"trial {trial.number}: {first_line(error)}")
                 raise optuna.TrialPruned from error
+            except KeyboardInterrupt:  # the run has a checkpoint, which the same numbers go on from
+                study.enqueue_trial(trial.params)
+                say(f"trial {trial.number}: stopped; the next one of this study goes on with it")
+                raise
             except DiskFullError:
                 raise
             except MedicError as error:  # another process is at the same numbers, say
@@ -111,6 +115,15 @@ class _Failed(Exception):
     """A trial came to nothing, which says nothing of its numbers."""
 
 
+class Best(NamedTuple):
+    """A trial by its number: its accuracy on source validation, its numbers, and its run."""
+
+    trial: int
+    acc: float
+    numbers: Mapping[str, Any]
+    run: str
+
+
 class Found:
     """What a study has found so far."""
 
@@ -128,12 +141,12 @@ class Found:
         return len(self._study.trials)
 
     @property
-    def best(self) -> tuple[float, Mapping[str, Any], str]:
-        """The best accuracy on source validation, its numbers, and its run."""
+    def best(self) -> Best:
+        """The trial with the best accuracy on source validation."""
         if not self.complete:
             raise MedicError("no trial was trained to the end: all of them diverged, failed or were given up")
         trial = self._study.best_trial
-        return float(trial.value), dict(trial.params), str(trial.user_attrs["run"])
+        return Best(trial.number, float(trial.value), dict(trial.params), str(trial.user_attrs["run"]))
 
 
 def search_space(config: RunConfig) -> dict[str, Law]:

@@ -1,5 +1,7 @@
 """A search for numbers: it sees source validation alone, can be shared, and can be gone on with."""
 
+import os
+import signal
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from medic.cli import main
 from medic.errors import BusyError, DiskFullError, MedicError
 from medic.experiments.config import RunConfig
+from medic.experiments.run import train
 from medic.experiments.search import Study, search_space, suggest
 from medic.methods.search import Choice, Range
 
@@ -26,10 +29,35 @@ def test_a_study_goes_on_and_finds_the_best(mini, tmp_path):
     again = study(mini, tmp_path).run(said.append)
     assert again.trials == 4
     assert len({str(trial.params) for trial in again._study.trials}) == 4
-    value, numbers, path = again.best
-    assert value == max(trial.value for trial in again._study.trials if trial.value is not None)
-    assert set(numbers) == {"lr", "weight", "anneal"}
-    assert path.startswith(str(tmp_path))
+    best = again.best
+    assert best.acc == max(trial.value for trial in again._study.trials if trial.value is not None)
+    assert best.acc == again._study.trials[best.trial].value
+    assert set(best.numbers) == {"lr", "weight", "anneal"}
+    assert best.run.startswith(str(tmp_path))
+
+
+def test_a_trial_that_was_stopped_is_gone_on_with(mini, tmp_path, monkeypatch):
+    asked = []
+
+    def watched(config, watch, **options):
+        asked.append(config)
+
+        def interrupted(record):
+            watch(record)
+            if len(asked) == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        return train(config, watch=interrupted, **options)
+
+    monkeypatch.setattr("medic.experiments.search.train", watched)
+    said = []
+    with pytest.raises(KeyboardInterrupt):
+        study(mini, tmp_path).run(said.append)
+    assert said == ["trial 0: stopped; the next one of this study goes on with it"]
+    found = study(mini, tmp_path, trials=1).run(said.append)
+    assert (found.trials, found.complete) == (2, 1)
+    assert asked[0] == asked[1]
+    assert len(list(tmp_path.glob("*/done"))) == 1
 
 
 def test_processes_that_share_a_study_draw_other_numbers(mini, tmp_path):
@@ -63,7 +91,7 @@ def test_a_trial_that_cannot_be_done_is_no_end(mini, tmp_path, monkeypatch):
     said = []
     found = study(mini, tmp_path, trials=3).run(said.append)
     assert said[:2] == ["trial 0: run x is being written by another process", "trial 1: no room"]
-    assert (found.trials, found.complete, found.best[0]) == (3, 1, 0.5)
+    assert (found.trials, found.complete, found.best.acc) == (3, 1, 0.5)
     assert len({str(trial.params) for trial in found._study.trials}) == 3
     outcomes.append(DiskFullError("the disk is full"))
     with pytest.raises(DiskFullError):

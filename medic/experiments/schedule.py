@@ -19,6 +19,8 @@ from medic.files import write_text
 
 POLL = 5.0
 """Seconds after which a run that another process was at is looked at again."""
+WAIT = 0.5
+"""Seconds after which a sweep looks up from waiting for its runs, whether it was asked to stop."""
 LOSSES = 5
 """How often a run is tried again whose process or machine was lost."""
 
@@ -73,7 +75,7 @@ class Schedule:
                 while self._waiting and len(self.running) < executor.slots:
                     self._start(executor)
                 overview.show(self, executor.slots)
-                for event in executor.wait(POLL if self.running else 0.5):
+                for event in executor.wait(WAIT):
                     self._take(event)
                 if interrupts.received is not None:
                     left = self.missing + len(self.running)

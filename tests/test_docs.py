@@ -15,10 +15,10 @@ from medic.cli.options import SPELLINGS, canonical, given_settings, run_config
 from medic.data import benchmark
 from medic.errors import MedicError
 from medic.experiments.config import RunConfig
-from medic.experiments.paper_tables import reproduction
 from medic.experiments.resolve import resolve
-from medic.experiments.sweeps import Sweep, parse_span
-from medic.experiments.tables import SELECTIONS
+from medic.experiments.sweeps.sweep import Sweep, parse_span
+from medic.experiments.tables.paper_tables import reproduction
+from medic.experiments.tables.table import SELECTIONS
 from medic.report.against import paper_metrics
 from medic.report.formats import FORMATS
 

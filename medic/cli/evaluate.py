@@ -28,7 +28,7 @@ def run(arguments: Namespace) -> int:
     from medic.errors import MedicError
     from medic.experiments.directory import Run
     from medic.experiments.review import infer_again, review
-    from medic.experiments.tables import METRICS
+    from medic.experiments.tables.table import METRICS
     from medic.report.table import print_rows
 
     run = Run(arguments.run)

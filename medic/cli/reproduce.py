@@ -29,10 +29,10 @@ def add_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Do the runs of a table that are missing, and print it."""
     from medic.errors import MedicError, check_choice
-    from medic.experiments.paper_tables import reproduction
-    from medic.experiments.reproduction import Asked
     from medic.experiments.results import read_runs
-    from medic.experiments.sweeps import Planner
+    from medic.experiments.sweeps.sweep import Planner
+    from medic.experiments.tables.paper_tables import reproduction
+    from medic.experiments.tables.reproduction import Asked
     from medic.report.against import AgainstPaper
     from medic.report.formats import FORMATS, print_table
 
@@ -68,8 +68,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _list() -> int:
-    from medic.experiments.paper_tables import NAMES, reproduction
-    from medic.experiments.reproduction import Asked
+    from medic.experiments.tables.paper_tables import NAMES, reproduction
+    from medic.experiments.tables.reproduction import Asked
     from medic.report.table import print_rows
 
     rows = []

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 
 if TYPE_CHECKING:
-    from medic.experiments.cells import Metric
     from medic.experiments.results import Result
-    from medic.experiments.tables import Table
+    from medic.experiments.tables.cells import Metric
+    from medic.experiments.tables.table import Table
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def run(arguments: Namespace) -> int:
     """Print a table of runs."""
     from medic.errors import MedicError, check_choice
     from medic.experiments.results import collect
-    from medic.experiments.tables import METRICS, tabulate
+    from medic.experiments.tables.table import METRICS, tabulate
     from medic.report.formats import FORMATS, Against, print_table
 
     check_choice("format", arguments.format, ["text", *FORMATS])
@@ -76,8 +76,8 @@ def _asked_metrics(
 ) -> "Mapping[str, Metric]":
     """Metrics by their keys, with their titles where they have one."""
     from medic.errors import check_choice
-    from medic.experiments.cells import Metric
-    from medic.experiments.tables import metric_keys
+    from medic.experiments.tables.cells import Metric
+    from medic.experiments.tables.table import metric_keys
 
     there = metric_keys(results)
     titles = {metric.key: title for title, metric in titled.items()}
@@ -88,8 +88,8 @@ def _asked_metrics(
 def _compare(table: "Table", labels: Sequence[str], as_json: bool) -> None:
     """Print how much more one row has than another."""
     from medic.errors import MedicError
-    from medic.experiments.comparison import compare
-    from medic.experiments.tables import find_row
+    from medic.experiments.tables.comparison import compare
+    from medic.experiments.tables.table import find_row
     from medic.report.table import print_rows
 
     ours, theirs = (find_row(table, label) for label in labels)
@@ -116,7 +116,7 @@ def _compare(table: "Table", labels: Sequence[str], as_json: bool) -> None:
 def _explain(table: "Table", place: Sequence[str], as_json: bool) -> None:
     """Print where a cell comes from."""
     from medic.errors import check_choice, counted
-    from medic.experiments.tables import find_row
+    from medic.experiments.tables.table import find_row
     from medic.report.table import print_rows
 
     label, column = place

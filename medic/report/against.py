@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from medic.experiments.cells import Cell, Metric, Pick
-from medic.experiments.conditions import Conditions, Unlike
-from medic.experiments.paper import PaperTable
-from medic.experiments.paper_tables import reproduction
-from medic.experiments.reproduction import Line, Reproduction
-from medic.experiments.tables import AVERAGE, Row, Table
+from medic.experiments.tables.cells import Cell, Metric, Pick
+from medic.experiments.tables.conditions import Conditions, Unlike
+from medic.experiments.tables.paper import PaperTable
+from medic.experiments.tables.paper_tables import reproduction
+from medic.experiments.tables.reproduction import Line, Reproduction
+from medic.experiments.tables.table import AVERAGE, Row, Table
 from medic.report.formats import Reference
 
 _KEYS = {

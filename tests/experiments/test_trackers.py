@@ -13,8 +13,8 @@ from medic.data.readers import _parquet_rows
 from medic.errors import MedicError
 from medic.experiments.command import without_secrets
 from medic.experiments.directory import environment
-from medic.experiments.executors.cluster import connect
 from medic.experiments.search import _optuna
+from medic.experiments.sweeps.executors.cluster import connect
 from medic.experiments.trackers import scalars, tracker_names
 
 SHORT = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 2, "device": "cpu", "quiet": True}

@@ -11,13 +11,13 @@ from medic.cli import main
 from medic.data import benchmark
 from medic.errors import MedicError
 from medic.experiments.config import RunConfig
-from medic.experiments.launch import Launch
-from medic.experiments.paper import PaperTable, paper_tables
-from medic.experiments.paper_tables import NAMES, reproduction
 from medic.experiments.plans import open_benchmark
-from medic.experiments.reproduction import Asked
 from medic.experiments.resolve import resolve
-from medic.experiments.sweeps import Planner
+from medic.experiments.sweeps.launch import Launch
+from medic.experiments.sweeps.sweep import Planner
+from medic.experiments.tables.paper import PaperTable, paper_tables
+from medic.experiments.tables.paper_tables import NAMES, reproduction
+from medic.experiments.tables.reproduction import Asked
 from medic.methods import METHODS
 from tests.data.pictures import picture
 

@@ -22,13 +22,13 @@ from medic.data.holdout import seed_hash
 from medic.errors import MedicError
 from medic.experiments.config import RunConfig
 from medic.experiments.draws import draw
-from medic.experiments.executors.here import Here
 from medic.experiments.interrupts import Interrupts
-from medic.experiments.overview import make_overview
 from medic.experiments.resolve import resolve
 from medic.experiments.results import collect
-from medic.experiments.schedule import Schedule, estimate
-from medic.experiments.sweeps import Planner, Sweep, parse_span, titles
+from medic.experiments.sweeps.executors.here import Here
+from medic.experiments.sweeps.overview import make_overview
+from medic.experiments.sweeps.schedule import Schedule, estimate
+from medic.experiments.sweeps.sweep import Planner, Sweep, parse_span, titles
 from medic.methods import SHARED
 
 

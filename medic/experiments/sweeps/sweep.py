@@ -14,7 +14,7 @@ from medic.errors import MedicError, check_choice
 from medic.experiments.config import Loader, RunConfig, setting_name
 from medic.experiments.directory import RunDirectory, run_name
 from medic.experiments.resolve import Resolved, resolve
-from medic.experiments.sweep_files import COUNTED, SETTINGS, At, located, read_parts
+from medic.experiments.sweeps.files import COUNTED, SETTINGS, At, located, read_parts
 
 EACH = "each"
 """In place of values: every domain of the dataset, one after the other."""

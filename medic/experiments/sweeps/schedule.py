@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from medic.errors import DiskFullError, MedicError, counted, unwritten
 from medic.experiments.directory import seconds_taken
-from medic.experiments.executors import Event, Executor, Kind
 from medic.experiments.interrupts import Interrupts, Stopped
-from medic.experiments.overview import Overview
 from medic.experiments.results import ERROR, Result, read_result
-from medic.experiments.sweeps import Job, titles
+from medic.experiments.sweeps.executors import Event, Executor, Kind
+from medic.experiments.sweeps.overview import Overview, State
+from medic.experiments.sweeps.sweep import Job, titles
 from medic.files import write_text
 
 POLL = 5.0
@@ -66,6 +66,20 @@ class Schedule:
         """The runs that nobody has started."""
         return [self.by_name[name] for name in self._waiting]
 
+    def state(self, slots: int) -> State:
+        """Where all runs are, so many of which are done at a time."""
+        waiting, ended = self.missing, not (self.missing or self.running)
+        mean = sum(self.done.values()) / len(self.done) if self.done else None
+        return State(
+            total=len(self.jobs),
+            done=len(self.there) + len(self.done),
+            waiting=waiting,
+            running=[(self.titles[name], began) for name, began in self.running.items()],
+            failed=[(self.titles[name], event.reason) for name, event in self.failed.items()],
+            again=[(self.titles[name], event.reason) for name, event in self.again.items()],
+            left=None if ended or mean is None else mean * (waiting + 0.5 * len(self.running)) / slots,
+        )
+
     def run(self, executor: Executor, overview: Overview, interrupts: Interrupts) -> None:
         """Do all that is missing."""
         stop = True
@@ -74,7 +88,7 @@ class Schedule:
                 self._return_later()
                 while self._waiting and len(self.running) < executor.slots:
                     self._start(executor)
-                overview.show(self, executor.slots)
+                overview.show(self.state(executor.slots))
                 for event in executor.wait(WAIT):
                     self._take(event)
                 if interrupts.received is not None:
@@ -85,7 +99,7 @@ class Schedule:
             stop = False
         finally:
             try:
-                overview.show(self, executor.slots)
+                overview.show(self.state(executor.slots))
                 executor.close(stop)
             finally:
                 overview.close()

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from medic.errors import BusyError, DiskFullError, MedicError, TrainingError, first_line
 from medic.experiments.config import RunConfig
-from medic.experiments.sweeps import Job
+from medic.experiments.sweeps.sweep import Job
 
 PATIENCE = 120.0
 """Seconds that a run has to save a checkpoint when it is asked to stop."""

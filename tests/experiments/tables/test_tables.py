@@ -13,14 +13,14 @@ from medic.cli import main
 from medic.data.dataset import Built
 from medic.errors import MedicError
 from medic.experiments import selection
-from medic.experiments.cells import Metric
-from medic.experiments.comparison import compare
-from medic.experiments.paper import PaperTable, paper_tables, published
-from medic.experiments.paper_tables import reproduction
-from medic.experiments.reproduction import Asked
 from medic.experiments.resolve import resolve
 from medic.experiments.results import collect
-from medic.experiments.tables import find_row, tabulate
+from medic.experiments.tables.cells import Metric
+from medic.experiments.tables.comparison import compare
+from medic.experiments.tables.paper import PaperTable, paper_tables, published
+from medic.experiments.tables.paper_tables import reproduction
+from medic.experiments.tables.reproduction import Asked
+from medic.experiments.tables.table import find_row, tabulate
 from medic.report.against import AgainstPaper
 from medic.report.formats import entry, written
 

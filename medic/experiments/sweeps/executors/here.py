@@ -1,8 +1,8 @@
 """Runs in this very process, one after the other."""
 
-from medic.experiments.executors.base import Event, attempt, plain
 from medic.experiments.run import train
-from medic.experiments.sweeps import Job
+from medic.experiments.sweeps.executors.base import Event, attempt, plain
+from medic.experiments.sweeps.sweep import Job
 
 
 class Here:

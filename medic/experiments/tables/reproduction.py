@@ -6,11 +6,11 @@ from typing import Any
 
 from medic.data import benchmark
 from medic.errors import MedicError
-from medic.experiments.cells import Cell, Metric, pick_cell
 from medic.experiments.config import RunConfig
 from medic.experiments.results import Result
-from medic.experiments.sweeps import Job
-from medic.experiments.tables import Row, Table, differences, seeds_of
+from medic.experiments.sweeps.sweep import Job
+from medic.experiments.tables.cells import Cell, Metric, pick_cell
+from medic.experiments.tables.table import Row, Table, differences, seeds_of
 from medic.methods import METHODS
 
 Settings = Mapping[str, Any]

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from medic.experiments.command import noted_command
-from medic.experiments.executors.base import PATIENCE, Event, plain
-from medic.experiments.sweeps import Job
+from medic.experiments.sweeps.executors.base import PATIENCE, Event, plain
+from medic.experiments.sweeps.sweep import Job
 from medic.files import make_folder
 
 
@@ -84,7 +84,7 @@ class Local:
     def _start(self, environment: dict[str, str], log: Path) -> _Worker:
         with log.open("ab") as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", "medic.experiments.executors.worker"],
+                [sys.executable, "-m", "medic.experiments.sweeps.executors.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,

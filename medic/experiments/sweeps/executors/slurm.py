@@ -12,8 +12,8 @@ from pathlib import Path
 
 from medic.errors import MedicError, unwritten
 from medic.experiments.config import RunConfig
-from medic.experiments.executors.base import PATIENCE, plain
-from medic.experiments.sweeps import Job
+from medic.experiments.sweeps.executors.base import PATIENCE, plain
+from medic.experiments.sweeps.sweep import Job
 from medic.files import make_folder, write_text
 
 LARGEST = 1000

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medic.errors import MedicError, check_choice, counted
-from medic.experiments.executors import Executor
-from medic.experiments.executors.slurm import LARGEST, Slurm, check_option
 from medic.experiments.interrupts import Interrupts
-from medic.experiments.overview import duration, make_overview
 from medic.experiments.results import collect, runs_are
-from medic.experiments.schedule import Schedule, estimate
-from medic.experiments.sweeps import Job
+from medic.experiments.sweeps.executors import Executor
+from medic.experiments.sweeps.executors.slurm import LARGEST, Slurm, check_option
+from medic.experiments.sweeps.overview import duration, make_overview
+from medic.experiments.sweeps.schedule import Schedule, estimate
+from medic.experiments.sweeps.sweep import Job
 from medic.files import make_folder
 
 EXECUTORS = ("local", "here", "ray", "slurm")
@@ -93,7 +93,7 @@ class Launch:
     def _slots(self) -> int | None:
         """How many runs there would be at a time, if that can be said before any is started."""
         if self.executor == "local":
-            from medic.experiments.executors.local import room
+            from medic.experiments.sweeps.executors.local import room
 
             return room(self.jobs, self.device)
         return 1 if self.executor == "here" else self.jobs
@@ -101,15 +101,15 @@ class Launch:
     def _executor(self, jobs: Sequence[Job]) -> Executor:
         output = _output(jobs)
         if self.executor == "ray":
-            from medic.experiments.executors.ray import Ray
+            from medic.experiments.sweeps.executors.ray import Ray
 
             return Ray(self.jobs, self.device, output, self.address, self.host, self.cpus_per_run or 1)
         make_folder("output", output)
         if self.executor == "here":
-            from medic.experiments.executors.here import Here
+            from medic.experiments.sweeps.executors.here import Here
 
             return Here()
-        from medic.experiments.executors.local import Local
+        from medic.experiments.sweeps.executors.local import Local
 
         return Local(self.jobs, self.device, output / "logs")
 

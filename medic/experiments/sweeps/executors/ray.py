@@ -18,12 +18,12 @@ import torch
 from medic.errors import MedicError, warn
 from medic.experiments.command import noted_command
 from medic.experiments.config import RunConfig
-from medic.experiments.executors.artifacts import Mark, pack, unpack
-from medic.experiments.executors.base import PATIENCE, Event, attempt, plain
-from medic.experiments.executors.cluster import connect, last_line
 from medic.experiments.interrupts import Interrupts, Stopped
 from medic.experiments.run import train
-from medic.experiments.sweeps import Job
+from medic.experiments.sweeps.executors.artifacts import Mark, pack, unpack
+from medic.experiments.sweeps.executors.base import PATIENCE, Event, attempt, plain
+from medic.experiments.sweeps.executors.cluster import connect, last_line
+from medic.experiments.sweeps.sweep import Job
 
 CONTROL = "control"
 """The thread of an actor that hears what is asked of it during a run."""

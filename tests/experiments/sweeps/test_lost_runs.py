@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from medic.experiments.executors import Event
 from medic.experiments.interrupts import Interrupts
-from medic.experiments.overview import Lines, Silent
 from medic.experiments.results import ERROR
-from medic.experiments.schedule import LOSSES, Schedule
-from medic.experiments.sweeps import Planner, Sweep
+from medic.experiments.sweeps.executors import Event
+from medic.experiments.sweeps.overview import Lines, Silent
+from medic.experiments.sweeps.schedule import LOSSES, Schedule
+from medic.experiments.sweeps.sweep import Planner, Sweep
 
 
 class Scripted:

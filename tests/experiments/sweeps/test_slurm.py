@@ -9,11 +9,11 @@ import pytest
 
 from medic.cli import main
 from medic.errors import MedicError
-from medic.experiments import launch
 from medic.experiments.config import RunConfig
-from medic.experiments.executors.slurm import check_option
 from medic.experiments.results import collect
-from medic.experiments.sweeps import Planner
+from medic.experiments.sweeps import launch
+from medic.experiments.sweeps.executors.slurm import check_option
+from medic.experiments.sweeps.sweep import Planner
 
 SECRET = "hunter2-in-the-environment"
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from medic.errors import check_choice
-from medic.experiments.cells import Metric
-from medic.experiments.reproduction import Line, Reproduction, Settings
+from medic.experiments.tables.cells import Metric
+from medic.experiments.tables.reproduction import Line, Reproduction, Settings
 from medic.methods import METHODS
 
 OURS = {method.paper: name for name, method in METHODS.items() if method.paper is not None}

@@ -15,17 +15,17 @@ import torch
 import medic
 from medic.errors import MedicError
 from medic.experiments.config import RunConfig
-from medic.experiments.executors import cluster
-from medic.experiments.executors import ray as executor
-from medic.experiments.executors.artifacts import Mark, pack, unpack
-from medic.experiments.executors.base import Event, plain
-from medic.experiments.executors.ray import Node, Ray, Worker, gpu_share, room
 from medic.experiments.interrupts import Interrupts, Stopped
-from medic.experiments.launch import Launch
-from medic.experiments.overview import Silent
 from medic.experiments.results import collect
-from medic.experiments.schedule import Schedule
-from medic.experiments.sweeps import Planner, Sweep
+from medic.experiments.sweeps.executors import cluster
+from medic.experiments.sweeps.executors import ray as executor
+from medic.experiments.sweeps.executors.artifacts import Mark, pack, unpack
+from medic.experiments.sweeps.executors.base import Event, plain
+from medic.experiments.sweeps.executors.ray import Node, Ray, Worker, gpu_share, room
+from medic.experiments.sweeps.launch import Launch
+from medic.experiments.sweeps.overview import Silent
+from medic.experiments.sweeps.schedule import Schedule
+from medic.experiments.sweeps.sweep import Planner, Sweep
 from medic.training import load_checkpoint
 
 # Not `importorskip`: a Ray that listens to this machine alone must not have been imported before.
@@ -65,13 +65,13 @@ def running(folder):
 class Then(Silent):
     """Does something as soon as a run under way has a checkpoint, once."""
 
-    def __init__(self, what):
-        self._what = what
+    def __init__(self, schedule, what):
+        self._schedule, self._what = schedule, what
         self.done = False
 
-    def show(self, schedule, slots):
-        under_way = [schedule.by_name[name] for name in schedule.running]
-        for job in under_way:
+    def show(self, state):
+        for name in self._schedule.running:
+            job = self._schedule.by_name[name]
             if not self.done and job.directory.checkpoint.exists():
                 self.done = True
                 self._what(job)
@@ -93,7 +93,7 @@ def test_a_killed_worker_changes_nothing(folder, running, tmp_path):
         killed.append(slot.place.process)
         os.kill(slot.place.process, signal.SIGKILL)
 
-    schedule.run(workers, Then(kill), Interrupts())
+    schedule.run(workers, Then(schedule, kill), Interrupts())
     assert len(killed) == 1
     assert killed[0] not in {slot.place.process for slot in workers._slots if slot.place is not None}
     assert schedule._attempts.popitem()[1] == {"lost": 1}
@@ -107,9 +107,9 @@ def test_a_killed_worker_changes_nothing(folder, running, tmp_path):
 @needs_ray
 def test_runs_under_way_save_a_checkpoint_when_the_sweep_is_stopped(folder, running, tmp_path):
     [job] = jobs({**folder, "iterations": 10**6, "evaluate_every": 10**6}, tmp_path)
-    interrupts = Interrupts()
+    schedule, interrupts = Schedule([job]), Interrupts()
     with pytest.raises(Stopped, match="stopped with 1 run left"):
-        Schedule([job]).run(Ray(1, "cpu", tmp_path), Then(lambda job: interrupts.ask()), interrupts)
+        schedule.run(Ray(1, "cpu", tmp_path), Then(schedule, lambda job: interrupts.ask()), interrupts)
     assert not job.directory.done
     assert load_checkpoint(job.directory.checkpoint)["trainer"]["iteration"] > 0
     with job.directory.locked():  # nobody is at it any more

@@ -2,24 +2,46 @@
 
 import sys
 import time
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from medic.experiments.schedule import Schedule
-
 SHOWN = 8
 """Runs that are listed of each kind."""
 
 
-class Overview(Protocol):
-    """Is shown a schedule whenever it may have changed."""
+class State(NamedTuple):
+    """Where the runs of a sweep are."""
 
-    def show(self, schedule: "Schedule", slots: int) -> None:
+    total: int
+    done: int
+    waiting: int
+    running: Sequence[tuple[str, float]]
+    """By their titles, and when each was started."""
+    failed: Sequence[tuple[str, str]]
+    """By their titles, and why."""
+    again: Sequence[tuple[str, str]]
+    """What failed and is tried again, and why it failed."""
+    left: float | None
+    """The seconds that are left, by what the runs so far have taken."""
+
+    def __str__(self) -> str:
+        """All of it in a line."""
+        line = f"{self.done} of {self.total} done, {len(self.running)} running, {self.waiting} to do"
+        line += f", {len(self.failed)} failed"
+        if self.again:
+            line += f", {len(self.again)} tried again"
+        return line if self.left is None else f"{line}; {duration(self.left)} left"
+
+
+class Overview(Protocol):
+    """Is shown the state of a sweep whenever it may have changed."""
+
+    def show(self, state: State) -> None:
         """Show where all runs are."""
 
     def close(self) -> None:
@@ -29,7 +51,7 @@ class Overview(Protocol):
 class Silent:
     """For a caller that wants no output."""
 
-    def show(self, schedule: "Schedule", slots: int) -> None:
+    def show(self, state: State) -> None:
         """Nothing."""
 
     def close(self) -> None:
@@ -43,16 +65,16 @@ class Moving:
         self._live = Live(console=Console(file=sys.stderr), refresh_per_second=4)
         self._live.start()
 
-    def show(self, schedule: "Schedule", slots: int) -> None:
+    def show(self, state: State) -> None:
         """Draw it again."""
         now = time.monotonic()
         table = Table(box=None, pad_edge=False, show_header=False)
-        for name, began in list(schedule.running.items())[:SHOWN]:
-            table.add_row("running", schedule.titles[name], f"{now - began:.0f} s")
-        for state, events in (("failed", schedule.failed), ("again", schedule.again)):
-            for name, event in list(events.items())[-SHOWN:]:
-                table.add_row(state, schedule.titles[name], Text(event.reason, style="red"))
-        self._live.update(Group(Text(summary(schedule, slots)), table))
+        for title, began in state.running[:SHOWN]:
+            table.add_row("running", title, f"{now - began:.0f} s")
+        for kind, runs in (("failed", state.failed), ("again", state.again)):
+            for title, reason in runs[-SHOWN:]:
+                table.add_row(kind, title, Text(reason, style="red"))
+        self._live.update(Group(Text(str(state)), table))
 
     def close(self) -> None:
         """Leave the terminal as it was."""
@@ -65,10 +87,10 @@ class Lines:
     def __init__(self, every: float = 5.0) -> None:
         self._every, self._last, self._said = every, 0.0, ""
 
-    def show(self, schedule: "Schedule", slots: int) -> None:
+    def show(self, state: State) -> None:
         """Say how far it is, if that has changed and it is time to."""
-        now, ended = time.monotonic(), not (schedule.running or schedule.missing)
-        line = summary(schedule, slots)
+        now, ended = time.monotonic(), not (state.running or state.waiting)
+        line = str(state)
         if line != self._said and (ended or now - self._last >= self._every):
             print(line, file=sys.stderr, flush=True)
             self._last, self._said = now, line
@@ -80,19 +102,6 @@ class Lines:
 def make_overview(quiet: bool) -> Overview:
     """What fits where the output goes."""
     return Silent() if quiet else Moving() if sys.stderr.isatty() else Lines()
-
-
-def summary(schedule: "Schedule", slots: int) -> str:
-    """Done, running, failed, tried again, and the time left by what the runs so far have taken."""
-    done, waiting, failed = len(schedule.there) + len(schedule.done), schedule.missing, len(schedule.failed)
-    line = f"{done} of {len(schedule.jobs)} done, {len(schedule.running)} running, {waiting} to do, {failed} failed"
-    if schedule.again:
-        line += f", {len(schedule.again)} tried again"
-    if not schedule.done or not (waiting or schedule.running):
-        return line
-    mean = sum(schedule.done.values()) / len(schedule.done)
-    left = mean * (waiting + 0.5 * len(schedule.running)) / slots
-    return f"{line}; {duration(left)} left"
 
 
 def duration(seconds: float) -> str:

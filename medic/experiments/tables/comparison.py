@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from scipy import stats
 
 from medic.errors import MedicError, counted
-from medic.experiments.cells import Metric
-from medic.experiments.tables import Row
+from medic.experiments.tables.cells import Metric
+from medic.experiments.tables.table import Row
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ class Published(NamedTuple):
 @cache
 def published() -> tuple[Published, ...]:
     """Every number in the paper's tables."""
-    with (files("medic.experiments") / "paper.csv").open() as file:
+    with (files("medic.experiments.tables") / "paper.csv").open() as file:
         return tuple(
             Published(table, metric, variant, method, column, float(value))
             for table, metric, variant, method, column, value in list(csv.reader(file))[1:]

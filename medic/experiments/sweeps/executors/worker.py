@@ -7,8 +7,8 @@ import signal
 import sys
 from typing import Any
 
-from medic.experiments.executors.base import Event, attempt
 from medic.experiments.run import train
+from medic.experiments.sweeps.executors.base import Event, attempt
 
 
 def main() -> None:

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from medic.errors import MedicError, check_choice
-from medic.experiments.cells import DRAWN, FITTED, Cell, Metric, pick_cell
 from medic.experiments.config import RunConfig
 from medic.experiments.results import Result, runs_are
+from medic.experiments.tables.cells import DRAWN, FITTED, Cell, Metric, pick_cell
 
 AVERAGE = "Avg"
 

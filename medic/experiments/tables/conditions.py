@@ -9,9 +9,9 @@ from medic.data import Benchmark, Opened, benchmark
 from medic.data.dataset import Built, Drawn
 from medic.errors import MedicError
 from medic.experiments.config import RunConfig
-from medic.experiments.reproduction import UNTRAINED, Asked, Line, Reproduction
 from medic.experiments.resolve import resolve
 from medic.experiments.results import Result
+from medic.experiments.tables.reproduction import UNTRAINED, Asked, Line, Reproduction
 
 OPEN = (
     "seed", "trial_seed", "precision", "evaluate_every", "save_features", "on_bad_image", "store_size",

@@ -1,0 +1,1 @@
+"""Many runs: what is asked for, what is there, and who does the rest."""

@@ -1,0 +1,1 @@
+"""Tables of finished runs, and those of the paper."""

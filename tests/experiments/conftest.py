@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+import medic
 from tests.data.pictures import picture
+from tests.experiments.short import SHORT
 
 
 @pytest.fixture(scope="module")
@@ -23,3 +25,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
             "dataset": "folder", "root": str(root), "target": "z", "known": ["cat", "dog"], "backbone": "convnet",
             "image_size": 32, "method": "erm", "iterations": 2, "batch_size": 2, "device": "cpu",
         }  # fmt: skip
+
+
+@pytest.fixture
+def run(mini, tmp_path):
+    """A finished run."""
+    return medic.train(dataset=mini, method="medic++", output=tmp_path, **SHORT)

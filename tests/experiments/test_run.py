@@ -1,8 +1,7 @@
-"""Runs: what they leave behind, and that they can be stopped anywhere."""
+"""Runs: what they leave behind, and what is read of it."""
 
 import importlib.util
 import json
-import signal
 import stat
 
 import numpy as np
@@ -10,25 +9,12 @@ import pytest
 import torch
 
 import medic
-from medic.errors import MedicError, TrainingError
+from medic.errors import MedicError
 from medic.experiments import progress
-from medic.experiments.build import make_trainer
-from medic.experiments.config import RunConfig
-from medic.experiments.interrupts import Stopped
-from medic.experiments.resolve import resolve
 from medic.experiments.review import infer_again, review
 from medic.experiments.selection import select, shown
-from medic.methods import METHODS
-from medic.models import create_backbone
 from medic.report.page import write_page
-from medic.training import Trainer
-
-SHORT = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 2, "device": "cpu", "quiet": True}
-
-
-@pytest.fixture
-def run(mini, tmp_path):
-    return medic.train(dataset=mini, method="medic++", output=tmp_path, **SHORT)
+from tests.experiments.short import SHORT
 
 
 def test_the_files_of_a_run(run):
@@ -128,19 +114,6 @@ def test_a_system_of_several_networks(mini, tmp_path):
         torch.testing.assert_close(again[split].output.logits, run.outputs(split).output.logits)
 
 
-@pytest.mark.parametrize("from_file", [True, False])
-def test_networks_start_alike_only_from_a_file(mini, tmp_path, from_file):
-    path = tmp_path / "convnet.pt"
-    torch.save(create_backbone("convnet").module.state_dict(), path)
-    weights = str(path) if from_file else None
-    plan = resolve(RunConfig(dataset=mini, target="street", method="daml", device="cpu", weights=weights))
-    dataset = plan.data.load(lambda line: None)
-    first, *others = make_trainer(plan, dataset, plan.data.split(dataset)).model.networks
-    for other in others:
-        assert torch.equal(first.backbone.conv1.weight, other.backbone.conv1.weight) == from_file
-        assert not torch.equal(first.head.close_head.weight, other.head.close_head.weight)
-
-
 def test_the_description_is_enough_to_use_the_model(run):
     described = run.description
     assert described["classes"] == list("012345")
@@ -155,14 +128,6 @@ def test_the_threshold_keeps_95_percent_of_validation(run):
     assert kept.mean() >= 0.95
 
 
-def test_a_finished_run_is_not_done_again(run, mini, monkeypatch):
-    before = {path: path.stat().st_mtime_ns for path in run.path.iterdir()}
-    monkeypatch.setattr(Trainer, "step", lambda self: pytest.fail("trained again"))
-    again = medic.train(dataset=mini, method="medic++", output=str(run.path.parent), **SHORT)
-    assert again.path == run.path
-    assert {path: path.stat().st_mtime_ns for path in run.path.iterdir()} == before
-
-
 def test_the_directory_is_named_by_what_changes_the_result(run, mini, tmp_path):
     def name(**settings):
         return medic.train(
@@ -172,172 +137,6 @@ def test_the_directory_is_named_by_what_changes_the_result(run, mini, tmp_path):
     assert name().name == run.path.name
     assert name(device="auto", checkpoint_every=7).name == run.path.name
     assert name(seed=1).name != run.path.name
-
-
-def test_the_callers_generator_is_left_alone(mini, tmp_path):
-    torch.manual_seed(5)
-    expected = torch.rand(1)
-    torch.manual_seed(5)
-    medic.train(dataset=mini, method="erm", output=str(tmp_path), **SHORT)
-    assert torch.equal(torch.rand(1), expected)
-
-
-SOONER = {
-    "hyprometa": {"batch_size": 36, "hparams": {"trust": 1}},
-    "mvdg": {"hparams": {"persist_inner_state": 1}},
-}
-"""Settings with which a system has, within four iterations, all the state that it can: here an epoch is one of them."""
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_is_the_same_when_interrupted(method, mini, tmp_path, monkeypatch):
-    """Stopped after its first iteration and its third, and started again: the same bytes as when left alone."""
-    settings = {"dataset": mini, "method": method, **SHORT, "batch_size": 2 if method in ("medic++", "arith") else 8}
-    settings |= SOONER.get(method, {})
-    whole = medic.train(**settings, output=str(tmp_path / "whole"))
-    step = Trainer.step
-
-    def interrupted(self):
-        loss = step(self)
-        if self.iteration in (1, 3):
-            signal.raise_signal(signal.SIGINT)
-        return loss
-
-    monkeypatch.setattr(Trainer, "step", interrupted)
-    for iteration in (1, 3):
-        with pytest.raises(Stopped, match=f"stopped at iteration {iteration}") as stopped:
-            medic.train(**settings, output=str(tmp_path / "parts"))
-        assert stopped.value.exit_code == 130
-    parts = medic.train(**settings, output=str(tmp_path / "parts"))
-    for name in ("model.safetensors", "predictions.npz", "model.json"):
-        assert (parts.path / name).read_bytes() == (whole.path / name).read_bytes()
-    losses = [[record["loss"] for record in run.records] for run in (whole, parts)]
-    assert losses[0] == losses[1]
-
-
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_dropout_draws_are_in_the_checkpoint(mini, tmp_path, monkeypatch, device):
-    """A backbone with dropout draws from the global generator, whose state must be saved too."""
-    from medic.models import HALVES, OURS, ConvNet
-
-    class Dropped(ConvNet):
-        def forward(self, x):
-            return torch.nn.functional.dropout(super().forward(x), 0.5, self.training)
-
-    monkeypatch.setitem(OURS, "dropped", (Dropped, HALVES))
-    settings = {"dataset": mini, "method": "erm", "backbone": "dropped", **SHORT, "device": device}
-    whole = medic.train(**settings, output=str(tmp_path / "whole"))
-    step = Trainer.step
-
-    def interrupted(self):
-        loss = step(self)
-        if self.iteration == 1:
-            signal.raise_signal(signal.SIGTERM)
-        return loss
-
-    monkeypatch.setattr(Trainer, "step", interrupted)
-    with pytest.raises(Stopped) as stopped:
-        medic.train(**settings, output=str(tmp_path / "parts"))
-    assert stopped.value.exit_code == 143
-    parts = medic.train(**settings, output=str(tmp_path / "parts"))
-    assert (parts.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
-
-
-def test_batch_norm_and_adam_resume(mini, tmp_path, monkeypatch):
-    """A timm backbone with batch norm, trained with Adam, clipping and a larger rate for the heads."""
-    settings = {
-        "dataset": mini, "method": "fish-domainbed", "backbone": "resnet10t", "optimizer": "adamw", "clip_norm": 1.0,
-        "head_lr_scale": 10.0, "lr": 1e-3, **SHORT,
-    }  # fmt: skip
-    whole = medic.train(**settings, output=str(tmp_path / "whole"))
-    step = Trainer.step
-
-    def interrupted(self):
-        loss = step(self)
-        if self.iteration == 3:
-            signal.raise_signal(signal.SIGINT)
-        return loss
-
-    monkeypatch.setattr(Trainer, "step", interrupted)
-    with pytest.raises(Stopped):
-        medic.train(**settings, output=str(tmp_path / "parts"))
-    parts = medic.train(**settings, output=str(tmp_path / "parts"))
-    assert (parts.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
-
-
-def test_a_loss_that_is_not_a_number_stops_the_run(mini, tmp_path):
-    settings = {**SHORT, "iterations": 50, "checkpoint_every": 1, "evaluate_every": 50}
-    with pytest.raises(TrainingError, match=r"at iteration (\d+); the checkpoint of iteration \d+ is kept") as error:
-        medic.train(dataset=mini, method="erm", lr=1e6, batch_size=8, output=str(tmp_path), **{
-            key: value for key, value in settings.items() if key != "batch_size"})  # fmt: skip
-    assert "learning rate below 1e+06" in str(error.value)
-    (directory,) = tmp_path.iterdir()
-    kept = torch.load(directory / "checkpoint" / "last.pt", weights_only=True)
-    assert all(torch.isfinite(value).all() for value in kept["trainer"]["model"].values())
-    assert not (directory / "done").exists()
-
-
-def test_outputs_that_are_not_numbers_stop_the_run(mini, tmp_path):
-    """The training loss is finite, but what an evaluation sees is not."""
-    settings = {**SHORT, "batch_size": 8, "evaluate_every": 1, "iterations": 30}
-    with pytest.raises(TrainingError, match=r"at iteration \d+; the checkpoint of iteration \d+ is kept"):
-        medic.train(dataset=mini, method="erm", lr=1e6, output=str(tmp_path), **settings)
-
-
-class TestWiring:
-    """What the trainer is given is what it uses."""
-
-    def trainer(self, mini, tmp_path, **settings):
-        plan = resolve(RunConfig(dataset=mini, target="street", device="cpu", **settings))
-        dataset = plan.data.load(lambda line: None)
-        return make_trainer(plan, dataset, plan.data.split(dataset))
-
-    def test_the_schedule_sets_the_rate(self, mini, tmp_path):
-        trainer = self.trainer(mini, tmp_path, method="erm", iterations=5, batch_size=4, lr=0.1)
-        rates = []
-        for _ in range(5):
-            trainer.step()
-            rates.append(trainer.optimizer.param_groups[0]["lr"])
-        assert rates == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.01])
-
-    def test_training_images_are_augmented(self, mini, tmp_path):
-        trainers = [
-            self.trainer(mini, tmp_path, method="erm", batch_size=8, augment=name) for name in ("none", "digits")
-        ]
-        plain, varied = (next(trainer._body.load(trainer._batch(trainer._next()))) for trainer in trainers)
-        assert torch.equal(plain.y, varied.y)
-        assert not torch.equal(plain.x, varied.x)
-
-    def test_clipping_limits_the_update(self, mini, tmp_path):
-        moved = []
-        for clip in (None, 1e-3):
-            trainer = self.trainer(mini, tmp_path, method="erm", batch_size=8, lr=1.0, clip_norm=clip, weight_decay=0.0)
-            before = [p.detach().clone() for p in trainer.model.parameters()]
-            trainer.step()
-            moved.append(
-                sum((p - q).pow(2).sum() for p, q in zip(trainer.model.parameters(), before, strict=True)) ** 0.5
-            )
-        assert moved[1].item() == pytest.approx(1e-3, rel=1e-2)
-        assert moved[0] > 2 * moved[1]
-
-    def test_the_grid_hears_what_the_model_said(self, mini, tmp_path):
-        trainer = self.trainer(mini, tmp_path, method="medic++", batch_size=2)
-        for _ in range(4):
-            trainer.step()
-        assert trainer.grid.sampler.confusion([0, 1, 2]) is not None
-
-    def test_seeds_and_scales_reach_their_place(self, mini, tmp_path):
-        a, b = (self.trainer(mini, tmp_path, method="medic", seed=seed, batch_size=2) for seed in (0, 1))
-        assert a.grid.seed != b.grid.seed
-        assert a.objective.passes == "task"
-        scaled = self.trainer(mini, tmp_path, method="medic", ova_scale=1.0, batch_size=2)
-        assert [trainer.objective.losses[1].scale for trainer in (a, scaled)] == [0.5, 1.0]
-
-    def test_evaluation_uses_running_statistics(self, mini, tmp_path):
-        run = medic.train(dataset=mini, method="erm", backbone="resnet10t", output=str(tmp_path), **SHORT)
-        again = infer_again(run, "cpu")
-        for split in run.splits:
-            torch.testing.assert_close(again[split].output.logits, run.outputs(split).output.logits)
 
 
 def test_the_best_weights_are_the_ones_that_are_kept(mini, tmp_path, monkeypatch):
@@ -369,34 +168,6 @@ def test_weights_count_by_content(mini, tmp_path):
     assert names[0] == names[1] != names[2]
 
 
-def test_a_damaged_checkpoint_is_named(mini, tmp_path, monkeypatch):
-    monkeypatch.setattr(Trainer, "step", lambda self: signal.raise_signal(signal.SIGINT) or [0.0])
-    settings = {"dataset": mini, "method": "erm", "output": str(tmp_path), **SHORT, "iterations": 10**6}
-    with pytest.raises(Stopped):
-        medic.train(**settings)
-    (path,) = tmp_path.glob("*/checkpoint/last.pt")
-    path.write_bytes(path.read_bytes()[:5000])
-    with pytest.raises(MedicError, match="truncated or not one of ours; delete it"):
-        medic.train(**settings)
-
-
-def test_an_output_that_cannot_be_written(mini, tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(MedicError, match=r"output .*file cannot be written: Not a directory"):
-        medic.train(dataset=mini, method="erm", output=str(tmp_path / "file"), **SHORT)
-
-
-def test_two_processes_do_not_do_the_same_run(mini, tmp_path, monkeypatch):
-    def also(self):
-        with pytest.raises(MedicError, match="is being written by another process"):
-            medic.train(dataset=mini, method="erm", output=str(tmp_path), **SHORT)
-        pytest.skip("held")
-
-    monkeypatch.setattr(Trainer, "step", also)
-    with pytest.raises(pytest.skip.Exception):
-        medic.train(dataset=mini, method="erm", output=str(tmp_path), **SHORT)
-
-
 @pytest.mark.parametrize(("seconds", "said"), [(5, "2.0 it/s"), (40, "4.0 s/it"), (300, "30.0 s/it")])
 def test_how_fast_a_run_is(monkeypatch, capsys, seconds, said):
     now = 0.0
@@ -416,28 +187,6 @@ def test_a_page_where_every_class_is_known(mini, tmp_path):
     assert f'<a href="../runs/{run.path.name}">' in page
     for absent in ("nan %", "<svg", "unknown, called unknown", "0 more classes", "not a result"):
         assert absent not in page
-
-
-def test_nothing_is_written_for_a_mistake(mini, tmp_path):
-    mistakes = (
-        {"backbone": "resnet5O"},
-        {"backbone": "mnist-cnn"},
-        {"backbone": "vit_tiny_patch16_224", "image_size": 96},
-        {"weights": __file__},
-        {"class_groups": 7},
-        {"lr": 0.0},
-        {"score": "energy", "threshold": "fixed"},
-        {"known": list("0123456789"), "threshold": "oracle-10"},
-    )
-    for mistake in mistakes:
-        with pytest.raises(MedicError):
-            medic.train(dataset=mini, method="medic++", output=str(tmp_path / "out"), **{**SHORT, **mistake})
-    assert not (tmp_path / "out").exists()
-
-
-def test_unknown_settings_are_named():
-    with pytest.raises(MedicError, match="unknown setting 'iteration', did you mean 'iterations'"):
-        medic.train(target="street", iteration=3)
 
 
 class TestSelection:
@@ -498,57 +247,3 @@ class TestReading:
         assert set(review(run, None, "source")) == {"cls", "max-logit", "energy"}
         with pytest.raises(MedicError, match="needs a one-vs-all head"):
             review(run, "bcls", "source")
-
-
-def test_averaged_weights_keep_frozen_statistics(mini, tmp_path):
-    """SWAD estimates batch-norm statistics anew, but not those that are frozen."""
-    settings = {**SHORT, "backbone": "resnet10t", "averaging": "swad", "output": str(tmp_path)}
-    frozen, trained = (
-        medic.train(dataset=mini, method="erm", batch_norm=norm, **settings) for norm in ("frozen", "local")
-    )
-    assert frozen.model.backbone.bn1.running_mean.abs().sum() == 0  # as it came, without weights
-    assert trained.model.backbone.bn1.running_mean.abs().sum() > 0
-    assert trained.model.backbone.bn1.momentum == 0.1
-    assert trained.record["averaged"]
-    assert trained.description["provenance"]["selection"] == "averaged weights"
-
-
-def test_views_are_averaged(mini, tmp_path):
-    settings = {**SHORT, "output": str(tmp_path)}
-    plain, several = (medic.train(dataset=mini, method="erm", views=views, **settings) for views in (1, 4))
-    ours, theirs = (run.outputs("target").output.logits for run in (several, plain))
-    assert not torch.equal(ours, theirs)
-    assert torch.corrcoef(torch.stack([ours.flatten(), theirs.flatten()]))[0, 1] > 0.8
-    again = infer_again(several, "cpu")["target"].output.logits
-    torch.testing.assert_close(again, ours)
-
-
-def test_views_are_the_mean_of_passes(mini):
-    """A model that gives the mean of its inputs, for images of one colour: all views are alike."""
-    from medic.data.images import Resident
-    from medic.models import HALVES
-    from medic.training import Inference
-
-    class Mean(torch.nn.Module):
-        def forward(self, x):
-            return x.mean((2, 3))
-
-    images = Resident(torch.full((3, 3, 32, 32), 51, dtype=torch.uint8))
-    for views in (1, 5):
-        logits = Inference(Mean(), images, HALVES, torch.device("cpu"), views=views)(torch.arange(3)).logits
-        torch.testing.assert_close(logits, torch.full((3, 3), (0.2 - 0.5) / 0.5))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"layer": "mixstyle", "backbone": "mnist-cnn"}, "has no stages"),
-        ({"layer": "aloft-e"}, "ALOFT perturbs global filters"),
-        ({"method": "ebil-hads", "backbone": "gfnet_h_ti"}, "has no stages"),
-        ({"method": "aloft-e", "image_size": 50}, "use --image-size 64"),
-    ],
-)
-def test_a_backbone_that_does_not_fit_is_refused_before_images_are_read(mini, tmp_path, monkeypatch, settings, message):
-    monkeypatch.setattr("medic.experiments.plans.DataPlan.load", lambda self, say: pytest.fail("images were read"))
-    with pytest.raises(MedicError, match=message):
-        medic.train(dataset=mini, output=tmp_path, **{**SHORT, "method": "erm", **settings})

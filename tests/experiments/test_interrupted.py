@@ -10,6 +10,7 @@ from medic.errors import MedicError
 from medic.experiments.interrupts import Stopped
 from medic.methods import METHODS
 from medic.training import Trainer
+from tests.experiments.parts import in_parts
 from tests.experiments.short import SHORT
 
 SOONER = {
@@ -33,20 +34,7 @@ def test_every_method_is_the_same_when_interrupted(method, mini, tmp_path, monke
     settings = {"dataset": mini, "method": method, **SHORT, "batch_size": 2 if method in ("medic++", "arith") else 8}
     settings |= SOONER.get(method, {})
     whole = medic.train(**settings, output=str(tmp_path / "whole"))
-    step = Trainer.step
-
-    def interrupted(self):
-        loss = step(self)
-        if self.iteration in (1, 3):
-            signal.raise_signal(signal.SIGINT)
-        return loss
-
-    monkeypatch.setattr(Trainer, "step", interrupted)
-    for iteration in (1, 3):
-        with pytest.raises(Stopped, match=f"stopped at iteration {iteration}") as stopped:
-            medic.train(**settings, output=str(tmp_path / "parts"))
-        assert stopped.value.exit_code == 130
-    parts = medic.train(**settings, output=str(tmp_path / "parts"))
+    parts = in_parts(settings, tmp_path / "parts", monkeypatch, (1, 3))
     for name in ("model.safetensors", "predictions.npz", "model.json"):
         assert (parts.path / name).read_bytes() == (whole.path / name).read_bytes()
     losses = [[record["loss"] for record in run.records] for run in (whole, parts)]
@@ -65,19 +53,7 @@ def test_dropout_draws_are_in_the_checkpoint(mini, tmp_path, monkeypatch, device
     monkeypatch.setitem(OURS, "dropped", (Dropped, HALVES))
     settings = {"dataset": mini, "method": "erm", "backbone": "dropped", **SHORT, "device": device}
     whole = medic.train(**settings, output=str(tmp_path / "whole"))
-    step = Trainer.step
-
-    def interrupted(self):
-        loss = step(self)
-        if self.iteration == 1:
-            signal.raise_signal(signal.SIGTERM)
-        return loss
-
-    monkeypatch.setattr(Trainer, "step", interrupted)
-    with pytest.raises(Stopped) as stopped:
-        medic.train(**settings, output=str(tmp_path / "parts"))
-    assert stopped.value.exit_code == 143
-    parts = medic.train(**settings, output=str(tmp_path / "parts"))
+    parts = in_parts(settings, tmp_path / "parts", monkeypatch, (1,), signal.SIGTERM)
     assert (parts.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
 
 
@@ -88,18 +64,7 @@ def test_batch_norm_and_adam_resume(mini, tmp_path, monkeypatch):
         "head_lr_scale": 10.0, "lr": 1e-3, **SHORT,
     }  # fmt: skip
     whole = medic.train(**settings, output=str(tmp_path / "whole"))
-    step = Trainer.step
-
-    def interrupted(self):
-        loss = step(self)
-        if self.iteration == 3:
-            signal.raise_signal(signal.SIGINT)
-        return loss
-
-    monkeypatch.setattr(Trainer, "step", interrupted)
-    with pytest.raises(Stopped):
-        medic.train(**settings, output=str(tmp_path / "parts"))
-    parts = medic.train(**settings, output=str(tmp_path / "parts"))
+    parts = in_parts(settings, tmp_path / "parts", monkeypatch, (3,))
     assert (parts.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
 
 

@@ -3,7 +3,6 @@
 import io
 import itertools
 import math
-import signal
 import time
 import warnings
 from collections import Counter
@@ -12,13 +11,12 @@ import pytest
 import torch
 
 import medic
-from medic.experiments.interrupts import Stopped
 from medic.tasks import Grid
 from medic.tasks.confusable import Confusable
 from medic.tasks.lagged import softmax_sums
 from medic.tasks.samplers import SAMPLERS, Adaptive, Probe
-from medic.training import Trainer
 from medic.training.advisors import informative
+from tests.experiments.parts import in_parts
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -201,18 +199,7 @@ def test_every_sampler_is_the_same_when_interrupted(mini, tmp_path, monkeypatch,
     monkeypatch.setattr(informative, "SHOWN", 4)
     whole = medic.train(output=tmp_path / "whole", **settings)
     assert whole.config.sampling == name
-    step = Trainer.step
-
-    def interrupted(self):
-        loss = step(self)
-        if self.iteration == 2:
-            signal.raise_signal(signal.SIGINT)
-        return loss
-
-    monkeypatch.setattr(Trainer, "step", interrupted)
-    with pytest.raises(Stopped, match="stopped at iteration 2"):
-        medic.train(output=tmp_path / "parts", **settings)
-    parts = medic.train(output=tmp_path / "parts", **settings)
+    parts = in_parts(settings, tmp_path / "parts", monkeypatch, (2,))
     for file in ("model.safetensors", "predictions.npz", "model.json"):
         assert (parts.path / file).read_bytes() == (whole.path / file).read_bytes()
     states = [torch.load(run.path / "checkpoint" / "last.pt", weights_only=True) for run in (parts, whole)]

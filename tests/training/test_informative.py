@@ -1,7 +1,6 @@
 """The advisor that tries tasks on the model: what it computes, what it leaves alone, and when it is asked."""
 
 import copy
-import signal
 
 import pytest
 import torch
@@ -11,12 +10,11 @@ from medic import processes
 from medic.errors import MedicError
 from medic.experiments.build import make_trainer
 from medic.experiments.config import RunConfig
-from medic.experiments.interrupts import Stopped
 from medic.experiments.resolve import resolve
 from medic.tasks import Step
-from medic.training import Trainer
 from medic.training.advisors import informative as module
 from medic.training.advisors.informative import Chooser
+from tests.experiments.parts import in_parts
 
 
 def made(mini, **settings):
@@ -158,18 +156,7 @@ def test_interrupted_it_is_the_same(mini, monkeypatch, tmp_path, method):
         "iterations": 4, "evaluate_every": 4, "device": "cpu", "quiet": True, "hparams": OFTEN,
     }  # fmt: skip
     whole = medic.train(**settings, output=tmp_path / "whole")
-    step = Trainer.step
-
-    def interrupted(self):
-        loss = step(self)
-        signal.raise_signal(signal.SIGINT)
-        return loss
-
-    monkeypatch.setattr(Trainer, "step", interrupted)
-    for _ in range(4):
-        with pytest.raises(Stopped):
-            medic.train(**settings, output=tmp_path / "parts")
-    parts = medic.train(**settings, output=tmp_path / "parts")
+    parts = in_parts(settings, tmp_path / "parts", monkeypatch, (1, 2, 3))
     for name in ("model.safetensors", "predictions.npz"):
         assert (parts.path / name).read_bytes() == (whole.path / name).read_bytes()
 

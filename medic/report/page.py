@@ -148,6 +148,6 @@ def _provenance(run: Run, folder: Path) -> dict[str, str]:
         "iterations": f"{provenance['iteration']} of {config.iterations}",
         "learning rate": f"{config.lr:g}",
         "seed": str(config.seed),
-        "hash of the images": provenance["images"][:12],
+        "images (hash)": provenance["images"][:12],
         "run": Markup('<a href="{}">{}</a>').format(quote(os.path.relpath(run.path, folder)), run.path.name),
     }

@@ -365,7 +365,7 @@ def test_demo(medic, mini, monkeypatch, tmp_path):
     for text in ("H-score", "OSCR bcls", "Target printed", "unknown, called unknown", "<svg", "data:image/png"):
         assert text in page
     assert "One seed after 2 iterations is an example, not a result." in page
-    assert "<th>hash of the images</th>" in page
+    assert "<th>images (hash)</th>" in page
     read = re.search(r'<svg role="img" aria-label="OSCR curves on street; areas ([^"]*)"', page)
     assert re.fullmatch(
         r"erm, cls: [\d.]+; erm, bcls: [\d.]+; medic\+\+, cls: [\d.]+; medic\+\+, bcls: [\d.]+", read[1]

@@ -12,7 +12,6 @@ import medic
 from medic.errors import MedicError
 from medic.experiments import progress
 from medic.experiments.review import infer_again, review
-from medic.experiments.selection import select, shown
 from medic.report.page import write_page
 from tests.experiments.short import SHORT
 
@@ -187,34 +186,6 @@ def test_a_page_where_every_class_is_known(mini, tmp_path):
     assert f'<a href="../runs/{run.path.name}">' in page
     for absent in ("nan %", "<svg", "unknown, called unknown", "0 more classes", "not a result"):
         assert absent not in page
-
-
-class TestSelection:
-    RECORDS = [  # noqa: RUF012
-        {
-            "validation": {"acc": acc},
-            "target": {"acc": 1 - acc},
-            "targets": {},
-            "source": {"oscr": 0.5},
-            "env0_out_acc": acc,
-            "env3_in_acc": 0.1,
-            "env2_out_acc": 0.2,
-        }
-        for acc in (0.5, 0.8, 0.8, 0.7)
-    ]
-
-    def test_best_validation_first_on_ties(self):
-        assert select(self.RECORDS) == 1
-
-    def test_the_target_is_hidden(self):
-        assert shown(self.RECORDS[0], [2, 3]) == {"validation": {"acc": 0.5}, "env0_out_acc": 0.5}
-
-    def test_selected_weights_are_kept(self, run):
-        best = run.description["provenance"]["record"]
-        assert best == select([shown(record, [3]) for record in run.records])
-        output, label, _ = run.outputs("validation")
-        accuracy = (output.logits.argmax(1) == label).double().mean().item()
-        assert accuracy == pytest.approx(run.records[best]["validation"]["acc"])
 
 
 class TestReading:

@@ -181,19 +181,20 @@ def estimate(jobs: Iterable[Job], results: Iterable[Result]) -> Estimate | None:
     """
     costs: dict[tuple[Any, ...] | None, list[tuple[float, float]]] = defaultdict(list)
     for result in results:
-        if seconds := seconds_taken(result.path):
-            for kind in (_kind(result.settings), None):
-                costs[kind].append(_cost(result, seconds))
+        if taken := seconds_taken(result.path):
+            for one in (_kind(result.settings), None):
+                costs[one].append(_cost(result, taken))
     if not costs:
         return None
-    found, like = 0.0, True
+    means = {kind: [sum(column) / len(column) for column in zip(*found, strict=True)] for kind, found in costs.items()}
+    seconds, like = 0.0, True
     for job in jobs:
         settings = job.complete.identity()
-        known = costs.get(_kind(settings))
-        like &= known is not None
-        fixed, each = (sum(column) / len(column) for column in zip(*(known or costs[None]), strict=True))
-        found += fixed + settings["iterations"] * each
-    return Estimate(found, like)
+        kind = _kind(settings)
+        like &= kind in means
+        fixed, each = means.get(kind) or means[None]
+        seconds += fixed + settings["iterations"] * each
+    return Estimate(seconds, like)
 
 
 def _cost(result: Result, seconds: float) -> tuple[float, float]:

@@ -1,12 +1,14 @@
 """What a schedule does with runs that fail, and with those whose worker is lost."""
 
 import json
+import time
 
 import pytest
 
 from medic.experiments.interrupts import Interrupts
 from medic.experiments.results import ERROR
 from medic.experiments.sweeps.executors import Event
+from medic.experiments.sweeps.executors.here import Here
 from medic.experiments.sweeps.overview import Lines, Silent
 from medic.experiments.sweeps.schedule import LOSSES, Schedule
 from medic.experiments.sweeps.sweep import Planner, Sweep
@@ -64,3 +66,11 @@ def test_what_is_tried_again_is_said(mini, tmp_path, capsys):
         "0 of 1 done, 1 running, 0 to do, 0 failed, 1 tried again",
         "1 of 1 done, 0 running, 0 to do, 0 failed",
     ]
+
+
+def test_waiting_for_another_process_takes_its_time():
+    """Not the processor's: the run of another process is looked at again after a while."""
+    began = time.perf_counter(), time.process_time()
+    assert Here().wait(0.2) == []
+    assert time.perf_counter() - began[0] >= 0.2
+    assert time.process_time() - began[1] < 0.1

@@ -3,24 +3,23 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def normalise(
     input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
     running_mean: Tensor | None,
     running_var: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
 ) -> Tensor:
-    """As `torch.batch_norm`; what does not take its statistics from the batch is left to that."""
+    """As `torch.nn.functional.batch_norm`; what does not take its statistics from the batch is left to that."""
     statistics = running_mean, running_var
     if not training or weight is None or bias is None:
-        return torch.batch_norm(input, weight, bias, *statistics, training, momentum, eps, cudnn_enabled)
+        return nn.functional.batch_norm(input, *statistics, weight, bias, training, momentum, eps)
     output: Tensor = _Normalise.apply(input, weight, bias, *statistics, momentum, eps)  # type: ignore[no-untyped-call]
     return output
 

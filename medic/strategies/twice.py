@@ -4,13 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from medic.strategies.convolution import convolve
 from medic.strategies.normalisation import normalise
 
-CHEAPER: Mapping[Any, Callable[..., Any]] = {torch.conv2d: convolve, torch.batch_norm: normalise}
-"""What stands in for functions of torch's, with their arguments."""
+CHEAPER: Mapping[Any, Callable[..., Any]] = {
+    torch.conv2d: convolve,
+    nn.functional.batch_norm: normalise,
+}
+"""What stands in for functions of torch's as layers call them, with their arguments."""
 
 
 class DifferentiatedTwice(TorchFunctionMode):

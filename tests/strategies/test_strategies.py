@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from medic.errors import MedicError
+from medic.models.backbones import create_backbone
 from medic.objectives import ce, objective
 from medic.strategies import AndMask, Joint, MultiStep, SandMask, Trajectories, TwoStep, inner
 from medic.strategies.normalisation import normalise
@@ -318,6 +319,21 @@ class Convolutional(nn.Module):
         return self.norm(self.layers(x).mean((2, 3)))
 
 
+@pytest.mark.parametrize("backbone", ["resnet18", "tf_efficientnet_lite0"])
+def test_layers_of_backbones_are_all_taken_over(backbone):
+    module = create_backbone(backbone).module.train()
+    with inner.DifferentiatedTwice():
+        output = module(torch.randn(2, 3, 32, 32))
+    nodes, seen = {output.grad_fn}, set()
+    while nodes:
+        node = nodes.pop()
+        seen.add(node)
+        nodes |= {earlier for earlier, _ in node.next_functions if earlier is not None} - seen
+    names = {node.name() for node in seen}
+    assert {"_ConvolutionBackward", "_NormaliseBackward"} <= names
+    assert not any(name.startswith(("Convolution", "NativeBatchNorm")) for name in names), names
+
+
 def test_layers_are_differentiated_twice_as_torch_does(monkeypatch):
     torch.manual_seed(0)
     model = Convolutional().double()
@@ -343,5 +359,5 @@ def test_batch_norm_is_differentiated_twice(shape):
     torch.manual_seed(0)
     x, weight, bias = ((3 * torch.randn(size, dtype=torch.double)).requires_grad_() for size in (shape, 3, 3))
     assert torch.autograd.gradgradcheck(
-        lambda x, weight, bias: normalise(x, weight, bias, None, None, True, 0.1, 1e-5, False), (x, weight, bias)
+        lambda x, weight, bias: normalise(x, None, None, weight, bias, training=True), (x, weight, bias)
     )

@@ -54,10 +54,18 @@ def main() -> None:
             relative = {f"× {key}": value / base[key] for key, value in found.items()}
             rows.append({"method": name, "backbone": own["backbone"], **found, **relative, "graph": not said})
             print(json.dumps(rows[-1]), *said, flush=True)
-    shown = [{key: f"{value:.2f}" if isinstance(value, float) else value for key, value in row.items()} for row in rows]
-    print_rows(shown, numeric=["ms", "GiB", "× ms", "× GiB"])
+    print_rows(
+        [{key: shown(value) for key, value in row.items()} for row in rows], numeric=["ms", "GiB", "× ms", "× GiB"]
+    )
     if arguments.output:
         arguments.output.write_text(json.dumps({"device": torch.cuda.get_device_name(), "rows": rows}, indent=2) + "\n")
+
+
+def shown(value: str | float | bool) -> str:
+    """A cell of the table."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 def grouped(methods: Iterable[str], backbone: str) -> Iterator[tuple[dict[str, Any], list[str]]]:

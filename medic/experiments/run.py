@@ -261,6 +261,7 @@ class Session:
         unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, which systems disagree on
         resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
         peak = torch.cuda.max_memory_allocated() if on_gpu else resident
+        advice = {name: value for advisor in trainer.advisors for name, value in advisor.report().items()}
         return {
             "iteration": trainer.iteration,
             "step": trainer.iteration,
@@ -269,6 +270,7 @@ class Session:
             "lr": trainer.rates[0] * trainer.schedule.factor(trainer.iteration - 1),
             "step_time": self.seconds,
             "mem_gb": peak / gigabyte,
+            **({"advice": advice} if advice else {}),
         }
 
     def _domainbed(self) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from medic.strategies import AndMask, Joint, MultiStep, SandMask, Trajectories, 
 from medic.strategies.normalisation import normalise
 from medic.tasks import Grid, Step
 
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
 STRATEGIES = {
     "joint": Joint(),
     "two-step": TwoStep(lr=0.1),
@@ -334,13 +336,12 @@ def test_layers_of_backbones_are_all_taken_over(backbone):
     assert not any(name.startswith(("Convolution", "NativeBatchNorm")) for name in names), names
 
 
-def test_layers_are_differentiated_twice_as_torch_does(monkeypatch):
+@pytest.mark.parametrize("device", DEVICES)
+def test_layers_are_differentiated_twice_as_torch_does(device, monkeypatch):
     torch.manual_seed(0)
-    model = Convolutional().double()
-    taken = [
-        Step(torch.randn(6, 3, 9, 9, dtype=torch.double), torch.tensor([0, 1, 2, 0, 1, 2]), (3, 3), index=index)
-        for index in range(2)
-    ]
+    model = Convolutional().double().to(device)
+    images, labels = torch.randn(2, 6, 3, 9, 9, dtype=torch.double).to(device), torch.tensor([0, 1, 2, 0, 1, 2])
+    taken = [Step(batch, labels.to(device), (3, 3), index=index) for index, batch in enumerate(images)]
     found = []
     for mode in (inner.DifferentiatedTwice, contextlib.nullcontext):
         monkeypatch.setattr(inner, "DifferentiatedTwice", mode)
@@ -354,10 +355,13 @@ def test_layers_are_differentiated_twice_as_torch_does(monkeypatch):
     assert (first - found[0][: len(first)]).abs().max() > 1e-4
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("shape", [(5, 3), (4, 3, 5), (3, 3, 4, 2), (2, 3, 2, 2, 2)])
-def test_batch_norm_is_differentiated_twice(shape):
+def test_batch_norm_is_differentiated_twice(shape, device):
     torch.manual_seed(0)
-    x, weight, bias = ((3 * torch.randn(size, dtype=torch.double)).requires_grad_() for size in (shape, 3, 3))
+    x, weight, bias = (3 * torch.randn(size, dtype=torch.double) for size in (shape, 3, 3))
+    weight[1] = 0  # as the last of a residual block begins
+    x, weight, bias = (tensor.to(device).requires_grad_() for tensor in (x, weight, bias))
     assert torch.autograd.gradgradcheck(
-        lambda x, weight, bias: normalise(x, None, None, weight, bias, training=True), (x, weight, bias)
+        lambda x, weight, bias: normalise(x, None, None, weight, bias, training=True), (x, weight, bias), masked=True
     )

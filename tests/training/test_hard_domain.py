@@ -53,6 +53,7 @@ def test_the_least_trusted_domain_is_held(mini):
     assert held[0] == 1
     assert set(held[:3]) == {0, 1, 2}
     assert dict(advisor.chosen) == {domain: held.count(domain) for domain in range(3)}
+    assert advisor.report() == {f"held/{domain}": held.count(domain) / len(held) for domain in range(3)}
 
 
 def test_every_so_many_iterations(mini):

@@ -64,8 +64,10 @@ def test_it_finds_what_was_flipped_and_nothing_else():
         assert wrong(found.samples) == []
         found.step()
     assert torch.equal(found.samples.label, given)
+    assert found.advisors[0].report() == {"noisy": 0}
     found.step()
     assert wrong(found.samples) == FLIPPED
+    assert found.advisors[0].report() == {"noisy": len(FLIPPED) / 32}
     assert torch.equal(found.samples.label, true)
     assert torch.equal(found.advisors[0].given, given)
     assert {cell[1] for cell in found.cells.keys} == {0, 1}

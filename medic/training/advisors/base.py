@@ -28,6 +28,10 @@ class Advisor:
         """Look at the model as it is, and prepare the next draws."""
         raise NotImplementedError
 
+    def report(self) -> dict[str, float]:
+        """Numbers that the run's records should have, by name."""
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
         """All that later draws and turns depend on."""
         return {}

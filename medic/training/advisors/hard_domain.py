@@ -54,6 +54,11 @@ class HardDomain(Advisor):
         grid.held = hardest(means, self.chosen, self.lam)
         self.chosen[grid.held] += 1
 
+    def report(self) -> dict[str, float]:
+        """How often every domain, by its number, was held apart so far."""
+        total = max(1, sum(self.chosen.values()))
+        return {f"held/{domain}": self.chosen[domain] / total for domain in sorted(self.chosen)}
+
     def state_dict(self) -> dict[str, Any]:
         """How often every domain was chosen."""
         return {"chosen": dict(self.chosen)}

@@ -56,6 +56,10 @@ class Prototypes(Advisor):
         self.label = keep_cells(nearest, self.given, domain, classes)
         trainer.relabel(self._samples(trainer))
 
+    def report(self) -> dict[str, float]:
+        """The share of training samples that are taken to be noisy now."""
+        return {"noisy": 1 - float(self.clean.double().mean())}
+
     def state_dict(self) -> dict[str, Any]:
         """The labels, what is clean, the prototypes, and when it was last asked."""
         return {"label": self.label, "clean": self.clean, "prototypes": self.prototypes, "asked": self._asked}

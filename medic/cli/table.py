@@ -57,7 +57,7 @@ def run(arguments: Namespace) -> int:
         metrics = paper_metrics(arguments.paper)
     if arguments.metrics:
         metrics = _asked_metrics(arguments.metrics, metrics, collection.results)
-    table = tabulate(collection.results, arguments.selection, metrics, arguments.columns)
+    table = tabulate(collection.results, arguments.selection, metrics, arguments.columns, collection.missing)
     against: Against | None = None
     if arguments.paper is not None:
         table, against = beside_paper(table, arguments.paper)
@@ -66,6 +66,8 @@ def run(arguments: Namespace) -> int:
         _explain(table, arguments.explain, as_json)
     elif arguments.compare:
         _compare(table, arguments.compare, as_json)
+        for note in table.notes:
+            print(f"medic: note: {note}", file=sys.stderr)
     else:
         print_table(table, against, arguments.format)
     return 1 if collection.damaged else 0
@@ -131,7 +133,9 @@ def _explain(table: "Table", place: Sequence[str], as_json: bool) -> None:
             {
                 "run": str(pick.result.path),
                 "seed": pick.trial[0],
+                "trial_seed": pick.trial[1],
                 "draw": pick.result.draw,
+                "selection": table.rule,
                 "iteration": record["iteration"],
                 **{title: None if value is None else scale * value for title, (value, scale) in values.items()},
                 **{name: environment.get(name) for name in ("commit", "images", "weights")},

@@ -2,6 +2,8 @@
 
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 HIDDEN = "…"
@@ -22,6 +24,17 @@ def noted_command() -> list[str]:
         else:
             kept.append(without_secrets(argument))
     return kept
+
+
+@contextmanager
+def secrets_hidden() -> Iterator[None]:
+    """Inside, whoever looks for the command of this process finds it as runs note it."""
+    real = sys.argv[:]
+    sys.argv[:] = noted_command()
+    try:
+        yield
+    finally:
+        sys.argv[:] = real
 
 
 def without_secrets(argument: str) -> str:

@@ -4,10 +4,14 @@ Nothing here imports torch, and no value can name code.
 """
 
 import dataclasses
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -163,6 +167,50 @@ class RunConfig:
             return cls(**read_yaml(path))
         except TypeError as error:
             raise MedicError(f"configuration {path} is not one of this version: {error}") from error
+
+
+_CALLED: Mapping[Any, str] = {
+    str: "text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    list[str]: "a list of names",
+    list[int]: "a list of whole numbers",
+    dict[str, int]: "names with whole numbers",
+    dict[str, list[str]]: "names with lists",
+    dict[str, Any]: "names with values",
+}
+"""What the types of settings are called."""
+
+
+@cache
+def _kinds(name: str) -> tuple[Any, ...]:
+    """The types that a setting may be of."""
+    hint = get_type_hints(RunConfig)[name]
+    return get_args(hint) if get_origin(hint) is UnionType else (hint,)
+
+
+def check_kinds(config: RunConfig) -> None:
+    """Refuse values of another type than their setting has, as a file or a program may hold them."""
+    for each in dataclasses.fields(config):
+        value, kinds = getattr(config, each.name), _kinds(each.name)
+        if not any(_fits(value, kind) for kind in kinds):
+            wanted = " or ".join(_CALLED[kind] for kind in kinds if kind is not NoneType)
+            several = isinstance(value, list | tuple) and not any(get_origin(kind) is list for kind in kinds)
+            hint = "; a sweep has several values of a setting under `span`" if several else ""
+            raise MedicError(f"{each.name} is {value!r}: give {wanted}{hint}")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    parts = get_args(kind)
+    if kind == list[str] and not isinstance(value, list | tuple):  # one name, or several with commas
+        value = [value]
+    if get_origin(kind) is list:
+        return isinstance(value, list | tuple) and all(_fits(part, parts[0]) or type(part) is int for part in value)
+    if get_origin(kind) is dict:
+        return isinstance(value, Mapping) and all(_fits(part, parts[1]) for part in value.values())
+    taken = {str: (str, os.PathLike), float: (int, float)}.get(kind, kind)
+    return kind is Any or (isinstance(value, taken) and (kind is bool or not isinstance(value, bool)))
 
 
 class Loader(yaml.SafeLoader):

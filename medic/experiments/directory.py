@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from medic import processes
 from medic._version import __version__
+from medic.data import Dataset
 from medic.errors import BusyError, MedicError, counted, unwritten
 from medic.experiments.command import noted_command
 from medic.experiments.config import RunConfig
@@ -87,10 +88,10 @@ class RunDirectory:
             remove_leftovers(self.path)
             yield
 
-    def write_start(self, config: RunConfig, dataset_hash: str, weights: Path | None) -> None:
+    def write_start(self, config: RunConfig, dataset: Dataset, weights: Path | None) -> None:
         """Write what is known before training."""
         write_text(self.path / "config.yaml", config.to_yaml())
-        write_text(self.path / "environment.json", _json(environment(dataset_hash, weights)))
+        write_text(self.path / "environment.json", _json(environment(dataset, weights)))
 
     def write_records(self, records: Sequence[dict[str, Any]]) -> None:
         """Write all evaluations so far, a line each."""
@@ -252,8 +253,9 @@ class Run:
             raise MedicError(f"run {self.path} has no readable {name}: {error.strerror}") from error
 
 
-def environment(dataset_hash: str, weights: Path | None = None) -> dict[str, Any]:
+def environment(dataset: Dataset, weights: Path | None = None) -> dict[str, Any]:
     """What a number depends on besides its settings."""
+    counts = dataset.domain.bincount(minlength=len(dataset.domains)).tolist()
     packages = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "scikit-learn", "matplotlib")
     return {
         "format": FORMAT,
@@ -267,7 +269,8 @@ def environment(dataset_hash: str, weights: Path | None = None) -> dict[str, Any
         "threads": torch.get_num_threads(),
         "processes": processes.world(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "images": dataset_hash,
+        "images": dataset.hash,
+        "counts": dict(zip(dataset.domains, counts, strict=True)),
         "weights": None if weights is None else file_hash(weights),
         "command": noted_command(),
     }

@@ -25,6 +25,11 @@ def with_draws(config: RunConfig, method: Method, size: int, sources: int, tasks
 
     DomainBed's batch is per source domain; here it is dealt over the tasks of an iteration.
     """
+    if "lr" in method.search and config.optimizer not in (None, method.training.optimizer):
+        raise MedicError(
+            f"optimizer {config.optimizer!r} is not for the outer step of method {method.name!r}, which goes a part of "
+            "the way: leave out --optimizer"
+        )
     if config.hparams_seed == 0:
         return config
     if (config.optimizer or method.training.optimizer) == "sgd" and "lr" not in method.search:

@@ -13,7 +13,8 @@ def load_runs(*folders: str | Path, every: bool = False) -> Any:
     """A pandas frame of all finished runs below some folders.
 
     A row is a run, with the evaluation that source validation selects; with `every`, a row is an evaluation, and
-    `selected` marks that one. Settings are columns by their names, measurements by their paths: `target/acc`.
+    `selected` marks that one. Settings are columns by their names, measurements by their paths: `target/acc`. What is
+    both, `lr`, is the setting; `lr/now` is the rate that the schedule had come to.
     """
     try:
         import pandas as pd
@@ -34,7 +35,7 @@ def _rows(result: Result, every: bool) -> list[dict[str, Any]]:
             "path": str(result.path),
             **about,
             "commit": result.environment.get("commit"),
-            **dict(scalars(record)),
+            **{f"{name}/now" if name in about else name: value for name, value in scalars(record)},
             "selected": position == chosen,
         }
         for position, record in enumerate(result.records)

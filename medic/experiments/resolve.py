@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from medic.data import benchmark, describe_recipe
 from medic.errors import MedicError, check_choice
-from medic.experiments.config import RunConfig
+from medic.experiments.config import RunConfig, check_kinds
 from medic.experiments.draws import with_draws
 from medic.experiments.plans import (
     DataPlan,
@@ -24,6 +24,7 @@ from medic.experiments.plans import (
     plan_training,
     written_splits,
 )
+from medic.experiments.trackers import check_trackers
 from medic.methods import AVERAGES, LAYERS, METHODS, OBJECTIVES, PENALTIES, Law, Method, Numbers, find_method
 from medic.models import find_weights
 from medic.objectives import Penalty
@@ -45,6 +46,8 @@ class Resolved:
 def resolve(config: RunConfig, find: Open = open_benchmark) -> Resolved:
     """Fill in what was left open and check all of it, or raise with the one thing that is wrong."""
     _check_numbers(config)
+    check_kinds(config)
+    check_trackers(config.track)
     bench, method = benchmark(config.dataset), _adapted(find_method(config.method), config)
     backbone = config.backbone or method.backbone or bench.backbone
     if method.backbone not in (None, backbone):

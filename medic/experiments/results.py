@@ -9,25 +9,29 @@ from pathlib import Path
 from typing import Any
 
 from medic.errors import MedicError, counted
+from medic.experiments.config import RunConfig
 
 ERROR = "error.json"
-"""In a run's directory: why its last attempt failed."""
+"""In a run's directory: why attempts failed, the last one first. It stays when a later one succeeds."""
 SETTINGS = ', "args": {'
 """Where the settings of a run begin in its records, of which they are the end."""
 DAMAGED = "its results.jsonl is damaged"
+FOREIGN = "its results.jsonl is not of a run of medic"
 
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run: its complete settings, and every evaluation in order."""
+    """A run: its complete settings, and every evaluation in order; none if it has not come to its end."""
 
     path: Path
     records: tuple[Mapping[str, Any], ...]
+    asked: Mapping[str, Any] | None = None
+    """The settings of a run without records."""
 
     @property
     def settings(self) -> Mapping[str, Any]:
         """All that changes the result, except for what images and weights hold."""
-        settings: Mapping[str, Any] = self.records[0]["hparams"]
+        settings: Mapping[str, Any] = self.records[0]["hparams"] if self.asked is None else self.asked
         return settings
 
     @property
@@ -43,7 +47,7 @@ class Result:
     @property
     def draw(self) -> int:
         """The number of the draw of its hyper-parameters; 0 for the defaults."""
-        return int(self.records[0]["args"]["hparams_seed"])
+        return int(self.settings.get("hparams_seed", 0))
 
     @property
     def trial(self) -> tuple[int, int | None]:
@@ -57,7 +61,7 @@ class Result:
             found: Mapping[str, Any] = json.loads((self.path / "environment.json").read_text())
         except (OSError, ValueError):
             return {}
-        return found
+        return found if isinstance(found, dict) else {}
 
     def __hash__(self) -> int:
         return hash(self.path)
@@ -74,6 +78,11 @@ class Collection:
     damaged: Mapping[Path, str]
     """What is wrong with each."""
 
+    @property
+    def missing(self) -> list[Result]:
+        """The runs that are not finished or failed, as far as their settings are known, without records."""
+        return [run for path in (*self.unfinished, *self.failed) if (run := _unfinished(path)) is not None]
+
     def notes(self) -> Iterator[str]:
         """What a reader of a table should know, a line each."""
         if self.unfinished:
@@ -83,7 +92,7 @@ class Collection:
         if len(self.failed) > 3:
             yield f"{len(self.failed) - 3} more failed"
         for path, reason in self.damaged.items():
-            yield f"{path} is left out: {reason}; delete {path} and run it again"
+            yield f"{path} is left out: {reason}{f'; delete {path} and run it again' if reason == DAMAGED else ''}"
 
 
 def runs_are(count: int, what: str = "") -> str:
@@ -106,10 +115,17 @@ def read_runs(paths: Iterable[Path]) -> Collection:
             except MedicError as error:
                 damaged[path] = str(error)
         elif (path / ERROR).exists():
-            failed[path] = _reason(path)
+            failed[path] = str(read_error(path).get("reason", "for a reason that cannot be read"))
         else:
             unfinished.append(path)
     return Collection(tuple(results), tuple(unfinished), failed, damaged)
+
+
+def _unfinished(path: Path) -> Result | None:
+    try:
+        return Result(path, (), RunConfig.from_yaml(path / "config.yaml").identity())
+    except MedicError:  # it failed before it began, or is not ours
+        return None
 
 
 def _unhurried(paths: Iterable[Path]) -> Iterator[Path]:
@@ -133,10 +149,14 @@ def read_result(path: Path) -> Result:
         raise MedicError(DAMAGED) from error
     try:
         result = Result(path, tuple(_records(text.splitlines())))
+        if not {"args", "hparams"} <= result.records[0].keys():
+            raise MedicError(FOREIGN)
         assert result.settings["method"]
         assert isinstance(result.environments, tuple)
         assert all(record["target"] and record["validation"] for record in result.records)
-    except (ValueError, KeyError, IndexError, TypeError, AssertionError) as error:
+    except MedicError:
+        raise
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, AssertionError) as error:
         raise MedicError(DAMAGED) from error
     return result
 
@@ -162,8 +182,10 @@ def _run_directories(folders: Iterable[Path]) -> Iterator[Path]:
                 yield path
 
 
-def _reason(path: Path) -> str:
+def read_error(path: Path) -> dict[str, Any]:
+    """What is known of the failed attempts at a run; nothing if there were none, or it cannot be read."""
     try:
-        return str(json.loads((path / ERROR).read_text())["reason"])
-    except (OSError, ValueError, KeyError):
-        return "for a reason that cannot be read"
+        found = json.loads((path / ERROR).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

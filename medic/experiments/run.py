@@ -1,9 +1,7 @@
 """One run, from its settings to its directory: the loop around the trainer."""
 
 import dataclasses
-import resource
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -17,6 +15,7 @@ from torch import Tensor, nn
 from medic import openset, processes
 from medic.data import Dataset
 from medic.errors import MedicError, TrainingError, first_line, unwritten
+from medic.experiments import memory
 from medic.experiments.build import Network, make_network, make_trainer
 from medic.experiments.config import RunConfig
 from medic.experiments.directory import Run, RunDirectory, run_name
@@ -61,8 +60,9 @@ def train(
     with processes.group(), torch.random.fork_rng():  # the caller's global generator is left alone
         quiet = quiet or processes.rank() > 0
         resolved = resolve(config)
+        memory.forget_peak()  # of an earlier run of this process
         if resolved.model.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(resolved.model.device)  # of an earlier run of this process
+            torch.cuda.reset_peak_memory_stats(resolved.model.device)
         # What may be wrong with these is found before the images are read.
         tracker_names(config.track)
         network = make_network(resolved)
@@ -151,7 +151,7 @@ class Session:
             self.say(f"{self.directory.path} resumes at iteration {self.trainer.iteration}")
         else:
             if self.writes:
-                self.directory.write_start(self.config, self.dataset.hash, self.plan.model.weights)
+                self.directory.write_start(self.config, self.dataset, self.plan.model.weights)
             self._save()
         config = self.config
         if self.writes:
@@ -258,9 +258,7 @@ class Session:
         trainer, gigabyte = self.trainer, 2**30
         images = trainer.iteration * trainer.batch_size * trainer.grid.tasks
         on_gpu = self.plan.model.device.type == "cuda"
-        unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, which systems disagree on
-        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-        peak = torch.cuda.max_memory_allocated() if on_gpu else resident
+        peak = torch.cuda.max_memory_allocated() if on_gpu else memory.peak()
         advice = {name: value for advisor in trainer.advisors for name, value in advisor.report().items()}
         return {
             "iteration": trainer.iteration,

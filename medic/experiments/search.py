@@ -1,6 +1,7 @@
 """A search for hyper-parameters by Optuna: what it is told is the accuracy on source validation, and nothing else."""
 
 import dataclasses
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -43,6 +44,7 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # of a trial that fails we say it ourselves
         space = search_space(self.config)
         study = self._open(optuna)
+        self._check_settings(study)
 
         def objective(trial: Any) -> float:
             study.sampler = self._sampler(optuna, trial.number)
@@ -102,6 +104,22 @@ class Study:
             )
         except Exception as error:  # whatever drivers of databases raise
             raise self._unusable(error) from None
+
+    def _check_settings(self, study: Any) -> None:
+        """Refuse to go on with a study of other runs: their accuracies would be compared."""
+        ours = {name: value for name, value in self.config.identity().items() if name != "seed"}
+        ours = json.loads(json.dumps(ours))
+        try:
+            theirs = study.user_attrs.get("settings")
+            if theirs is None:
+                study.set_user_attr("settings", ours)
+                return
+        except Exception as error:  # whatever drivers of databases raise
+            raise self._unusable(error) from None
+        other = [name for name, value in ours.items() if name in theirs and theirs[name] != value]
+        if other:
+            what = ", ".join(f"{name} {theirs[name]}" for name in other)
+            raise MedicError(f"study {self.name!r} is of runs with {what}: give this search a name of its own, --study")
 
     def _unusable(self, error: Exception) -> MedicError:
         """That the storage does not work, and why, unless that repeats something of its address."""

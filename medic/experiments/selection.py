@@ -72,7 +72,7 @@ def by_leaving_out(runs: Sequence[Records], pairs: Sequence[Mapping[int, Records
                 if pair["step"] == record["step"]
             ]
             if len(there) == sources:
-                values.append((sum(there) / sources, -position))
+                values.append((_number(sum(there) / sources), -position))
         if values:
             value, position = max(values)
             found.append(Chosen(0, -position, value))

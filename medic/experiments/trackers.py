@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from medic.errors import MedicError, check_choice, first_line, lacking
+from medic.experiments.command import secrets_hidden
 from medic.experiments.config import RunConfig
 
 
@@ -48,9 +49,15 @@ class WeightsAndBiases:
         import wandb
 
         project = os.environ.get("WANDB_PROJECT", "medic")
-        self._run = wandb.init(
-            project=project, id=path.name, name=title(config), dir=str(path), resume="allow", config=config.identity()
-        )
+        with secrets_hidden():  # it keeps the command that it finds itself in
+            self._run = wandb.init(
+                project=project,
+                id=path.name,
+                name=title(config),
+                dir=str(path),
+                resume="allow",
+                config=config.identity(),
+            )
 
     def record(self, record: Mapping[str, Any]) -> None:
         """Log every number."""
@@ -105,13 +112,18 @@ def tracker_names(asked: str) -> list[str]:
     """The trackers that are asked for: `auto` is TensorBoard where it is installed."""
     if asked == "auto":
         return ["tensorboard"] if importlib.util.find_spec("tensorboard") else []
-    names = [] if asked == "none" else asked.split(",")
-    for name in names:
-        check_choice("tracker", name, ["auto", "none", *TRACKERS])
+    for name in (names := check_trackers(asked)):
         package = TRACKERS[name][0]
         if importlib.util.find_spec(package) is None:
             raise lacking(f"tracker {name!r} needs the package {package}", name)
     return names
+
+
+def check_trackers(asked: str) -> list[str]:
+    """The trackers that are named, whether or not they are installed here."""
+    if asked in ("auto", "none"):
+        return []
+    return [check_choice("tracker", name, ["auto", "none", *TRACKERS]) for name in asked.split(",")]
 
 
 def start_trackers(asked: str, path: Path, config: RunConfig, iteration: int) -> dict[str, Tracker]:

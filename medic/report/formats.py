@@ -51,7 +51,7 @@ def columns_with_average(table: Table) -> tuple[str, ...]:
     return (*table.columns, AVERAGE) if len(table.columns) > 1 else table.columns
 
 
-def written(found: Entry, between: str = " ± ") -> str:
+def written(found: Entry, between: str = " ± ", escape: Callable[[str], str] = str) -> str:
     """`84.1 ± 0.3`, and the published number with the difference, or the obstacles, in brackets."""
     text = MISSING if found.mean is None else f"{found.mean:.1f}"
     if found.error is not None:
@@ -60,7 +60,7 @@ def written(found: Entry, between: str = " ± ") -> str:
         return text
     beside = f"{found.reference.value:.1f}"
     if words := found.reference.obstacles:
-        beside += f", {', '.join(words[:3])}{', …' if len(words) > 3 else ''}"
+        beside += f", {escape(', '.join(words[:3]))}{', …' if len(words) > 3 else ''}"
     elif found.mean is not None:
         beside += f", {found.mean - found.reference.value:+.1f}"
     return f"{text} ({beside})"
@@ -127,14 +127,23 @@ def to_latex(table: Table, against: Against | None) -> str:
     ]
     for row in table.rows:
         cells = [entry(table, row, column, metric, against) for column in columns for metric in metrics]
-        shown = " & ".join(written(cell, r" $\pm$ ") for cell in cells)
+        shown = " & ".join(written(cell, r" $\pm$ ", _tex) for cell in cells)
         lines.append(rf"{_tex(row.label)} & {shown} \\")
     lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in table.notes)]
     return "\n".join(lines) + "\n"
 
 
+_TEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+}
+"""What stands for characters that mean something to LaTeX."""
+
+
 def _tex(text: str) -> str:
-    return "".join(f"\\{character}" if character in "&%$#_{}" else character for character in text)
+    return "".join(_TEX.get(character, character) for character in text)
 
 
 def rows_of(table: Table, against: Against | None) -> list[dict[str, Any]]:
@@ -179,7 +188,7 @@ def to_csv(table: Table, against: Against | None) -> str:
 def to_json(table: Table, against: Against | None) -> str:
     """All of it."""
     title = {"title": table.title} if table.title else {}
-    found = {**title, "cells": rows_of(table, against), "notes": table.notes}
+    found = {**title, "selection": table.rule, "cells": rows_of(table, against), "notes": table.notes}
     return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -36,6 +36,13 @@ def test_a_study_goes_on_and_finds_the_best(mini, tmp_path):
     assert best.run.startswith(str(tmp_path))
 
 
+def test_a_study_is_of_one_kind_of_runs(mini, tmp_path):
+    study(mini, tmp_path, 1).run(print)
+    with pytest.raises(MedicError, match=r"study 's' is of runs with iterations 4: give this search a name of its own"):
+        study(mini, tmp_path, 1, iterations=3).run(print)
+    assert study(mini, tmp_path, 1, seed=1).run(print).trials == 2
+
+
 def test_a_trial_that_was_stopped_is_gone_on_with(mini, tmp_path, monkeypatch):
     asked = []
 

@@ -45,8 +45,12 @@ def test_mlflow_has_every_evaluation(mini, tmp_path, monkeypatch):
 def test_wandb_takes_a_run_offline(mini, tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
+    asked = ["/bin/medic", "search", "--storage", "postgresql://me:S3CRET@host/db"]
+    monkeypatch.setattr(sys, "argv", asked)
     run = medic.train(dataset=mini, method="erm", output=tmp_path, track="wandb", **SHORT)
     assert list((run.path / "wandb").glob(f"offline-run-*/run-{run.path.name}.wandb"))
+    assert sys.argv == ["/bin/medic", "search", "--storage", "postgresql://me:S3CRET@host/db"]
+    assert not [file for file in run.path.rglob("*") if file.is_file() and b"S3CRET" in file.read_bytes()]
 
 
 def test_a_server_that_goes_away_does_not_end_a_run(mini, tmp_path, monkeypatch, capsys):
@@ -138,9 +142,9 @@ def test_addresses_lose_their_secrets(given, kept):
 
 
 @pytest.mark.parametrize("storage", [["--storage", "postgresql://me:secret@host/db"], ["--storage=secret"]])
-def test_no_secret_is_in_an_environment_file(monkeypatch, storage):
+def test_no_secret_is_in_an_environment_file(mini_dataset, monkeypatch, storage):
     monkeypatch.setattr(sys, "argv", ["/bin/medic", "search", *storage, "--trials", "2"])
     monkeypatch.setenv("WANDB_API_KEY", "another-secret")
-    written = json.dumps(environment("hash"))
-    assert "secret" not in written
-    assert environment("hash")["command"][-2:] == ["--trials", "2"]
+    written = environment(mini_dataset)
+    assert "secret" not in json.dumps(written)
+    assert written["command"][-2:] == ["--trials", "2"]

@@ -64,7 +64,7 @@ def located(error: MedicError, given: Mapping[str, Any]) -> MedicError:
     found = []
     for name, at in given.items():
         if isinstance(at, At):
-            named = re.search(rf"\b{name}\b", message.replace("-", "_"))
+            named = re.search(rf"\b{name}\b", re.sub(r"(?<=\w)-(?=\w)", "_", message))
             values = [str(value) for value in (at.value if isinstance(at.value, list) else [at.value])]
             if named:
                 found.append((not any(value in message for value in values), named.start(), at.place))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from medic.errors import DiskFullError, MedicError, counted, unwritten
 from medic.experiments.directory import seconds_taken
 from medic.experiments.interrupts import Interrupts, Stopped
-from medic.experiments.results import ERROR, Result, read_result
+from medic.experiments.results import ERROR, Result, read_error, read_result
 from medic.experiments.sweeps.executors import Event, Executor, Kind
 from medic.experiments.sweeps.overview import Overview, State
 from medic.experiments.sweeps.sweep import Job, titles
@@ -133,7 +133,6 @@ class Schedule:
         if event.kind == "done":
             self.done[event.job] = event.seconds
             self.again.pop(event.job, None)
-            (directory.path / ERROR).unlink(missing_ok=True)
         elif event.kind == "busy":
             self._later[event.job] = time.monotonic() + POLL
         elif event.kind == "full":  # for all others too
@@ -146,6 +145,8 @@ class Schedule:
         attempts = self._attempts[event.job]
         attempts[event.kind] += 1
         found = {"reason": event.reason, "trace": event.trace, "attempts": attempts.total(), "when": time.time()}
+        if earlier := read_error(path):
+            found["earlier"] = [*earlier.pop("earlier", []), earlier]
         try:
             path.mkdir(parents=True, exist_ok=True)
             write_text(path / ERROR, json.dumps(found, indent=2) + "\n")

@@ -13,9 +13,7 @@ from medic.experiments.resolve import resolve
 from medic.experiments.results import Result
 from medic.experiments.tables.reproduction import UNTRAINED, Asked, Line, Reproduction
 
-OPEN = (
-    "seed", "trial_seed", "precision", "evaluate_every", "save_features", "on_bad_image", "store_size",
-)  # fmt: skip
+OPEN = ("seed", "trial_seed", "precision", "save_features", "store_size")
 """What the paper averages over, or does not depend on."""
 
 Unlike = Mapping[str, tuple[Any, Any]]
@@ -53,6 +51,9 @@ class Conditions:
         began = ("none", "given") if result.environment.get("weights") is None else ("given", "none")
         if (theirs["backbone"] in UNTRAINED) == (began[0] == "given"):
             found["weights"] = began
+        counts = result.environment.get("counts")  # of runs of earlier versions it is not known
+        if counts and not _as_published(benchmark(config.dataset), counts):
+            found["images"] = sum(counts.values()), "as published"
         return {name: both for name, both in found.items() if name not in ("known", "unknown")}
 
     def _complete(self, config: RunConfig, ours: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -71,6 +72,17 @@ class Conditions:
 def _all_classes(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """The classes of a benchmark that publishes no list, from a run on it, in the order that folders are read."""
     return tuple(sorted({*settings["known"], *settings.get("unknown", ())}, key=str.casefold))
+
+
+def _as_published(bench: Benchmark, counts: Mapping[str, int]) -> bool:
+    """Whether domains have as many images as is published, but for those that are known to be damaged or double."""
+    if bench.unique:
+        return True
+    expected = {domain: sum(numbers) for domain, numbers in bench.counts.items()}
+    fewer = sum(expected.values()) - sum(counts.get(domain, 0) for domain in expected)
+    alike = all(counts.get(domain, 0) <= number for domain, number in expected.items())
+    total = bench.images is None or sum(counts.values()) == bench.images
+    return alike and 0 <= fewer <= len(bench.dropped) and total
 
 
 def _counts(settings: Mapping[str, Any]) -> str:

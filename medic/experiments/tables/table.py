@@ -77,15 +77,21 @@ class Table:
 
 
 def tabulate(
-    results: Sequence[Result], rule: str = "validation", metrics: Mapping[str, Metric] = METRICS, by: str = "auto"
+    results: Sequence[Result],
+    rule: str = "validation",
+    metrics: Mapping[str, Metric] = METRICS,
+    by: str = "auto",
+    missing: Sequence[Result] = (),
 ) -> Table:
     """Make a table of results: a row for every method, and for every other way that runs differ in.
 
-    Columns are targets, or sources where every run has one source and several targets.
+    Columns are targets, or sources where every run has one source and several targets. Runs that are `missing`, without
+    records, have their row and column too.
     """
     check_choice("selection", rule, SELECTIONS)
     if not results:
         raise MedicError("there are no finished runs to make a table of")
+    results = [*results, *missing]
     kind = check_choice("columns", by, ["auto", "target", "source"])
     if kind == "auto":
         single = all(len(result.settings["sources"]) == 1 < len(result.targets) for result in results)
@@ -101,9 +107,9 @@ def tabulate(
     for key, runs in groups.items():
         cells = {
             column: pick_cell(
-                [run for run in runs if column_of(run, kind) == column],
+                [run for run in runs if run.records and column_of(run, kind) == column],
                 rule,
-                [run for run in pairs.of_row.get(key, ()) if column in run.targets],
+                [run for run in pairs.of_row.get(key, ()) if run.records and column in run.targets],
             )
             for column in columns
         }
@@ -115,7 +121,7 @@ def tabulate(
         for title, metric in metrics.items()
         if any(cell.values(metric) for row in rows for cell in row.cells.values())
     }
-    notes = (*seeds_of(rows), *pairs.notes(rule), *differences(used))
+    notes = (*selected_by(rule), *seeds_of(rows), *pairs.notes(rule), *differences(used))
     return Table(columns, tuple(rows), there, notes, kind, rule)
 
 
@@ -253,6 +259,13 @@ def _short(value: Any) -> str:
     if isinstance(value, Mapping):
         return ",".join(f"{name}={part}" for name, part in value.items())
     return f"{value:.3g}" if isinstance(value, float) else "–" if value is None else str(value)
+
+
+def selected_by(rule: str) -> Iterable[str]:
+    """How evaluations were selected, where that is not as usual."""
+    if rule != "validation":
+        looks = ", which looks at the target: no result" if rule == "oracle" else ""
+        yield f"of each run the evaluation that {rule!r} selects{looks}"
 
 
 def seeds_of(rows: Iterable[Row]) -> Iterable[str]:

@@ -51,11 +51,10 @@ def test_losses_are_no_failures_but_end(kinds, retries, failed, mini, tmp_path):
     schedule = Schedule([job], retries)
     schedule.run(Scripted(*kinds), Silent(), Interrupts())
     assert (job.name in schedule.failed, job.name in schedule.done) == (failed, not failed)
-    if failed:
-        found = json.loads((job.directory.path / ERROR).read_text())
-        assert (found["reason"], found["attempts"]) == (f"was {kinds[-1]}", len(kinds))
-    else:
-        assert not (job.directory.path / ERROR).exists()
+    found = json.loads((job.directory.path / ERROR).read_text())
+    *earlier, last = [f"was {kind}" for kind in kinds if kind != "done"]
+    assert (found["reason"], found["attempts"]) == (last, len(earlier) + 1)
+    assert [one["reason"] for one in found.get("earlier", [])] == earlier
 
 
 def test_what_is_tried_again_is_said(mini, tmp_path, capsys):

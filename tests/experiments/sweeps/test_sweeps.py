@@ -188,6 +188,12 @@ def test_an_output_that_cannot_be_written(folder, tmp_path, capsys, executor, pl
     assert capsys.readouterr().err.startswith(f"medic: error: output {output} cannot be written:")
 
 
+def test_a_log_that_cannot_be_written(folder, tmp_path, capsys):
+    (tmp_path / "out" / "logs" / "worker-0.log").mkdir(parents=True)
+    assert swept(tmp_path, folder, "--executor", "local", "--quiet") == 2
+    assert capsys.readouterr().err.startswith(f"medic: error: output {tmp_path}/out/logs cannot be written:")
+
+
 def test_titles_say_what_runs_differ_in(mini):
     def made(settings, span):
         return list(titles(Sweep({"dataset": mini, **settings}, span).jobs(Planner())).values())

@@ -187,7 +187,7 @@ class TestOneRun:
         assert "2 runs, 1 of them there, 1 to do" in said.out
 
     def test_nothing_but_the_format(self, capsys, place):
-        title = reproduction("confidence-sketch").title
+        title = "confidence-sketch in small: its rows and metrics on the built-in digits, with a ConvNet"
         for form in ("json", "csv", "latex", "markdown"):
             code, said = run(capsys, place, "confidence-sketch", *self.OPTIONS, "--format", form)
             assert code == 0, said.err

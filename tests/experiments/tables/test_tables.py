@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import time
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ import medic
 from medic.cli import main
 from medic.data.dataset import Built
 from medic.errors import MedicError
+from medic.experiments.config import RunConfig
 from medic.experiments.resolve import resolve
 from medic.experiments.results import collect
 from medic.experiments.tables.cells import Metric
@@ -27,8 +29,9 @@ DOMAINS = ("a", "b", "c")
 
 
 def write_run(
-    folder, name, method, domain, seed, values, commit="c0", images="i0", weights="w", draw=0, accs=None, **settings
-):
+    folder, name, method, domain, seed, values, commit="c0", images="i0", weights="w", counts=None, draw=0, accs=None,
+    **settings,
+):  # fmt: skip
     """A finished run with an evaluation per value, the best on validation second to last.
 
     `accs` has, by domain, its accuracies; without it they are the values.
@@ -44,7 +47,7 @@ def write_run(
     args = {"test_envs": [DOMAINS.index(target) for target in targets], "hparams_seed": draw, "seed": seed}
     records = [
         {
-            "iteration": step, "step": step, "step_time": 0.1, "args": args, "hparams": hparams,
+            "iteration": step, "step": step, "step_time": 0.1, "lr": 0.01, "args": args, "hparams": hparams,
             "validation": {"acc": 0.5 - abs(step - (len(values) - 2)) / 10},
             "target": {"acc": value, "oscr": value / 2, "hscore": value / 4, "hscore/oracle-10": value / 3},
             "targets": {domain: {"acc": value}},
@@ -54,7 +57,8 @@ def write_run(
         for step, value in enumerate(values)
     ]  # fmt: skip
     (path / "results.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
-    (path / "environment.json").write_text(json.dumps({"commit": commit, "images": images, "weights": weights}))
+    environment = {"commit": commit, "images": images, "weights": weights, "counts": counts}
+    (path / "environment.json").write_text(json.dumps(environment))
     (path / "config.yaml").write_text("")
     (path / "done").write_text("")
     return path
@@ -170,7 +174,7 @@ class TestLeavingOut:
         assert (len(table.rows), table.columns) == (1, ("a",))
         (pick,) = table.rows[0].cells["a"].picks
         assert pick.result.path.name == "a-0"
-        assert not table.notes
+        assert table.notes == ("of each run the evaluation that 'leave-one-out' selects",)
 
     def test_without_one_of_them_there_is_no_value(self, runs):
         results = [result for result in collect([runs]).results if result.path.name not in ("ab-0", "ac-1")]
@@ -214,6 +218,35 @@ def test_all_records_are_compared(folder, values, images, message):
             tabulate(results)
 
 
+def test_what_is_missing_is_shown(folder, capsys):
+    """A target and a method of which no run has come to its end."""
+    for name, settings, file in (
+        ("later", {"target": ["c"], "sources": ["a", "b"], "method": "erm"}, ".lock"),
+        ("failed", {"target": ["a"], "sources": ["b", "c"], "method": "coral"}, "error.json"),
+    ):
+        path = folder / name
+        path.mkdir()
+        asked = RunConfig(dataset="pacs", backbone="resnet50", known=["k"] * 6, seed=0, trial_seed=0, **settings)
+        (path / "config.yaml").write_text(asked.to_yaml())
+        (path / "environment.json").write_text('{"weights": "w"}')
+        (path / file).write_text("{}")
+    assert main(["table", str(folder), "--metrics", "acc"]) == 0
+    said = capsys.readouterr()
+    assert said.out.splitlines()[1:5] == [
+        "                  a           b  c  Avg",
+        "coral             –           –  –    –",
+        "erm      85.0 ± 0.5  75.0 ± 0.5  –    –",
+        "medic++  88.0 ± 0.9           –  –    –",
+    ]
+    assert "1 run is not finished" in said.err
+
+
+def test_a_comparison_says_what_a_table_does(folder, capsys):
+    write_run(folder, "other", "erm", "b", 3, (0.5, 0.5), commit="c1")
+    assert main(["table", str(folder), "--compare", "erm", "medic++"]) == 0
+    assert "these runs are of 2 commits" in capsys.readouterr().err
+
+
 def test_half_written_damaged_and_foreign_folders(folder, capsys):
     (folder / "half").mkdir()
     (folder / "half" / "config.yaml").write_text("")
@@ -226,6 +259,11 @@ def test_half_written_damaged_and_foreign_folders(folder, capsys):
         said = capsys.readouterr()
         assert "1 run is not finished" in said.err
         assert f"its results.jsonl is damaged; delete {damaged} and run it again" in said.err
+    (damaged / "results.jsonl").write_text('{"speed": 9}')
+    (damaged / "environment.json").write_text("[]")
+    assert main(["table", str(folder)]) == 1
+    said = capsys.readouterr()
+    assert f"{damaged} is left out: its results.jsonl is not of a run of medic\n" in said.err
     assert "85.0 ± 0.5" in said.out
 
 
@@ -325,7 +363,10 @@ class TestThePapersNumbers:
             ({"label_noise": 0.2}, "label_noise"),
             ({"weights": None}, "weights"),
             ({"validation": "domainbed"}, "validation"),
-            ({"validation": "official", "holdout": None, "seed": 3, "evaluate_every": 100}, None),
+            ({"validation": "official", "holdout": None, "seed": 3}, None),
+            ({"evaluate_every": 100, "on_bad_image": "skip"}, "on_bad_image, evaluate_every"),
+            ({"counts": {"photo": 1670, "art_painting": 2048, "cartoon": 2344, "sketch": 3928}}, None),
+            ({"counts": {"photo": 1670, "art_painting": 2048, "cartoon": 2344, "sketch": 3900}}, "images"),
             ({"dataset": "digits"}, "dataset"),
         ],
     )
@@ -336,6 +377,14 @@ class TestThePapersNumbers:
         value = PaperTable("pacs-resnet50").value("Acc", "ERM", "Photo")
         assert f"80.0 ({value:.1f}, {words or f'{80 - value:+.1f}'})" in said
         assert (words is not None) == ("note: not as in the paper: " in said)
+
+    def test_latex_of_settings_with_an_underscore(self, tmp_path, capsys):
+        write_like(tmp_path, "pacs-resnet50", "ERM", "Photo", image_size=112)
+        assert main(["table", str(tmp_path), "--paper", "pacs-resnet50", "--format", "latex"]) == 0
+        rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("erm &")]
+        assert len(rows) == 1
+        assert r", image\_size)" in rows[0]
+        assert not re.search(r"(?<!\\)_", rows[0])
 
     def test_every_run_of_a_cell_counts(self, tmp_path, capsys):
         """Of two seeds the second has fewer sources, which does not make it another row."""
@@ -427,6 +476,9 @@ def test_runs_as_a_frame(folder):
     assert len(frame) == 9
     assert frame[frame.method == "erm"]["target/acc"].max() == pytest.approx(0.86)
     assert len(medic.load_runs(folder, every=True)) == 18
+    write_run(folder, "fast", "erm", "c", 0, (0.5, 0.5), lr=0.1)
+    found = medic.load_runs(folder / "fast").iloc[0]
+    assert (found["lr"], found["lr/now"]) == (0.1, 0.01)
 
 
 def test_five_thousand_runs(tmp_path):

@@ -9,9 +9,11 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import torch
 
+from medic.errors import unwritten
 from medic.experiments.command import noted_command
 from medic.experiments.sweeps.executors.base import PATIENCE, Event, plain
 from medic.experiments.sweeps.sweep import Job
@@ -82,7 +84,7 @@ class Local:
         self._selector.close()
 
     def _start(self, environment: dict[str, str], log: Path) -> _Worker:
-        with log.open("ab") as file:
+        with self._opened(log) as file:
             process = subprocess.Popen(
                 [sys.executable, "-m", "medic.experiments.sweeps.executors.worker"],
                 stdin=subprocess.PIPE,
@@ -95,6 +97,13 @@ class Local:
         worker = _Worker(process, environment, log)
         self._selector.register(process.stdout, selectors.EVENT_READ, worker)
         return worker
+
+    @staticmethod
+    def _opened(log: Path) -> IO[bytes]:
+        try:
+            return log.open("ab")
+        except OSError as error:
+            raise unwritten("output", log.parent, error) from error
 
     def _replace(self, worker: _Worker) -> _Worker:
         """Start another process in the place of a dead one."""

@@ -57,12 +57,29 @@ def describe(method: "Method") -> dict[str, Any]:
             "momentum": training.momentum if training.optimizer == "sgd" else None,
             "weight decay": training.weight_decay,
             "schedule": training.schedule,
+            "inner lr": _inner_rate(method),
+            "head lr scale": None if training.head_lr_scale == 1 else training.head_lr_scale,
+            "batch norm": None if method.batch_norm == "local" else method.batch_norm,
             "images": training.images,
         },
         "numbers": own_numbers(method),
         "numbers on": {name: dict(numbers) for name, numbers in method.numbers.items()},
         "search": {name: str(law) for name, law in method.search.items()},
     }
+
+
+def _inner_rate(method: "Method") -> Any:
+    """The rate of inner steps, where there are any."""
+    from medic.strategies import InnerLoop
+
+    rate = method.training.inner_lr
+    if not isinstance(method.strategy, InnerLoop):
+        return None
+    if rate is None:
+        return method.strategy.lr
+    if rate == "lr":
+        return "the same"
+    return rate if isinstance(rate, str | float | int) else rate._asdict()
 
 
 def _short(entry: dict[str, Any]) -> list[str]:

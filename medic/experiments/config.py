@@ -130,7 +130,9 @@ class RunConfig:
         None, "iterations between checkpoints (as many as a minute has; always at an evaluation)", local=True
     )
     views: int = _option(1, "random views of an image at test time, whose outputs are averaged: 32 as MVDG has it")
-    save_features: bool = _option(False, "keep the backbone's features in predictions.npz")
+    save_features: bool = _option(
+        False, "keep features in predictions.npz, of training images too: scores are fitted on them"
+    )
     device: str = _option("auto", "auto, cpu or cuda", local=True)
     precision: str = _option("auto", "of the network's products: bf16, tf32 or fp32 (bf16 on a GPU, else fp32)")
     batch_norm: str | None = _option(

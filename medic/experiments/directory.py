@@ -184,7 +184,8 @@ class Run:
 
     @property
     def splits(self) -> list[str]:
-        """The splits that there are predictions of: validation, target and, where there are any, source-unknown."""
+        """The splits that there are predictions of: validation, target, source-unknown where there are any, and train
+        where features were kept."""
         return list(dict.fromkeys(self.predictions["split"].tolist()))
 
     @property

@@ -50,7 +50,7 @@ def with_draws(config: RunConfig, method: Method, size: int, sources: int, tasks
     if "lr" in own:  # the rate of the outer step, which goes a part of the way; DomainBed's is that of the inner ones
         settings |= {"inner_lr": settings["lr"], "lr": drawn(own.pop("lr")), "weight_decay": 0.0}
     numbers = {name: drawn(law) for name, law in own.items()}
-    if getattr(method.strategy, "decay", None) is not None:
+    if getattr(method.strategy, "inner", None) == "adam":  # DomainBed's own, whose inner steps have the decay too
         numbers["decay"] = decay
     given = Numbers(config.hparams).given
     return replace(

@@ -52,13 +52,18 @@ def resolve(config: RunConfig, find: Open = open_benchmark) -> Resolved:
     backbone = config.backbone or method.backbone or bench.backbone
     if method.backbone not in (None, backbone):
         raise MedicError(f"method {method.name!r} works inside {method.backbone}: leave out --backbone {backbone}")
+    if bench.channels != 3 and backbone != bench.backbone:
+        raise MedicError(
+            f"backbone {backbone!r} takes images of 3 channels, and those of {bench.name!r} have {bench.channels}: "
+            f"use {bench.backbone}"
+        )
     data = plan_data(config, bench, backbone, pick_device(config.device), find)
     config = with_draws(config, method, data.size, len(data.sources), plan_grid(config, method, data).tasks)
     numbers = Numbers(config.hparams, method.numbers.get(config.dataset))
     model = plan_model(config, backbone, method, numbers, len(data.sources))
     training = plan_training(config, method, data, numbers)
     numbers.check(method.name)
-    _check_penalties(model, training.grid)
+    _check_penalties(model, training)
     _check_networks(method.objective, training.grid, len(data.sources))
     for advisor in training.advisors:
         advisor.check(model.objective, training.grid)
@@ -171,6 +176,10 @@ def _check_numbers(config: RunConfig) -> None:
             value = getattr(config, name)
             if value is not None and not _is_number(value, kinds, zero="0 or more" in least):
                 raise MedicError(f"{name} is {value!r}: give {least}")
+    if config.momentum is not None and config.momentum >= 1:
+        raise MedicError(f"momentum is {config.momentum}: give a number below 1")
+    if config.warmup > config.iterations:
+        raise MedicError(f"warmup is {config.warmup}: give no more than the {config.iterations} iterations there are")
     if config.label_noise is not None and not (_is_number(config.label_noise, (float,)) and config.label_noise < 1):
         raise MedicError(f"label_noise is {config.label_noise}: give a share between 0 and 1")
     if config.holdout is not None and (not _is_number(config.holdout, (float,)) or config.holdout >= 1):
@@ -183,12 +192,15 @@ def _is_number(value: Any, kinds: tuple[type, ...], zero: bool = False) -> bool:
     return number and (value > 0 or (zero and value == 0))
 
 
+OVA = ("separate", "shared", "branches", "prompted")
+"""Heads with one-vs-all outputs."""
 NONLINEAR = {"reciprocal": "ARPL's are not", "branches": "those of EBiL's branches, behind dropout, are not"}
 """Heads whose logits are not linear in the features."""
 
 
-def _check_penalties(model: ModelPlan, grid: Grid) -> None:
-    """Refuse penalties that would do nothing, or something else, on this grid and this head."""
+def _check_penalties(model: ModelPlan, training: TrainingPlan) -> None:
+    """Refuse penalties that would do nothing, or something else, on these tasks and this head."""
+    grid = training.grid
     for part in model.objective.penalties:
         if not isinstance(part, Penalty):
             continue
@@ -198,6 +210,15 @@ def _check_penalties(model: ModelPlan, grid: Grid) -> None:
         if part.compares and max(grid.sizes) < 2:
             raise MedicError(
                 f"penalty {name!r} compares the tasks of a step, and there is one: use more domains or splits"
+            )
+        if training.batch_size < part.samples:
+            raise MedicError(
+                f"penalty {name!r} needs {part.samples} images of every task or more, not {training.batch_size}: "
+                "raise --batch-size or --images"
+            )
+        if part.ova and model.head not in OVA:
+            raise MedicError(
+                f"penalty {name!r} needs a one-vs-all head, and {model.head!r} is none: add --objective ce+ova"
             )
         if part.linear and (model.head in NONLINEAR or model.networks > 1):
             whose = NONLINEAR.get(model.head, "those of several networks are not")

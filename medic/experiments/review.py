@@ -43,7 +43,9 @@ def _ready(run: Run, score: Score, outputs: Outputs) -> Score:
         part = {"ova": "a one-vs-all head", "unknown": "an output for unknown"}[score.needs[0]]
         raise MedicError(f"score {score.name!r} needs {part}, which run {run.path} has not")
     if not _is_there(run, score, outputs):
-        raise MedicError(f"score {score.name!r} is fitted on the training images: add --rerun")
+        raise MedicError(
+            f"score {score.name!r} is fitted on the training images: add --rerun, or train with --save-features"
+        )
     if score.fitter is None:
         return score
     if run.config.score == score.name:

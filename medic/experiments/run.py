@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from medic import openset, processes
 from medic.data import Dataset
-from medic.errors import MedicError, TrainingError, first_line, unwritten
+from medic.errors import MedicError, TrainingError, counted, first_line, unwritten
 from medic.experiments import memory
 from medic.experiments.build import Network, make_network, make_trainer
 from medic.experiments.config import RunConfig
@@ -27,6 +27,7 @@ from medic.experiments.resolve import Resolved, resolve
 from medic.experiments.selection import select, shown
 from medic.experiments.trackers import Tracker, close_all, start_trackers, tell, tracker_names
 from medic.models import OURS, Classifier
+from medic.modes import statistics_kept
 from medic.training import (
     Swad,
     load_checkpoint,
@@ -135,12 +136,33 @@ class Session:
         """Find out before anything is written whether the model takes the images, and the rule the target."""
         try:
             self.evaluator.inference(self.problem.train.indices[:1])
+        except MedicError:
+            raise
         except (RuntimeError, ValueError, AssertionError, TypeError) as error:
             shape = " × ".join(map(str, self.dataset.images.shape[1:]))
             backbone, reason = self.plan.model.backbone, first_line(error)
             raise MedicError(f"backbone {backbone!r} does not take images of {shape}: {reason}") from error
+        self._check_pass()
         if openset.RULES[self.plan.model.threshold].oracle and not bool((self.problem.target.label < 0).any()):
             raise MedicError(f"threshold {self.plan.model.threshold!r} needs unknown images, and the target has none")
+
+    def _check_pass(self) -> None:
+        """Refuse passes of one image, where batch norm would have a single value of a channel to learn from."""
+        plan, model = self.plan, self.trainer.model
+        tasks = 1 if plan.model.objective.passes == "task" else min(plan.training.grid.sizes)
+        if tasks * plan.training.batch_size > 1 or self.network.frozen is not None:
+            return
+        x = torch.zeros(1, self.dataset.images.shape[1], plan.data.size, plan.data.size, device=plan.model.device)
+        mode = model.training
+        try:
+            with torch.no_grad(), torch.random.fork_rng(), statistics_kept(model):
+                model.train()(x)
+        except ValueError as error:
+            raise MedicError(
+                f"batch norm of {plan.model.backbone!r} cannot learn from one image at a time: raise --batch-size"
+            ) from error
+        finally:
+            model.train(mode)
 
     def run(self, interrupts: Interrupts, quiet: bool) -> None:
         """Train to the end, and write everything."""
@@ -207,6 +229,11 @@ class Session:
         with torch.no_grad():
             torch._foreach_copy_(list[Tensor](self._weights()), averaging.result())
         self.trainer.refresh_statistics(min(REFRESHED, self.config.iterations))
+        if not averaging.converged:
+            reporter.say(
+                f"the validation loss did not stop falling within {counted(len(self.records), 'evaluation')}, so the "
+                "weights since the last but one are averaged: a smaller --evaluate-every may find where it does"
+            )
         self._evaluate(reporter, averaged=True)
 
     def _weights(self) -> list[nn.Parameter]:
@@ -230,7 +257,7 @@ class Session:
             metrics = self.evaluator.record()
         except TrainingError as error:
             raise TrainingError(f"{error} at iteration {self.trainer.iteration}") from error
-        record = {**self._progress(), **metrics, **({"averaged": True} if averaged else {}), **self._domainbed()}
+        record = {**self._progress(), **metrics, **self._averaged(averaged), **self._domainbed()}
         self.records.append(record)
         self.losses.clear()
         if self.averaging is not None and not averaged:
@@ -249,6 +276,12 @@ class Session:
         validation = 100 * record["validation"]["acc"]
         what = "averaged weights" if averaged else f"iteration {record['iteration']}"
         reporter.say(f"{what}: validation acc {validation:.1f}; target {found}")
+
+    def _averaged(self, averaged: bool) -> dict[str, Any]:
+        """What a record says of averaged weights: that they are, and whether the loss had converged before."""
+        if not averaged or self.averaging is None:
+            return {}
+        return {"averaged": True, "converged": self.averaging.converged}
 
     def _selected(self) -> int:
         """The position of the record that source validation selects."""
@@ -324,8 +357,11 @@ class Session:
         score = self.evaluator.fitted_score()
         outputs = self.evaluator.infer_all(self.config.save_features or "features" in score.needs)
         threshold = choose_threshold(outputs, score, self.plan.model.threshold)
+        saved = outputs
+        if self.config.save_features:  # what scores are fitted on, too
+            saved = {**outputs, "train": self.evaluator.infer(self.problem.train, features=True)}
         if self.writes:
-            self.directory.write_predictions(self._predictions(outputs, score, threshold.value))
+            self.directory.write_predictions(self._predictions(saved, score, threshold.value))
             if isinstance(score.function, openset.Fitted):
                 self.directory.write_score(score.function.tensors)
             self.directory.write_model(self._whole(model), self._description(threshold, self._selected()))
@@ -346,7 +382,7 @@ class Session:
 
     def _predictions(self, outputs: Outputs, score: openset.Score, threshold: float) -> dict[str, Any]:
         """Plain arrays, a row per image: what it is, what the model said of it, and the decision at the threshold."""
-        dataset, samples = self.dataset, measured(self.problem)
+        dataset, samples = self.dataset, {**measured(self.problem), "train": self.problem.train}
         indices = torch.cat([samples[split].indices for split in outputs])
         seen = Seen.cat(list(outputs.values())).cpu()
         confidence = score(seen.output)

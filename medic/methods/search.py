@@ -38,7 +38,8 @@ class Range:
 
     def __str__(self) -> str:
         power = "" if self.base is None else f"{self.base:g}^"
-        return f"{power}U({self.low:g}, {self.high:g})"
+        law = f"{power}U({self.low:g}, {self.high:g})"
+        return f"int({law})" if self.whole else law
 
     def draw(self, random: np.random.RandomState) -> float | int:
         """One value."""

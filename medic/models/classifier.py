@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from medic.errors import check_choice
 from medic.models.backbones import Backbone
 from medic.models.heads import HEADS
-from medic.models.stages import Taps, collected, find_stages
+from medic.models.stages import Stage, Taps, collected, find_stages
 from medic.outputs import Output
 
 Norms = Literal["trained", "frozen"]
@@ -30,17 +30,19 @@ class Classifier(nn.Module):
         self.norms: Norms = "trained"
         self._taps: Taps | None = None
         make, width = HEADS[check_choice("head", head, HEADS)], backbone.features
-        self._last: tuple[nn.Module, ...] = ()  # in a tuple, so that its weights are not listed twice
+        self._last: tuple[Stage, ...] = ()  # in a tuple, so that its weights are not listed twice
         if getattr(make, "reads_maps", False):
             last = find_stages(self.backbone).stages[-1]
-            self._last, width = (last.module,), last.channels
+            self._last, width = (last,), last.channels
         self.head = make(width, classes)
 
     def forward(self, x: Tensor) -> Output:
         """Map inputs (N, …) to what the head says of their features (N, F), or of their last map (N, C_s, H, W)."""
         if self._last:
-            with collected(*self._last) as maps:
+            (last,) = self._last
+            with collected(last.module) as maps:
                 self.backbone(x)
+            last.check(maps[-1])
             output = Output.of(self.head(maps[-1]))
         else:
             output = self.classify(self.backbone(x))
@@ -58,7 +60,7 @@ class Classifier(nn.Module):
         """
         stem, stages = find_stages(self.backbone)
         tapped = (() if stem is None else (stem,)) + stages
-        self._taps = Taps(tuple(stage.module for stage in tapped), always)
+        self._taps = Taps(tapped, always)
         return tuple(stage.channels for stage in tapped)
 
     def train(self, mode: bool = True) -> "Classifier":

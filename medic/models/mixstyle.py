@@ -40,17 +40,19 @@ class MixStyle(nn.Module):
 
     def insert(self, backbone: nn.Module, inputs: Tensor) -> None:
         """Mix behind stages of a backbone, of which inputs like these (N, C, H, W) must have a map with a style."""
-        stages = [stage.module for stage in find_stages(backbone).stages[:-1][: self.stages]]
+        stages = find_stages(backbone).stages[:-1][: self.stages]
         with ExitStack() as stack, evaluating(backbone), torch.no_grad():
-            maps = [stack.enter_context(collected(stage)) for stage in stages]
+            maps = [stack.enter_context(collected(stage.module)) for stage in stages]
             backbone(inputs)
+        for stage, found in zip(stages, maps, strict=True):
+            stage.check(found[-1])
         if all(min(found[-1].shape[2:]) < SMALLEST for found in maps):
             raise MedicError(
                 f"MixStyle mixes maps of {SMALLEST} positions a side or more, and with images of {inputs.shape[-1]} px "
                 f"{type(backbone).__name__} has none: use a larger --image-size"
             )
         for stage in stages:
-            stage.register_forward_hook(self._mix)
+            stage.module.register_forward_hook(self._mix)
 
     def _mix(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         self.training = module.training

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -9,12 +10,20 @@ from torch import Tensor, nn
 
 from medic.errors import MedicError
 
+OTHERS = "use a ResNet, an EfficientNet or convnet"
+
 
 class Stage(NamedTuple):
     """A module whose output is a map (N, C, H, W), and its number C of channels."""
 
     module: nn.Module
     channels: int
+
+    def check(self, output: Tensor) -> None:
+        """Refuse what is no such map: some networks have the channels last, or no positions."""
+        if output.dim() != 4 or output.shape[1] != self.channels:
+            shape = " × ".join(map(str, output.shape[1:]))
+            raise MedicError(f"a stage of this backbone gives {shape}, not maps of {self.channels} channels: {OTHERS}")
 
 
 class Stages(NamedTuple):
@@ -33,8 +42,7 @@ def find_stages(module: nn.Module) -> Stages:
     entries = list(getattr(described, "info", described) or [])
     reductions = [entry["reduction"] for entry in entries]
     if len(entries) < 2 or reductions != sorted(set(reductions)):
-        name = type(module).__name__
-        raise MedicError(f"{name} has no stages of maps that get smaller: use a ResNet, an EfficientNet or convnet")
+        raise MedicError(f"{type(module).__name__} has no stages of maps that get smaller: {OTHERS}")
     # Timm's ResNets tell of the map before the pooling of the stem; the stage begins behind it.
     first, *others = (Stage(module.get_submodule(entry["module"]), entry["num_chs"]) for entry in entries)
     if reductions[0] >= 4:
@@ -55,15 +63,16 @@ def collected(module: nn.Module) -> Iterator[list[Tensor]]:
 
 
 class Taps:
-    """Collects what some modules give in a forward pass: one that is differentiated, or `always`."""
+    """Collects what some stages give in a forward pass: one that is differentiated, or `always`."""
 
-    def __init__(self, modules: tuple[nn.Module, ...], always: bool) -> None:
+    def __init__(self, stages: tuple[Stage, ...], always: bool) -> None:
         self._maps: list[Tensor] = []
         self._always = always
-        for module in modules:
-            module.register_forward_hook(self._keep)
+        for stage in stages:
+            stage.module.register_forward_hook(partial(self._keep, stage))
 
-    def _keep(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def _keep(self, stage: Stage, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        stage.check(output)
         if self._always or torch.is_grad_enabled():
             self._maps.append(output)
 

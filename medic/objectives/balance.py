@@ -16,6 +16,8 @@ class Balance(Penalty):
     for, squared.
     """
 
+    ova = True
+
     def __init__(self, weight: float = 1.0) -> None:
         super().__init__()
         check_range("the balance", weight=weight)

@@ -15,6 +15,7 @@ class Coral(Penalty):
     """γ times the mean squared difference of feature means, plus that of covariances, averaged over pairs of tasks."""
 
     compares = True
+    samples = 2
 
     def __init__(self, gamma: float = 1.0) -> None:
         super().__init__()

@@ -102,6 +102,10 @@ class Penalty(nn.Module):
     """Whether it compares the tasks of a step, so that there must be two."""
     linear = False
     """Whether it takes logits to be linear in the features."""
+    ova = False
+    """Whether it is about one-vs-all outputs."""
+    samples = 1
+    """How many samples a task must have at the least."""
     inside = False
     """Whether it looks at images or inside the backbone, which then cannot be compiled or frozen."""
     capturable = True

@@ -20,7 +20,7 @@ class Rsc(nn.Module):
 
     def __init__(self, features: float = 1 / 3, samples: float = 1 / 3) -> None:
         super().__init__()
-        check_range("RSC", most=1, above=True, features=features, samples=samples)
+        check_range("RSC", most=1, features=features, samples=samples)
         self.features, self.samples = features, samples
 
     def forward(self, model: nn.Module, output: Output, step: Step) -> Output:

@@ -19,9 +19,12 @@ def normalise(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """As `torch.nn.functional.batch_norm`; what does not take its statistics from the batch is left to that."""
+    """As `torch.nn.functional.batch_norm`; what does not take its statistics from the batch is left to that.
+
+    So is a batch of one value a channel, which it refuses.
+    """
     statistics = running_mean, running_var
-    if not training or weight is None or bias is None:
+    if not training or weight is None or bias is None or input.numel() == input.shape[1]:
         return nn.functional.batch_norm(input, *statistics, weight, bias, training, momentum, eps)
     output: Tensor = _Normalise.apply(input, weight, bias, *statistics, momentum, eps)  # type: ignore[no-untyped-call]
     return output

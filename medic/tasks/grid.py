@@ -72,7 +72,9 @@ class Grid:
         if self.repeat < 1:
             raise MedicError(f"repeat is {self.repeat}: a grid is drawn 1 time or more")
         once = math.prod(self.splits.values())
-        self.round = step_sizes(once, max(self.splits.values(), default=1) if self.steps is None else self.steps)
+        # A diagonal has a step for every class split; elsewhere the longest axis decides.
+        own = (self.classes or 1) if self.pairing == "diagonal" else max(self.splits.values(), default=1)
+        self.round = step_sizes(once, own if self.steps is None else self.steps)
         # The tasks in each step, of one draw and of an iteration.
         self.sizes = self.round * self.repeat
         if self.pairing == "diagonal":

@@ -32,6 +32,10 @@ def test_the_decay_of_mldg_is_that_of_both(mini):
     assert plan.training.optimizer.weight_decay == plan.training.strategy.decay > 0
 
 
+def test_the_decay_of_mvdg_is_its_own(mini):
+    assert resolved(mini, method="mvdg", optimizer="adam").training.strategy.decay == 5e-4
+
+
 def test_an_exchanged_penalty_brings_its_own_laws(mini):
     hparams = resolved(mini, method="vrex", penalty="hgp", optimizer="adam").config.hparams
     assert set(hparams) == {"alpha", "beta"}

@@ -43,10 +43,12 @@ def test_nothing_is_written_for_a_mistake(mini, tmp_path):
         {"lr": 0.0},
         {"score": "energy", "threshold": "fixed"},
         {"known": list("0123456789"), "threshold": "oracle-10"},
+        {"method": "erm", "backbone": "resnet10t", "batch_size": 1},
+        {"method": "groupdro", "backbone": "resnet10t", "batch_size": 1},
     )
     for mistake in mistakes:
         with pytest.raises(MedicError):
-            medic.train(dataset=mini, method="medic++", output=str(tmp_path / "out"), **{**SHORT, **mistake})
+            medic.train(**{"dataset": mini, "method": "medic++", "output": str(tmp_path / "out"), **SHORT, **mistake})
     assert not (tmp_path / "out").exists()
 
 

@@ -179,6 +179,13 @@ def test_rates_of_domainbed_follow_the_outer_rate():
     ({"method": "daml", "penalty": "hgp"}, "linear in the features, which those of several networks are not"),
     ({"images": 48, "batch_size": 2}, "images 48 and batch_size 2 say the same"),
     ({"images": 0}, "images is 0"),
+    ({"images": 1}, "images is 1: there are 9 tasks, so give as many or more"),
+    ({"momentum": 2.0}, "momentum is 2.0: give a number below 1"),
+    ({"warmup": 1000}, "warmup is 1000: give no more than the 300 iterations there are"),
+    ({"method": "coral", "batch_size": 1}, "penalty 'coral' needs 2 images of every task or more, not 1"),
+    ({"method": "erm", "penalty": "balance"}, "penalty 'balance' needs a one-vs-all head, and 'close' is none"),
+    ({"method": "vrex", "class_splits": 2, "sampling": "probe"}, "use --method reptile --penalty vrex --steps 1"),
+    ({"method": "andmask", "sources": ["printed"]}, "use a method such as maml, reptile, medic"),
     ({"method": "daml", "hparams": "temperature=0"}, "temperature of DAML is 0: give a number, above 0"),
 ])  # fmt: skip
 def test_mistakes(settings, message):

@@ -95,6 +95,15 @@ def test_scores_that_are_fitted(mini, tmp_path):
         review(run, "reject", "hard")
 
 
+def test_scores_are_fitted_on_features_that_were_kept(mini, tmp_path):
+    run = medic.train(dataset=mini, method="erm", save_features=True, output=str(tmp_path), **SHORT)
+    assert run.splits == ["validation", "source-unknown", "target", "train"]
+    kept, again = review(run, None, "source"), review(run, None, "source", infer_again(run, "cpu"))
+    assert set(kept) == set(again) == {"cls", "max-logit", "energy", "openmax", "knn", "mahalanobis"}
+    for score, found in kept.items():
+        assert found["target"]["auroc"] == pytest.approx(again[score]["target"]["auroc"], abs=1e-6)
+
+
 def test_a_system_with_an_output_for_unknown(mini, tmp_path):
     run = medic.train(dataset=mini, method="onering", output=str(tmp_path), **SHORT)
     assert (run.config.score, run.config.threshold) == ("reject", "hard")
@@ -212,9 +221,8 @@ class TestReading:
 
     def test_features_on_request(self, mini, tmp_path):
         run = medic.train(dataset=mini, method="erm", output=str(tmp_path), save_features=True, **SHORT)
-        assert run.predictions["features"].shape == (256, 256)
+        assert run.predictions["features"].shape == (400, 256)
         assert run.predictions["features"].dtype == np.float32
         assert "ova_logits" not in run.predictions
-        assert set(review(run, None, "source")) == {"cls", "max-logit", "energy"}
         with pytest.raises(MedicError, match="needs a one-vs-all head"):
             review(run, "bcls", "source")

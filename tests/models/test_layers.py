@@ -6,6 +6,7 @@ from torch import nn
 
 from medic.errors import MedicError
 from medic.models import Classifier, create_backbone
+from medic.models.backbones import Backbone
 from medic.models.mixstyle import MixStyle, mixed
 from medic.models.stages import find_stages
 
@@ -74,6 +75,34 @@ def test_networks_without_stages(name):
     module = create_backbone(name, size=32).module if name == "gfnet_h_ti" else create_backbone(name).module
     with pytest.raises(MedicError, match="has no stages of maps that get smaller: use a ResNet"):
         MixStyle().insert(module, torch.zeros(1, 3, 32, 32))
+
+
+class ChannelsLast(nn.Module):
+    """A network that describes its stages as timm's do, with maps (N, H, W, C)."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 6)
+        self.feature_info = [
+            {"module": "first", "num_chs": 4, "reduction": 4},
+            {"module": "second", "num_chs": 6, "reduction": 8},
+        ]
+
+    def forward(self, x):
+        return self.second(self.first(x.permute(0, 2, 3, 1))).mean((1, 2))
+
+
+def test_maps_with_the_channels_last_are_refused():
+    message = "a stage of this backbone gives 9 × 9 × ., not maps of . channels: use a ResNet"
+    x = torch.rand(2, 3, 9, 9)
+    with pytest.raises(MedicError, match=message):
+        MixStyle().insert(ChannelsLast(), x)
+    preprocessing = create_backbone("convnet").preprocessing
+    tapped = Classifier(Backbone(ChannelsLast(), 6, preprocessing), 3)
+    tapped.tap()
+    for model in (tapped, Classifier(Backbone(ChannelsLast(), 6, preprocessing), 3, "branches")):
+        with pytest.raises(MedicError, match=message):
+            model(x)
 
 
 def test_mixstyle_is_put_behind_all_stages_but_the_last():

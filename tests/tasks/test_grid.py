@@ -162,6 +162,9 @@ class TestDiagonal:
         for _ in range(100):
             assert len(grid.draw(cells, 3)) == 2
 
+    def test_a_diagonal_has_a_step_for_every_class_split(self):
+        assert Grid(3, 2, pairing="diagonal").round == (3, 3)
+
     def test_steps_that_are_no_diagonals(self):
         with pytest.raises(MedicError, match="diagonal"):
             Grid(2, 2, steps=(3, 1), pairing="diagonal")

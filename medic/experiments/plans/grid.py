@@ -8,6 +8,7 @@ from medic.errors import MedicError, check_choice
 from medic.experiments.config import RunConfig
 from medic.experiments.plans.data import DataPlan
 from medic.methods import METHODS, Method
+from medic.strategies import InnerLoop
 from medic.tasks import Grid, Separation
 from medic.training import derive
 
@@ -17,7 +18,7 @@ def plan_grid(config: RunConfig, method: Method, data: DataPlan) -> Grid:
     domains, classes = len(data.sources), min(len(data.classes.of_source(source)) for source in data.sources)
     if domains < method.least_domains:
         needs = f"method {method.name!r} needs {method.least_domains} source domains, and there are {domains}"
-        others = [name for name, other in METHODS.items() if other.least_domains <= domains and other.grid.domains]
+        others = [name for name, other in METHODS.items() if _works(other, domains, classes)]
         raise MedicError(f"{needs}: add some to --sources, or use a method such as {', '.join(others[:3])}")
     axes = parse_axes(config.axes)
     for axis in axes:
@@ -51,6 +52,19 @@ def plan_grid(config: RunConfig, method: Method, data: DataPlan) -> Grid:
     return planned
 
 
+def _works(method: Method, domains: int, classes: int) -> bool:
+    """Whether a method that splits domains has enough of them."""
+    if method.grid.domains is None or domains < method.least_domains or method.each_domain:
+        return False
+    try:
+        steps = len(method.grid.fitted(domains, classes).sizes)
+        if isinstance(method.strategy, InnerLoop):
+            method.strategy.check_steps(steps)
+    except MedicError:
+        return False
+    return True
+
+
 def _splits(given: int | None, own: int | None) -> int | None:
     """The splits of an axis, or None if it is none of the grid: 0 leaves it out, and nothing keeps the method's own."""
     return own if given is None else given or None
@@ -72,7 +86,9 @@ def _check_options(config: RunConfig, grid: Grid) -> None:
         if getattr(config, name) is not None and grid.classes is None:
             raise MedicError(f"{name} has no effect where classes are not split: add --class-splits")
     if config.sampling not in (None, "random", "balanced") and grid.pairing == "ordered":
-        raise MedicError(f"sampling has no effect on method {config.method!r}, whose tasks are always the same")
+        other = METHODS[config.method].penalty
+        way = f"use --method reptile --penalty {other} --steps 1" if other else "leave it out"
+        raise MedicError(f"sampling has no effect on method {config.method!r}, whose tasks are always the same: {way}")
     if config.separate is not None and not grid.separates:
         raise MedicError(f"separate has no effect on method {config.method!r} with {len(grid.round)} steps")
 

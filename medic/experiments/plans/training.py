@@ -42,6 +42,8 @@ def plan_training(config: RunConfig, method: Method, data: DataPlan, numbers: Nu
     inner_lr = config.inner_lr or (lr if defaults.inner_lr == "lr" else _at(defaults.inner_lr, data.size))
     grid = plan_grid(config, method, data)
     _plan_sampler(grid, numbers)
+    if config.images is not None and config.images < grid.tasks and config.batch_size is None:
+        raise MedicError(f"images is {config.images}: there are {grid.tasks} tasks, so give as many or more")
     schedule = check_choice("schedule", config.schedule or defaults.schedule, get_args(Schedule))
     every = 300 if config.iterations >= 1500 else max(1, config.iterations // 5)
     return TrainingPlan(

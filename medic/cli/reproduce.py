@@ -54,7 +54,7 @@ def run(arguments: Namespace) -> int:
     cells = {cell: planner.jobs(configs) for cell, configs in table.configs(asked).items()}
     schedule = launch(arguments).run([job for jobs in cells.values() for job in jobs])
     if arguments.dry_run or (schedule.missing and arguments.executor == "slurm"):  # shown, or handed over
-        return 0
+        return 1 if schedule.damaged else 0
     collection = read_runs(job.directory.path for job in schedule.jobs)
     made = table.tabulate(cells, {result.path.name: result for result in collection.results})
     against = None

@@ -25,10 +25,10 @@ def with_draws(config: RunConfig, method: Method, size: int, sources: int, tasks
 
     DomainBed's batch is per source domain; here it is dealt over the tasks of an iteration.
     """
-    if "lr" in method.search and config.optimizer not in (None, method.training.optimizer):
+    if "lr" in method.search and config.lr is None and config.optimizer not in (None, method.training.optimizer):
         raise MedicError(
-            f"optimizer {config.optimizer!r} is not for the outer step of method {method.name!r}, which goes a part of "
-            "the way: leave out --optimizer"
+            f"the outer step of method {method.name!r} goes a part of the way, for which optimizer {config.optimizer!r} "
+            "has no usual rate: leave out --optimizer, or give --lr"
         )
     if config.hparams_seed == 0:
         return config

@@ -134,7 +134,7 @@ def test_rates_of_domainbed_follow_the_outer_rate():
     ({"hparams": [1]}, "hparams is .*: give names with values or text"),
     ({"partial": {"street": 3.5}}, "partial is .*: give text or names with lists or a list of names"),
     ({"track": "tensorbored"}, "unknown tracker 'tensorbored', did you mean 'tensorboard'"),
-    ({"method": "fish-domainbed", "optimizer": "adam"}, "is not for the outer step of method 'fish-domainbed'"),
+    ({"method": "fish-domainbed", "optimizer": "adam"}, "goes a part of the way, for which optimizer 'adam' has"),
     ({"holdout": 1.0}, "holdout is 1.0"),
     ({"label_noise": 1.5}, "label_noise is 1.5: give a share between 0 and 1"),
     ({"objective": "ovaa"}, "unknown objective 'ovaa'"),

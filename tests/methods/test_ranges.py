@@ -26,7 +26,7 @@ def test_every_number_has_a_range(mini, method):
 @pytest.mark.parametrize(
     ("method", "name", "value", "message"),
     [
-        ("rsc", "features", 5, "features of RSC is 5: give a number, above 0 and 1 or less"),
+        ("rsc", "features", 5, "features of RSC is 5: give a number, 0 or more and 1 or less"),
         ("fishr", "ema", 1, "ema of Fishr is 1: give a number, 0 or more and below 1"),
         ("sandmask", "tau", 1, "tau of SAND-mask is 1: give a number, 0 or more and below 1"),
         ("arpl", "temperature", 0, "temperature of ARPL is 0: give a number, above 0"),

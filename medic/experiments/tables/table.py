@@ -282,12 +282,14 @@ def seeds_of(rows: Iterable[Row]) -> Iterable[str]:
 def differences(results: Iterable[Result]) -> Iterable[str]:
     """What results that stand side by side do not share, and numbers depend on."""
     used = list(dict.fromkeys(results))
-    shared = (("lists of images", "images", "dataset"), ("commits", "commit", None),
-              ("files of weights", "weights", "backbone"))  # fmt: skip
-    for what, key, per in shared:
+    # A package that was installed knows its version alone.
+    shared = (("lists of images", ("images",), "dataset"), ("commits", ("commit", "medic"), None),
+              ("files of weights", ("weights",), "backbone"))  # fmt: skip
+    for what, keys, per in shared:
         found: dict[Any, Result] = {}
         for result in used:
-            found.setdefault((per and result.settings[per], result.environment.get(key)), result)
+            value = next((there for key in keys if (there := result.environment.get(key)) is not None), None)
+            found.setdefault((per and result.settings[per], value), result)
         if len(found) > len({group for group, _ in found}):
             some = ", ".join(
                 f"{str(value)[:12]} ({result.path.name})" for (_, value), result in list(found.items())[:3]

@@ -27,8 +27,8 @@ def with_draws(config: RunConfig, method: Method, size: int, sources: int, tasks
     """
     if "lr" in method.search and config.lr is None and config.optimizer not in (None, method.training.optimizer):
         raise MedicError(
-            f"the outer step of method {method.name!r} goes a part of the way, for which optimizer {config.optimizer!r} "
-            "has no usual rate: leave out --optimizer, or give --lr"
+            f"the outer step of method {method.name!r} goes a part of the way, for which optimizer "
+            f"{config.optimizer!r} has no usual rate: leave out --optimizer, or give --lr"
         )
     if config.hparams_seed == 0:
         return config

@@ -179,6 +179,7 @@ def test_rates_of_domainbed_follow_the_outer_rate():
     ({"method": "daml", "penalty": "hgp"}, "linear in the features, which those of several networks are not"),
     ({"images": 48, "batch_size": 2}, "images 48 and batch_size 2 say the same"),
     ({"images": 0}, "images is 0"),
+    ({"class_groups": 2}, "3 class splits need as many groups of classes: use --class-groups 3 or more, or --class-sp"),
     ({"images": 1}, "images is 1: there are 9 tasks, so give as many or more"),
     ({"momentum": 2.0}, "momentum is 2.0: give a number below 1"),
     ({"warmup": 1000}, "warmup is 1000: give no more than the 300 iterations there are"),

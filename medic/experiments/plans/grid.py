@@ -85,6 +85,11 @@ def _check_options(config: RunConfig, grid: Grid) -> None:
     for name in ("sampling", "class_groups"):
         if getattr(config, name) is not None and grid.classes is None:
             raise MedicError(f"{name} has no effect where classes are not split: add --class-splits")
+    if grid.class_groups is not None and grid.classes is not None and grid.class_groups < grid.classes:
+        raise MedicError(
+            f"{grid.classes} class splits need as many groups of classes: use --class-groups {grid.classes} or more, or "
+            f"--class-splits {grid.class_groups}"
+        )
     if config.sampling not in (None, "random", "balanced") and grid.pairing == "ordered":
         other = METHODS[config.method].penalty
         way = f"use --method reptile --penalty {other} --steps 1" if other else "leave it out"

@@ -87,8 +87,8 @@ def _check_options(config: RunConfig, grid: Grid) -> None:
             raise MedicError(f"{name} has no effect where classes are not split: add --class-splits")
     if grid.class_groups is not None and grid.classes is not None and grid.class_groups < grid.classes:
         raise MedicError(
-            f"{grid.classes} class splits need as many groups of classes: use --class-groups {grid.classes} or more, or "
-            f"--class-splits {grid.class_groups}"
+            f"{grid.classes} class splits need as many groups of classes: use --class-groups {grid.classes} or more, "
+            f"or --class-splits {grid.class_groups}"
         )
     if config.sampling not in (None, "random", "balanced") and grid.pairing == "ordered":
         other = METHODS[config.method].penalty

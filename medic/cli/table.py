@@ -139,6 +139,7 @@ def _explain(table: "Table", place: Sequence[str], as_json: bool) -> None:
                 "iteration": record["iteration"],
                 **{title: None if value is None else scale * value for title, (value, scale) in values.items()},
                 **{name: environment.get(name) for name in ("commit", "images", "weights")},
+                **({"decided by": ", ".join(other.path.name for other in pick.beside)} if pick.beside else {}),
             }
         )
     if as_json:

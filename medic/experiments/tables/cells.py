@@ -30,6 +30,8 @@ class Pick:
     result: Result
     record: int
     trial: tuple[int, int | None]
+    beside: tuple[Result, ...] = ()
+    """The runs that decided, where it was not this one itself: with a source domain as a second target."""
 
     def value(self, key: str) -> float | None:
         """A metric on the target, or the mean over several; a fraction."""
@@ -89,25 +91,32 @@ def pick_cell(runs: Sequence[Result], rule: str, pairs: Sequence[Result] = ()) -
 def _pick(trial: tuple[int, int | None], runs: Sequence[Result], rule: str, pairs: Sequence[Result]) -> Pick | None:
     """The evaluation that counts of the runs of one trial, which differ in their hyper-parameters."""
     ordered = _one_each(runs)
+    beside = [_alike(run, pairs) for run in ordered]
     hidden = [[selection.shown(record, run.environments) for record in run.records] for run in ordered]
     if rule == "oracle":
         chosen: selection.Chosen | None = selection.by_oracle(
             [run.records for run in ordered], ordered[0].environments[0]
         )
     elif rule == "leave-one-out":
-        found = [_left_out(run, pairs) for run in ordered]
+        found = [_left_out(run, several) for run, several in zip(ordered, beside, strict=True)]
         chosen = selection.by_leaving_out(hidden, found, len(ordered[0].settings["sources"]))
     else:
         rules = {"validation": selection.by_validation, "domainbed": selection.by_domains, "last": selection.by_last}
         chosen = rules[rule](hidden)
-    return None if chosen is None else Pick(ordered[chosen.run], chosen.record, trial)
+    if chosen is None:
+        return None
+    return Pick(ordered[chosen.run], chosen.record, trial, beside[chosen.run] if rule == "leave-one-out" else ())
+
+
+def _alike(run: Result, pairs: Sequence[Result]) -> tuple[Result, ...]:
+    """Of the runs with a second target those that have the hyper-parameters of a run."""
+    names = [name for name in DRAWN if name not in FITTED]
+    return tuple(pair for pair in pairs if _draw(pair, names) == _draw(run, names))
 
 
 def _left_out(run: Result, pairs: Sequence[Result]) -> dict[int, Sequence[Mapping[str, Any]]]:
-    """By source domain, the records of the run with the same hyper-parameters that has it as a second target."""
-    names = [name for name in DRAWN if name not in FITTED]
-    alike = [pair for pair in pairs if _draw(pair, names) == _draw(run, names)]
-    return {env: pair.records for pair in alike for env in pair.environments if env not in run.environments}
+    """By source domain, the records of the run that has it as a second target."""
+    return {env: pair.records for pair in pairs for env in pair.environments if env not in run.environments}
 
 
 def _draw(run: Result, names: Sequence[str]) -> tuple[int, str]:

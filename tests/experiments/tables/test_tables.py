@@ -176,6 +176,14 @@ class TestLeavingOut:
         assert pick.result.path.name == "a-0"
         assert table.notes == ("of each run the evaluation that 'leave-one-out' selects",)
 
+    def test_the_runs_that_decided_are_listed(self, runs, capsys):
+        arguments = ["table", str(runs), "--selection", "leave-one-out", "--explain", "erm", "a"]
+        assert main([*arguments, "--format", "json"]) == 0
+        (found,) = json.loads(capsys.readouterr().out)
+        assert (found["decided by"], found["selection"]) == ("ab-0, ac-0", "leave-one-out")
+        assert main(arguments) == 0
+        assert "ab-0, ac-0" in capsys.readouterr().out
+
     def test_without_one_of_them_there_is_no_value(self, runs):
         results = [result for result in collect([runs]).results if result.path.name not in ("ab-0", "ac-1")]
         assert tabulate(results, "leave-one-out").rows[0].cells["a"].picks == ()

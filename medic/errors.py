@@ -59,7 +59,9 @@ def closest(name: str, choices: Iterable[str]) -> str | None:
     """The choice that `name` was probably meant to be, or None; a number is no misspelling of another."""
     if str(name).isdecimal():
         return None
-    by_folded = {choice.lower(): choice for choice in choices}
+    several = list(choices)
+    stems = {choice.lower().partition("-")[0]: choice for choice in reversed(several)}  # oracle of oracle-10
+    by_folded = {**stems, **{choice.lower(): choice for choice in several}}
     matches = difflib.get_close_matches(str(name).lower(), by_folded, n=1, cutoff=0.6)
     return by_folded[matches[0]] if matches else None
 

@@ -41,7 +41,7 @@ def run(arguments: Namespace) -> int:
     """Print a table of runs."""
     from medic.errors import MedicError, check_choice
     from medic.experiments.results import collect
-    from medic.experiments.tables.table import METRICS, tabulate
+    from medic.experiments.tables.table import METRICS, differences, tabulate
     from medic.report.formats import FORMATS, Against, print_table
 
     check_choice("format", arguments.format, ["text", *FORMATS])
@@ -66,7 +66,7 @@ def run(arguments: Namespace) -> int:
         _explain(table, arguments.explain, as_json)
     elif arguments.compare:
         _compare(table, arguments.compare, as_json)
-        for note in table.notes:
+        for note in differences(run.result for row in table.rows for cell in row.cells.values() for run in cell.picks):
             print(f"medic: note: {note}", file=sys.stderr)
     else:
         print_table(table, against, arguments.format)
@@ -137,6 +137,7 @@ def _explain(table: "Table", place: Sequence[str], as_json: bool) -> None:
                 "draw": pick.result.draw,
                 "selection": table.rule,
                 "iteration": record["iteration"],
+                **({"averaged": "yes"} if record.get("averaged") else {}),
                 **{title: None if value is None else scale * value for title, (value, scale) in values.items()},
                 **{name: environment.get(name) for name in ("commit", "images", "weights")},
                 **({"decided by": ", ".join(other.path.name for other in pick.beside)} if pick.beside else {}),

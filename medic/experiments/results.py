@@ -86,7 +86,8 @@ class Collection:
     def notes(self) -> Iterator[str]:
         """What a reader of a table should know, a line each."""
         if self.unfinished:
-            yield f"{runs_are(len(self.unfinished))} not finished, {self.unfinished[0]} for one"
+            more = " for one" if len(self.unfinished) > 1 else ""
+            yield f"{runs_are(len(self.unfinished))} not finished, {self.unfinished[0]}{more}; the same command goes on"
         for path, reason in list(self.failed.items())[:3]:
             yield f"{path} failed: {reason}"
         if len(self.failed) > 3:

@@ -231,8 +231,9 @@ class Session:
         self.trainer.refresh_statistics(min(REFRESHED, self.config.iterations))
         if not averaging.converged:
             reporter.say(
-                f"the validation loss did not stop falling within {counted(len(self.records), 'evaluation')}, so the "
-                "weights since the last but one are averaged: a smaller --evaluate-every may find where it does"
+                f"the validation loss did not settle: of {counted(len(self.records), 'evaluation')} no "
+                f"{averaging.converge} in a row begin with their lowest, so the weights since the last but one are "
+                "averaged; more evaluations or iterations may find where it does"
             )
         self._evaluate(reporter, averaged=True)
 

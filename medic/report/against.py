@@ -41,7 +41,7 @@ class AgainstPaper:
     def __call__(self, metric: str, row: Row, column: str) -> Reference | None:
         """The paper's value, and why ours may not be compared with it, if it may not."""
         title = AVERAGE if column == AVERAGE else self._titles.get(column)
-        if row.paper is None or title is None:
+        if row.paper is None or title is None or not self._titles:
             return None
         value = self._paper.value(metric, row.paper, title, row.variant)
         return None if value is None else Reference(value, self._obstacles(metric, row, column))
@@ -108,6 +108,8 @@ def beside_paper(table: Table, name: str) -> tuple[Table, AgainstPaper]:
     named = replace(table, rows=tuple(rows))
     against = AgainstPaper(named, made)
     notes = [*table.notes, *against.notes()]
+    if table.metrics.get("H-score") == _KEYS["H-score"]:
+        notes.append("H-score is at the best of ten thresholds on the target, as the paper's")
     if not any(_title(column, table, made) for column in table.columns):
         notes.append(f"no column here is one of {name}: `medic reproduce {name}` makes the table")
     elif unknown:

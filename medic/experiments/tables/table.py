@@ -116,12 +116,18 @@ def tabulate(
         rows.append(Row(labels[key], str(runs[0].settings["method"]), cells))
     rows.sort(key=lambda row: row.label)
     used = [pick.result for row in rows for cell in row.cells.values() for pick in cell.picks]
+    if not used:  # the only rule that may find nothing in finished runs
+        raise MedicError(
+            f"selection {rule!r} needs, beside every run, one for each source domain that has it as a second target: "
+            "--target a with --target a b and --target a c, say"
+        )
     there = {
         title: metric
         for title, metric in metrics.items()
         if any(cell.values(metric) for row in rows for cell in row.cells.values())
     }
-    notes = (*selected_by(rule), *seeds_of(rows), *pairs.notes(rule), *differences(used))
+    meaning = ["columns are the source domain; a cell is the mean over all targets"] if kind == "source" else []
+    notes = (*meaning, *selected_by(rule), *seeds_of(rows), *pairs.notes(rule), *differences(used))
     return Table(columns, tuple(rows), there, notes, kind, rule)
 
 

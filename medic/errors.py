@@ -85,6 +85,10 @@ def check_range(
             raise MedicError(f"{name} of {owner} is {value:g}: give a number, {' and '.join(limits)}")
 
 
+FEW = 4
+"""How many choices are all named, beside the nearest."""
+
+
 def check_choice(kind: str, name: str, choices: Iterable[str], where: str = "") -> str:
     """Return `name` if it is one of `choices`, otherwise raise with the nearest one, or all, named.
 
@@ -94,5 +98,9 @@ def check_choice(kind: str, name: str, choices: Iterable[str], where: str = "") 
     if name in choices:
         return name
     nearest = closest(name, choices)
-    hint = f"did you mean {nearest!r}?" if nearest else f"choose from {', '.join(choices)}"
+    all_of_them = f"choose from {', '.join(choices)}"
+    if nearest is None:
+        hint = all_of_them
+    else:  # of a few all are shown: gpu is near to cpu by its letters alone
+        hint = f"did you mean {nearest!r}?" + (f" {all_of_them}" if len(choices) <= FEW else "")
     raise MedicError(f"unknown {kind} {name!r}{where and ' '}{where}, {hint}")

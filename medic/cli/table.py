@@ -41,7 +41,7 @@ def run(arguments: Namespace) -> int:
     """Print a table of runs."""
     from medic.errors import MedicError, check_choice
     from medic.experiments.results import collect
-    from medic.experiments.tables.table import METRICS, differences, tabulate
+    from medic.experiments.tables.table import METRICS, tabulate
     from medic.report.formats import FORMATS, Against, print_table
 
     check_choice("format", arguments.format, ["text", *FORMATS])
@@ -66,8 +66,6 @@ def run(arguments: Namespace) -> int:
         _explain(table, arguments.explain, as_json)
     elif arguments.compare:
         _compare(table, arguments.compare, as_json)
-        for note in differences(run.result for row in table.rows for cell in row.cells.values() for run in cell.picks):
-            print(f"medic: note: {note}", file=sys.stderr)
     else:
         print_table(table, against, arguments.format)
     return 1 if collection.damaged else 0
@@ -91,12 +89,15 @@ def _compare(table: "Table", labels: Sequence[str], as_json: bool) -> None:
     """Print how much more one row has than another."""
     from medic.errors import MedicError
     from medic.experiments.tables.comparison import compare
-    from medic.experiments.tables.table import find_row
+    from medic.experiments.tables.table import differences, find_row
     from medic.report.table import print_rows
 
     ours, theirs = (find_row(table, label) for label in labels)
     if ours is theirs:
         raise MedicError(f"{labels[0]!r} and {labels[1]!r} are one row: a comparison is of two")
+    picks = [pick for row in (ours, theirs) for cell in row.cells.values() for pick in cell.picks]
+    for note in differences(pick.result for pick in picks):
+        print(f"medic: note: {note}", file=sys.stderr)
     found = [compare(ours, theirs, title, metric, table.columns) for title, metric in table.metrics.items()]
     if as_json:
         print_rows([{"of": theirs.label, "over": ours.label, **asdict(one)} for one in found], as_json)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from medic import processes
 from medic.data import Dataset, Images, Problem
@@ -14,6 +14,7 @@ from medic.errors import MedicError
 from medic.experiments.frozen import frozen_features, weights_identity
 from medic.experiments.resolve import Resolved
 from medic.models import Backbone, Classifier, Ensemble, Preprocessing, assemble, create_backbone
+from medic.modes import statistics_kept
 from medic.objectives import Setup
 from medic.training import Trainer, derive, generator
 
@@ -42,11 +43,13 @@ def make_network(plan: Resolved) -> Network:
     if plan.model.frozen:
         (frozen,) = backbones
         backbones = [replace(frozen, module=nn.Flatten())]
+    inputs = torch.zeros(1, len(preprocessing.mean), preprocessing.size, preprocessing.size)
     if plan.model.layer is not None:
-        inputs = torch.zeros(1, len(preprocessing.mean), preprocessing.size, preprocessing.size)
         for backbone in backbones:
             plan.model.layer.insert(backbone.module, inputs)
     model = assemble(backbones, len(plan.data.classes.known), plan.model.head)
+    if frozen is None:
+        _check_pass(plan, model, inputs)
     if plan.model.batch_norm == "frozen":
         model.norms = "frozen"
     if plan.model.batch_norm == "sync":
@@ -58,6 +61,22 @@ def make_network(plan: Resolved) -> Network:
     # Convolutions are faster with the channels last, on a CPU as on a GPU; trainer and inference feed them so.
     model = model.to(plan.model.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return Network(model, preprocessing, frozen)
+
+
+def _check_pass(plan: Resolved, model: nn.Module, inputs: Tensor) -> None:
+    """Refuse passes of one image, where batch norm would have a single value of a channel to learn from."""
+    tasks = 1 if plan.model.objective.passes == "task" else min(plan.training.grid.sizes)
+    if tasks * plan.training.batch_size > 1 or plan.model.batch_norm == "frozen":
+        return
+    try:
+        with torch.no_grad(), torch.random.fork_rng(), statistics_kept(model):
+            model.train()(inputs)
+    except ValueError as error:
+        if isinstance(error, MedicError):
+            raise
+        raise MedicError(
+            f"batch norm of {plan.model.backbone!r} cannot learn from one image at a time: raise --batch-size"
+        ) from error
 
 
 def make_trainer(

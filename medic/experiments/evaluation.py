@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from medic import openset
-from medic.data import Problem, Samples
+from medic.data import Dataset, Problem, Samples
 from medic.errors import TrainingError
 from medic.outputs import Output
 from medic.training import Inference
@@ -104,6 +105,32 @@ def measured(problem: Problem) -> dict[str, Samples]:
     """The samples that a run keeps its predictions of, by split."""
     splits = {"validation": problem.validation, "source-unknown": problem.source_unknown, "target": problem.target}
     return {split: samples for split, samples in splits.items() if len(samples)}
+
+
+def predictions(
+    dataset: Dataset, problem: Problem, outputs: Outputs, score: openset.Score, threshold: float
+) -> dict[str, Any]:
+    """Plain arrays, a row per image: what it is, what the model said of it, and the decision at the threshold."""
+    samples = {**measured(problem), "train": problem.train}
+    indices = torch.cat([samples[split].indices for split in outputs])
+    seen = Seen.cat(list(outputs.values())).cpu()
+    confidence = score(seen.output)
+    arrays = {
+        "path": np.array([dataset.paths[index] for index in indices.tolist()]),
+        "split": np.array([split for split, part in outputs.items() for _ in part.label]),
+        "domain": np.array([dataset.domains[index] for index in seen.domain.tolist()]),
+        "label": seen.label.numpy(),
+        "prediction": openset.decide(confidence, openset.predicted_class(seen.output), threshold).numpy(),
+        "confidence": confidence.numpy(),
+        "logits": seen.output.logits.numpy(),
+    }
+    if seen.output.ova is not None:
+        arrays["ova_logits"] = seen.output.ova.numpy()
+    if seen.output.unknown is not None:
+        arrays["unknown_logit"] = seen.output.unknown.numpy()
+    if seen.output.features is not None:  # asked for, or what the score is computed from
+        arrays["features"] = seen.output.features.numpy()
+    return arrays
 
 
 def measure_validation(seen: Seen) -> dict[str, float]:

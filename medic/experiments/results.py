@@ -87,7 +87,7 @@ class Collection:
         """What a reader of a table should know, a line each."""
         if self.unfinished:
             more = " for one" if len(self.unfinished) > 1 else ""
-            yield f"{runs_are(len(self.unfinished))} not finished, {self.unfinished[0]}{more}; the same command goes on"
+            yield f"{runs_are(len(self.unfinished))} not finished, {self.unfinished[0]}{more}; what started it goes on"
         for path, reason in list(self.failed.items())[:3]:
             yield f"{path} failed: {reason}"
         if len(self.failed) > 3:
@@ -150,15 +150,15 @@ def read_result(path: Path) -> Result:
         raise MedicError(DAMAGED) from error
     try:
         result = Result(path, tuple(_records(text.splitlines())))
-        if not {"args", "hparams"} <= result.records[0].keys():
-            raise MedicError(FOREIGN)
-        assert result.settings["method"]
-        assert isinstance(result.environments, tuple)
-        assert all(record["target"] and record["validation"] for record in result.records)
-    except MedicError:
-        raise
+        ours = {"args", "hparams"} <= result.records[0].keys()
+        if ours:
+            assert result.settings["method"]
+            assert isinstance(result.environments, tuple)
+            assert all(record["target"] and record["validation"] for record in result.records)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, AssertionError) as error:
         raise MedicError(DAMAGED) from error
+    if not ours:
+        raise MedicError(FOREIGN)
     return result
 
 

@@ -19,7 +19,7 @@ from medic.experiments import memory
 from medic.experiments.build import Network, make_network, make_trainer
 from medic.experiments.config import RunConfig
 from medic.experiments.directory import Run, RunDirectory, run_name
-from medic.experiments.evaluation import Evaluator, Outputs, Seen, choose_threshold, measured
+from medic.experiments.evaluation import Evaluator, choose_threshold, measured, predictions
 from medic.experiments.interrupts import Interrupts, Stopped
 from medic.experiments.plans import COMPILED
 from medic.experiments.progress import Reporter, make_reporter, make_sayer
@@ -27,7 +27,6 @@ from medic.experiments.resolve import Resolved, resolve
 from medic.experiments.selection import select, shown
 from medic.experiments.trackers import Tracker, close_all, start_trackers, tell, tracker_names
 from medic.models import OURS, Classifier
-from medic.modes import statistics_kept
 from medic.training import (
     Swad,
     load_checkpoint,
@@ -142,27 +141,8 @@ class Session:
             shape = " × ".join(map(str, self.dataset.images.shape[1:]))
             backbone, reason = self.plan.model.backbone, first_line(error)
             raise MedicError(f"backbone {backbone!r} does not take images of {shape}: {reason}") from error
-        self._check_pass()
         if openset.RULES[self.plan.model.threshold].oracle and not bool((self.problem.target.label < 0).any()):
             raise MedicError(f"threshold {self.plan.model.threshold!r} needs unknown images, and the target has none")
-
-    def _check_pass(self) -> None:
-        """Refuse passes of one image, where batch norm would have a single value of a channel to learn from."""
-        plan, model = self.plan, self.trainer.model
-        tasks = 1 if plan.model.objective.passes == "task" else min(plan.training.grid.sizes)
-        if tasks * plan.training.batch_size > 1 or self.network.frozen is not None:
-            return
-        x = torch.zeros(1, self.dataset.images.shape[1], plan.data.size, plan.data.size, device=plan.model.device)
-        mode = model.training
-        try:
-            with torch.no_grad(), torch.random.fork_rng(), statistics_kept(model):
-                model.train()(x)
-        except ValueError as error:
-            raise MedicError(
-                f"batch norm of {plan.model.backbone!r} cannot learn from one image at a time: raise --batch-size"
-            ) from error
-        finally:
-            model.train(mode)
 
     def run(self, interrupts: Interrupts, quiet: bool) -> None:
         """Train to the end, and write everything."""
@@ -362,7 +342,7 @@ class Session:
         if self.config.save_features:  # what scores are fitted on, too
             saved = {**outputs, "train": self.evaluator.infer(self.problem.train, features=True)}
         if self.writes:
-            self.directory.write_predictions(self._predictions(saved, score, threshold.value))
+            self.directory.write_predictions(predictions(self.dataset, self.problem, saved, score, threshold.value))
             if isinstance(score.function, openset.Fitted):
                 self.directory.write_score(score.function.tensors)
             self.directory.write_model(self._whole(model), self._description(threshold, self._selected()))
@@ -380,29 +360,6 @@ class Session:
         whole = Classifier(self.network.frozen, len(self.problem.known), self.plan.model.head)
         whole.head.load_state_dict(model.head.state_dict())  # type: ignore[union-attr]
         return whole
-
-    def _predictions(self, outputs: Outputs, score: openset.Score, threshold: float) -> dict[str, Any]:
-        """Plain arrays, a row per image: what it is, what the model said of it, and the decision at the threshold."""
-        dataset, samples = self.dataset, {**measured(self.problem), "train": self.problem.train}
-        indices = torch.cat([samples[split].indices for split in outputs])
-        seen = Seen.cat(list(outputs.values())).cpu()
-        confidence = score(seen.output)
-        arrays = {
-            "path": np.array([dataset.paths[index] for index in indices.tolist()]),
-            "split": np.array([split for split, part in outputs.items() for _ in part.label]),
-            "domain": np.array([dataset.domains[index] for index in seen.domain.tolist()]),
-            "label": seen.label.numpy(),
-            "prediction": openset.decide(confidence, openset.predicted_class(seen.output), threshold).numpy(),
-            "confidence": confidence.numpy(),
-            "logits": seen.output.logits.numpy(),
-        }
-        if seen.output.ova is not None:
-            arrays["ova_logits"] = seen.output.ova.numpy()
-        if seen.output.unknown is not None:
-            arrays["unknown_logit"] = seen.output.unknown.numpy()
-        if seen.output.features is not None:  # asked for, or what the score is computed from
-            arrays["features"] = seen.output.features.numpy()
-        return arrays
 
     def _description(self, threshold: openset.Threshold, record: int) -> dict[str, Any]:
         config, preprocessing = self.config, self.trainer.preprocessing

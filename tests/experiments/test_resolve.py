@@ -186,6 +186,7 @@ def test_rates_of_domainbed_follow_the_outer_rate():
     ({"method": "coral", "batch_size": 1}, "penalty 'coral' needs 2 images of every task or more, not 1"),
     ({"method": "erm", "penalty": "balance"}, "penalty 'balance' needs a one-vs-all head, and 'close' is none"),
     ({"method": "vrex", "class_splits": 2, "sampling": "probe"}, "use --method reptile --penalty vrex --steps 1"),
+    ({"method": "groupdro", "class_splits": 2, "sampling": "probe"}, "whose tasks are always the same: leave it out"),
     ({"method": "andmask", "sources": ["printed"]}, "use a method such as maml, reptile, medic"),
     ({"method": "daml", "hparams": "temperature=0"}, "temperature of DAML is 0: give a number, above 0"),
 ])  # fmt: skip

@@ -363,5 +363,7 @@ def test_batch_norm_is_differentiated_twice(shape, device):
     weight[1] = 0  # as the last of a residual block begins
     x, weight, bias = (tensor.to(device).requires_grad_() for tensor in (x, weight, bias))
     assert torch.autograd.gradgradcheck(
-        lambda x, weight, bias: normalise(x, None, None, weight, bias, training=True), (x, weight, bias), masked=True
+        lambda x, weight, bias: normalise(x, None, None, weight, bias, training=True),
+        (x, weight, bias),
+        masked=device == "cuda",  # where the kernel gives 1e-20 of a value for a gradient of exactly 0
     )

@@ -7,7 +7,7 @@ from typing import Any, cast
 from medic.errors import MedicError, check_choice
 from medic.experiments.config import RunConfig
 from medic.experiments.plans.data import DataPlan
-from medic.methods import METHODS, Method
+from medic.methods import METHODS, PENALTIES, Method
 from medic.strategies import InnerLoop
 from medic.tasks import Grid, Separation
 from medic.training import derive
@@ -91,8 +91,9 @@ def _check_options(config: RunConfig, grid: Grid) -> None:
             f"or --class-splits {grid.class_groups}"
         )
     if config.sampling not in (None, "random", "balanced") and grid.pairing == "ordered":
-        other = METHODS[config.method].penalty
-        way = f"use --method reptile --penalty {other} --steps 1" if other else "leave it out"
+        penalty = METHODS[config.method].penalty
+        movable = penalty is not None and not getattr(PENALTIES[penalty], "ordered", False)
+        way = f"use --method reptile --penalty {penalty} --steps 1" if movable else "leave it out"
         raise MedicError(f"sampling has no effect on method {config.method!r}, whose tasks are always the same: {way}")
     if config.separate is not None and not grid.separates:
         raise MedicError(f"separate has no effect on method {config.method!r} with {len(grid.round)} steps")

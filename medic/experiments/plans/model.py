@@ -72,8 +72,6 @@ def plan_model(config: RunConfig, backbone: str, method: Method, numbers: Number
 
 def pick_device(name: str) -> torch.device:
     """A device by name: `auto` is a GPU where there is one."""
-    if name == "gpu":  # which is nearer to cpu by its letters
-        raise MedicError("unknown device 'gpu', did you mean 'cuda'?")
     check_choice("device", name, ["auto", "cpu", "cuda"])
     if name == "cuda" and not torch.cuda.is_available():
         raise MedicError("device 'cuda': this torch finds no GPU; use --device cpu")

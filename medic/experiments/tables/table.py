@@ -241,8 +241,9 @@ def row_labels(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         names = dict.fromkeys(name for key in keys for name in told[key] if name not in _SPREAD)
         differing = [name for name in names if len({repr(told[key].get(name)) for key in keys}) > 1]
         named = _leading(differing, list(told.values()))
-        for key in keys:
-            shown = ", ".join(f"{name} {_short(rows[key].get(name))}" for name in named)
+        values = {name: _apart([rows[key].get(name) for key in keys]) for name in named}
+        for position, key in enumerate(keys):
+            shown = ", ".join(f"{name} {_short(values[name][position])}" for name in named)
             labels[key] = f"{method}: {shown}" if shown else method
     return labels
 
@@ -257,6 +258,15 @@ def _leading(differing: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> lis
 
     order = {name: position for position, name in enumerate(_USUAL)}
     return sorted((name for name in differing if not follows(name)), key=lambda name: order.get(name, len(order)))
+
+
+def _apart(values: list[Any]) -> list[Any]:
+    """The values of a setting in rows; of those that are numbers by name, the numbers that are not in all the same."""
+    if not all(isinstance(value, Mapping) for value in values):
+        return values
+    names = dict.fromkeys(name for value in values for name in value)
+    differing = [name for name in names if len({repr(value.get(name)) for value in values}) > 1]
+    return [{name: value.get(name, "–") for name in differing} for value in values]
 
 
 def _short(value: Any) -> str:

@@ -63,9 +63,14 @@ def test_rows_are_told_apart_by_what_they_differ_in(folder):
     write_run(folder, "more", "erm", "a", 0, (0.5, 0.5), lr=0.1)
     labels = [row.label for row in tabulate(collect([folder]).results).rows]
     assert labels == ["erm: lr 0.1", "erm: lr –", "medic++"]
+    for trust in (5, 50):
+        write_run(folder, f"trust-{trust}", "l2ot", "a", 0, (0.5, 0.5), hparams={"prompt": 0.1, "trust": trust})
+    write_run(folder, "trust-less", "l2ot", "a", 0, (0.5, 0.5), hparams={"prompt": 0.1})
+    labels = [row.label for row in tabulate(collect([folder]).results).rows]
+    assert labels[2:5] == ["l2ot: hparams trust=5", "l2ot: hparams trust=50", "l2ot: hparams trust=–"]
     write_run(folder, "others", "medic++", "a", 0, (0.5, 0.5), weights="v")
     labels = [row.label for row in tabulate(collect([folder]).results).rows]
-    assert labels[2:] == ["medic++: weights v", "medic++: weights w"]
+    assert labels[5:] == ["medic++: weights v", "medic++: weights w"]
 
 
 def test_labels_have_one_order_and_nothing_that_follows(tmp_path):

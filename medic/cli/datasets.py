@@ -39,9 +39,16 @@ def run(arguments: Namespace) -> int:
         }
         for bench in BENCHMARKS.values()
     ]
-    print_rows(rows, as_json=arguments.json)
-    if not arguments.json:
-        print("\nmedic datasets NAME shows its classes, where its images are looked for, and what a run on it uses.")
+    if arguments.json:
+        print_rows(rows, as_json=True)
+        return 0
+    last = {bench.name: ", ".join(bench.domains) or bench.description for bench in BENCHMARKS.values()}
+    shown = ("dataset", "classes", "split", "images")
+    print_rows([{**{title: row[title] for title in shown}, "domains": last[row["dataset"]]} for row in rows])
+    print(
+        "\ndigits is built in. medic datasets NAME shows what a benchmark is, its classes, where its images are looked"
+    )
+    print("for, and what a run on it uses.")
     return 0
 
 

@@ -15,6 +15,8 @@ SPELLINGS = tuple(f"--{alias.replace('_', '-')}" for alias in ALIASES)
 """Options of other codebases. Underscores are taken for hyphens too."""
 LISTED = ("target", "sources", "known", "unknown", "partial")
 """Settings of several names, which an option has as `a b c` or `a,b,c`."""
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(RunConfig)}
+_LOCAL = {field.name for field in dataclasses.fields(RunConfig) if field.metadata["local"]}
 WRITTEN = ("steps", "axes", "augment", "hparams")
 """Settings that a file may have as a list or a mapping, and an option as 3,3,3 or hospital=2,year=3."""
 
@@ -73,20 +75,22 @@ def run_config(arguments: Namespace) -> RunConfig:
 
 def given_settings(arguments: Namespace) -> dict[str, Any]:
     """The settings that were given, by options or in a file."""
-    values = {} if arguments.config is None else _from_file(Path(arguments.config))
-    for field in dataclasses.fields(RunConfig):
-        given = getattr(arguments, field.name)
-        if given != field.default:
-            values[field.name] = given
-    return values
+    given = {name: value for name, value in vars(arguments).items() if name in _DEFAULTS and value != _DEFAULTS[name]}
+    return given if arguments.config is None else _from_file(Path(arguments.config), given)
 
 
-def _from_file(path: Path) -> dict[str, Any]:
-    """The settings in a file, in our spelling; a setting that is left empty has its default."""
-    names = [field.name for field in dataclasses.fields(RunConfig)]
-    values = {}
-    for key, value in read_yaml(path).items():
-        name = check_choice("setting", setting_name(key), names, f"in {path}")
-        if value is not None:
-            values[name] = value
-    return values
+def _from_file(path: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """The settings in a file, in our spelling, and those that were given over them; an empty one has its default.
+
+    In a complete file, as `--print-config` and runs write them, what follows from what is given otherwise is not kept.
+    """
+    written = {
+        check_choice("setting", setting_name(key), _DEFAULTS, f"in {path}"): value
+        for key, value in read_yaml(path).items()
+    }
+    values = {name: value for name, value in written.items() if value is not None}
+    if not given.keys() <= _LOCAL and written.keys() == _DEFAULTS.keys():
+        from medic.experiments.defaults import without_defaults
+
+        values = without_defaults(values | {name: given[name] for name in given.keys() & _LOCAL})
+    return values | given

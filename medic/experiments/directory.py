@@ -88,6 +88,17 @@ class RunDirectory:
             remove_leftovers(self.path)
             yield
 
+    @property
+    def busy(self) -> bool:
+        """Whether a process is at work on the run."""
+        if not (self.path / ".lock").exists():
+            return False
+        try:
+            with locked(self.path / ".lock", BusyError()):
+                return False
+        except BusyError:
+            return True
+
     def write_start(self, config: RunConfig, dataset: Dataset, weights: Path | None) -> None:
         """Write what is known before training."""
         write_text(self.path / "config.yaml", config.to_yaml())

@@ -168,6 +168,32 @@ def test_print_config_and_overrides(medic, tmp_path):
     assert medic("train", "--config", str(config), "--print-config")[1] == out
 
 
+@pytest.mark.parametrize(
+    ("asked", "changed"),
+    [
+        (("--method", "erm"), {"method": "erm"}),
+        (("--method", "ebil-hads", "--lr", "0.01"), {"method": "ebil-hads", "lr": "0.01"}),
+        (("--images", "72"), {"images": "72"}),
+        (("--target", "street"), {"target": "street"}),
+        (("--class-splits", "2", "--steps", "2"), {"class-splits": "2", "steps": "2"}),
+        (("--objective", "ce"), {"objective": "ce"}),
+        (("--dataset", "digits", "--optimizer", "adam"), {"optimizer": "adam"}),
+    ],
+)  # fmt: skip
+def test_what_follows_from_a_complete_file_follows_the_line(medic, tmp_path, asked, changed):
+    given = {"target": "printed", "method": "medic++", "lr": "0.05", "iterations": "7"}
+
+    def printed(settings):
+        return medic("train", *(part for name, value in settings.items() for part in (f"--{name}", value)),
+                     "--print-config")[1]  # fmt: skip
+
+    config = tmp_path / "complete.yaml"
+    config.write_text(printed(given))
+    code, out, err = medic("train", "--config", str(config), *asked, "--print-config")
+    assert (code, err) == (0, "")
+    assert out == printed(given | changed)
+
+
 def test_other_codebases_spellings(medic):
     plain = medic("train", "--target", "street", "--method", "erm", "--known", "0", "1", "--print-config")
     assert plain[0] == 0

@@ -1,6 +1,6 @@
 """From what was asked for to what a run is made of: its data, its model, its grid of tasks and its training."""
 
-from medic.experiments.plans.data import DataPlan, Open, open_benchmark, plan_data
+from medic.experiments.plans.data import DataPlan, Open, open_benchmark, open_once, plan_data
 from medic.experiments.plans.grid import parse_axes, plan_grid, written_splits
 from medic.experiments.plans.model import COMPILED, ModelPlan, ova_scale, pick_device, plan_model
 from medic.experiments.plans.training import TrainingPlan, plan_training
@@ -12,6 +12,7 @@ __all__ = [
     "Open",
     "TrainingPlan",
     "open_benchmark",
+    "open_once",
     "ova_scale",
     "parse_axes",
     "pick_device",

@@ -113,6 +113,19 @@ def open_benchmark(bench: Benchmark, root: Path | None, seed: int) -> Opened:
     return bench.open(bench, root, seed)
 
 
+def open_once() -> Open:
+    """As `open_benchmark`, but looks at every dataset but once."""
+    found: dict[tuple[str, Path | None, int | None], Opened] = {}
+
+    def find(bench: Benchmark, root: Path | None, seed: int) -> Opened:
+        key = (bench.name, root, seed if bench.seeded else None)
+        if key not in found:
+            found[key] = open_benchmark(bench, root, seed)
+        return found[key]
+
+    return find
+
+
 def plan_data(
     config: RunConfig, bench: Benchmark, backbone: str, device: torch.device, find: Open = open_benchmark
 ) -> DataPlan:

@@ -121,10 +121,17 @@ def _output(jobs: Sequence[Job]) -> Path:
 
 def print_plan(schedule: Schedule, slots: int | None = None) -> None:
     """Say what would run, and how long it would take so many at a time."""
-    states = {**dict.fromkeys(schedule.there, "there  "), **dict.fromkeys(schedule.damaged, "damaged")}
+    busy = [job.name for job in schedule.waiting if job.directory.busy]
+    states = {
+        **dict.fromkeys(schedule.there, "there  "),
+        **dict.fromkeys(schedule.damaged, "damaged"),
+        **dict.fromkeys(busy, "running"),
+    }
     for job in schedule.jobs:
         print(f"{job.name}  {states.get(job.name, 'to do  ')}  {schedule.titles[job.name]}")
-    print(f"{counted(len(schedule.jobs), 'run')}, {len(schedule.there)} of them there, {schedule.missing} to do")
+    running = f" ({len(busy)} of them under way elsewhere)" if busy else ""
+    there = f"{counted(len(schedule.jobs), 'run')}, {len(schedule.there)} of them there"
+    print(f"{there}, {schedule.missing} to do{running}")
     if schedule.missing:
         output = _output(schedule.jobs)
         found = estimate(schedule.waiting, collect([output]).results if output.is_dir() else ())

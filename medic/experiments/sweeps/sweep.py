@@ -9,10 +9,11 @@ from typing import Any
 
 import yaml
 
-from medic.data import Benchmark, Opened, benchmark
+from medic.data import benchmark
 from medic.errors import MedicError, check_choice
 from medic.experiments.config import Loader, RunConfig, setting_name
 from medic.experiments.directory import RunDirectory, run_name
+from medic.experiments.plans import open_once
 from medic.experiments.resolve import Resolved, resolve
 from medic.experiments.sweeps.files import COUNTED, SETTINGS, At, located, read_parts
 
@@ -107,7 +108,7 @@ class Planner:
 
     def __init__(self, say: Callable[[str], None] = lambda line: None) -> None:
         self._say = say
-        self._opened: dict[tuple[Any, ...], Opened] = {}
+        self._open = open_once()
         self._hashes: dict[tuple[Any, ...], str] = {}
 
     def job(self, config: RunConfig) -> Job:
@@ -120,12 +121,6 @@ class Planner:
         """The runs that configurations ask for; two that come to the same run are one."""
         found = {job.name: job for job in map(self.job, configs)}
         return list(found.values())
-
-    def _open(self, bench: Benchmark, root: Path | None, seed: int) -> Opened:
-        key = (bench.name, root, seed if bench.seeded else None)
-        if key not in self._opened:
-            self._opened[key] = bench.open(bench, root, seed)
-        return self._opened[key]
 
     def _images(self, resolved: Resolved) -> str:
         """The hash of the images of a run."""

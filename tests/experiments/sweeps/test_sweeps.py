@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from medic.cli import main
 from medic.data.holdout import seed_hash
 from medic.errors import MedicError
 from medic.experiments.config import RunConfig
+from medic.experiments.directory import RunDirectory
 from medic.experiments.draws import draw
 from medic.experiments.interrupts import Interrupts
 from medic.experiments.resolve import resolve
@@ -303,6 +304,17 @@ def test_a_dry_run_writes_nothing(folder, undisturbed, tmp_path, capsys, monkeyp
     said = capsys.readouterr().out.split()
     assert all(path.parent.name in said for path in undisturbed.glob("*/done"))
     assert [path.name for path in tmp_path.iterdir()] == ["sweep.yaml"]
+
+
+def test_a_dry_run_says_what_is_under_way(folder, copied, tmp_path, capsys):
+    (path, *_) = copied.glob("*/done")
+    path.unlink()
+    for held, state, ending in ((True, "running", " (1 of them under way elsewhere)"), (False, "to do  ", "")):
+        with RunDirectory(path.parent).locked() if held else nullcontext():
+            assert swept(tmp_path, folder, "--dry-run", **ASKED) == 0
+        said = capsys.readouterr().out
+        assert f"{path.parent.name}  {state}  erm" in said
+        assert f"4 runs, 3 of them there, 1 to do{ending}\n" in said
 
 
 def metrics(folder):

@@ -36,7 +36,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.scale is not None and not 0 < self.scale[0] <= self.scale[1] <= 1:
-            raise MedicError(f"scale is {self.scale}, which is no range of shares of an image's area")
+            raise MedicError(
+                f"scale is {self.scale}, which is no range of shares of an image's area: give scale=0.8:1, say"
+            )
         if not 0 < self.ratio[0] <= self.ratio[1]:
             raise MedicError(f"ratio is {self.ratio}, which is no range of width / height")
         if not 0 <= self.jitter <= 0.5:

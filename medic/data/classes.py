@@ -26,7 +26,8 @@ class ClassSplit:
 
     def __post_init__(self) -> None:
         if len(self.known) < 2:
-            raise MedicError(f"{len(self.known)} known classes: there must be two or more to tell apart")
+            given = ", ".join(self.known) or "none"
+            raise MedicError(f"known classes are {given}: there must be two or more to tell apart")
         for domain, classes in self.partial.items():
             if not classes:
                 raise MedicError(f"source domain {domain!r} is left without any known class")

@@ -28,6 +28,8 @@ ALIASES = {
     "holdout_fraction": "holdout",
 }
 """Names of settings in other codebases."""
+EACH = "each"
+"""In a sweep, in place of values: every domain of the dataset, one after the other."""
 
 
 def setting_name(spelling: str) -> str:

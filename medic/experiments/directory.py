@@ -145,7 +145,7 @@ class Run:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         if not self.path.is_dir():
-            raise MedicError(f"run {self.path} does not exist")
+            raise MedicError(f"run {self.path} does not exist: give the directory that the end of a run names")
         missing = [name for name in ("config.yaml", "done") if not (self.path / name).exists()]
         if missing == ["done"]:
             raise MedicError(f"run {self.path} is not finished: start its command again to resume it")

@@ -174,7 +174,8 @@ def _records(lines: Sequence[str]) -> Sequence[dict[str, Any]]:
 def _run_directories(folders: Iterable[Path]) -> Iterator[Path]:
     for folder in folders:
         if not folder.is_dir():
-            raise MedicError(f"folder {folder} {'is a file' if folder.exists() else 'does not exist'}")
+            wrong = "is a file" if folder.exists() else "does not exist"
+            raise MedicError(f"folder {folder} {wrong}: give one that runs were written to, by --output")
         if (folder / "config.yaml").exists():  # a run itself
             yield folder
             continue

@@ -19,8 +19,7 @@ def find_weights(backbone: str, given: str) -> Path:
     if Path(given).is_file():
         return Path(given)
     if backbone in OURS:
-        hint = f": {backbone} has none by name, and needs a file" if given == V1 else ""
-        raise MedicError(f"weights {given} do not exist{hint}")
+        raise MedicError(f"weights {given} do not exist: {backbone} has none by name, so give a file")
     timm = import_timm(backbone)
     architecture = backbone.partition(".")[0]
     tags = [name.partition(".")[2] for name in timm.list_pretrained(f"{architecture}.*")]

@@ -237,6 +237,7 @@ SWEEP = ["sweep", "--target", "street", "--method", "erm"]
     ([*TRAIN, "--config", "gone.yaml"], "gone.yaml"),
     ([*TRAIN, "--output", "/proc/nothing"], "output /proc/nothing cannot be written"),
     (["evaluate", "gone"], "run gone does not exist"),
+    ([*TRAIN, "--target", "each"], "use `medic sweep --span target=each`"),
     (["evaluate"], "run"),
     (["evaluate", "gone", "--scor", "x"], "unknown option '--scor', did you mean '--score'?"),
     (["demo", "--target", "streat"], "unknown domain 'streat', did you mean 'street'?"),

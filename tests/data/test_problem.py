@@ -133,7 +133,7 @@ class TestProblem:
         ({"targets": None, "sources": ["a", "b", "c"]}, "no target domain"),
         ({"sources": ["a", "bb"]}, "unknown domain 'bb'"),
         ({"known": ["w", "q"]}, "unknown class 'q'"),
-        ({"known": ["w"]}, "1 known classes"),
+        ({"known": ["w"]}, "known classes are w"),
         ({"known": ["w", "x"], "unknown": ["x"]}, "'x' is among the known and the unknown"),
         ({"partial": {"a": ["z"]}}, "partial gives 'a' the class 'z', which is not a known one"),
         ({"share": 0.01}, "no validation images"),

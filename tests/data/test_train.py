@@ -131,7 +131,7 @@ def test_what_a_run_depends_on_is_in_its_name(root, tmp_path):
     ({"partial": ["printed"]}, "partial \\['printed'\\]: give the classes of each domain"),
     ({"partial": ["printed="]}, "source domain 'printed' is left without any known class"),
     ({"partial": ["street=1,2"]}, "unknown source domain 'street'"),
-    ({"known": ["1"]}, "1 known classes"),
+    ({"known": ["1"]}, "known classes are 1: there must be two"),
     ({"validation": "official"}, "mini comes without lists"),
     ({"validation": "official", "holdout": 0.3}, "holdout and trial_seed have no effect"),
     ({"store": "map"}, "store 'map': dataset 'digits' is small"),

@@ -120,8 +120,8 @@ def test_what_cannot_be_fetched_is_one_line_with_a_way_out(hub, tmp_path, server
 
 
 @pytest.mark.parametrize(("backbone", "given", "message"), [
-    ("convnet", "imagenet-v1", "weights imagenet-v1 do not exist: convnet has none by name, and needs a file"),
-    ("convnet", "gone.pt", "weights gone.pt do not exist$"),
+    ("convnet", "imagenet-v1", "weights imagenet-v1 do not exist: convnet has none by name, so give a file"),
+    ("convnet", "gone.pt", "weights gone.pt do not exist: convnet has none by name, so give a file"),
     ("resnet18", "imagenet", "weights imagenet do not exist, did you mean 'imagenet-v1'?"),
     ("resnet18", "tv2_in1k", "weights tv2_in1k do not exist, did you mean 'tv_in1k'?"),
     ("resnet10t", "imagenet-v1", "weights imagenet-v1 do not exist, by name resnet10t has c3_in1k"),

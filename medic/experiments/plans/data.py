@@ -28,7 +28,7 @@ from medic.data.holdout import Rule
 from medic.data.noise import mislabelled
 from medic.data.store import OnBad, Where
 from medic.errors import MedicError, check_choice
-from medic.experiments.config import RunConfig
+from medic.experiments.config import EACH, RunConfig
 from medic.models import fixed_size, native_size
 from medic.training import derive, generator
 
@@ -132,7 +132,11 @@ def plan_data(
     """What a configuration says of the data, checked against what there is."""
     opened = find(bench, None if config.root is None else Path(config.root), config.seed)
     domains = opened.domains
-    sources, targets = choose_domains(domains, _listed(config.target, domains), _listed(config.sources, domains))
+    given = {"target": _listed(config.target, domains), "sources": _listed(config.sources, domains)}
+    for name, values in given.items():
+        if EACH in (values or ()) and EACH not in domains:
+            raise MedicError(f"{name} {EACH!r} means a run for every domain: use `medic sweep --span {name}={EACH}`")
+    sources, targets = choose_domains(domains, given["target"], given["sources"])
     rule = cast(Rule, check_choice("validation", config.validation, get_args(Rule)))
     if rule == "official" and (config.holdout or config.trial_seed) is not None:
         raise MedicError("holdout and trial_seed have no effect on validation 'official': its lists say all")

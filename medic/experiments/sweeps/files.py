@@ -49,7 +49,9 @@ def read_parts(path: Path) -> Parts:
                 raise MedicError(f"{place}: {name} is {value!r}: several values of a setting go under `span`")
     for name, values in parts.span.items():
         if name in entries:
-            raise MedicError(f"{values[0].place}: {name} is spanned, and has one value beside the span")
+            raise MedicError(
+                f"{values[0].place}: {name} is spanned, and has one value beside the span: leave one of them out"
+            )
     if "output" in parts.span or any("output" in variant for variant in parts.variants):
         raise MedicError(f"sweep {path}: output is where all runs go: give it once, beside span and variants")
     return parts
@@ -117,7 +119,7 @@ def _values(path: Path, name: str, node: yaml.Node) -> list[At]:
 
 def _variants(path: Path, node: yaml.Node) -> Iterator[dict[str, At]]:
     if not isinstance(node, yaml.SequenceNode):
-        raise MedicError(f"{_place(path, node)}: variants are a list, each a few settings")
+        raise MedicError(f"{_place(path, node)}: variants are a list, a line `- {{method: erm, lr: 0.1}}` for each")
     for part in node.value:
         yield {name: _at(path, value) for name, value in _entries(path, part)}
 

@@ -11,14 +11,12 @@ import yaml
 
 from medic.data import benchmark
 from medic.errors import MedicError, check_choice
-from medic.experiments.config import Loader, RunConfig, setting_name
+from medic.experiments.config import EACH, Loader, RunConfig, setting_name
 from medic.experiments.directory import RunDirectory, run_name
 from medic.experiments.plans import open_once
 from medic.experiments.resolve import Resolved, resolve
 from medic.experiments.sweeps.files import COUNTED, SETTINGS, At, located, read_parts
 
-EACH = "each"
-"""In place of values: every domain of the dataset, one after the other."""
 _FIRST = ("dataset", "root", "target", "sources")
 """Settings that are chosen before others: what `each` stands for depends on the first two."""
 

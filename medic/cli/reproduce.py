@@ -29,7 +29,7 @@ def add_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Do the runs of a table that are missing, and print it."""
     from medic.errors import MedicError, check_choice
-    from medic.experiments.results import read_runs
+    from medic.experiments.results import read_runs, runs_are
     from medic.experiments.sweeps.sweep import Planner
     from medic.experiments.tables.paper_tables import reproduction
     from medic.experiments.tables.reproduction import Asked
@@ -64,6 +64,8 @@ def run(arguments: Namespace) -> int:
     for note in collection.notes():
         print(f"medic: note: {note}", file=sys.stderr)
     print_table(made, against, arguments.format)
+    output = schedule.jobs[0].directory.path.parent
+    print(f"{len(collection.results)} of {runs_are(len(schedule.jobs))} in {output}", file=sys.stderr)
     return 0 if len(collection.results) == len(schedule.jobs) else 1
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from argparse import SUPPRESS
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -44,9 +45,9 @@ def add_run_options(parser: ArgumentParser) -> None:
     parser.add_argument("--config", type=str | None, default=None, metavar="FILE", help="YAML file with any of these")
     types = get_type_hints(RunConfig)
     for field in dataclasses.fields(RunConfig):
-        settings: dict[str, Any] = {"default": field.default, "metavar": _metavar(field.name)}
+        settings: dict[str, Any] = {"default": SUPPRESS, "metavar": _metavar(field.name)}  # what is there was given
         if types[field.name] is bool:
-            settings = {"action": "store_true"}
+            settings = {"action": "store_true", "default": SUPPRESS}
         elif field.name in LISTED:
             settings |= {"type": str, "nargs": "*"}
         elif field.name in WRITTEN:
@@ -75,7 +76,7 @@ def run_config(arguments: Namespace) -> RunConfig:
 
 def given_settings(arguments: Namespace) -> dict[str, Any]:
     """The settings that were given, by options or in a file."""
-    given = {name: value for name, value in vars(arguments).items() if name in _DEFAULTS and value != _DEFAULTS[name]}
+    given = {name: value for name, value in vars(arguments).items() if name in _DEFAULTS}
     return given if arguments.config is None else _from_file(Path(arguments.config), given)
 
 

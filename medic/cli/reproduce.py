@@ -8,9 +8,6 @@ from jsonargparse import ArgumentParser, Namespace
 from medic.cli.options import add_run_options, given_settings
 from medic.cli.sweep import add_executor_options, launch
 
-FIXED = ("dataset", "validation", "method", "seed")
-"""Settings with a usual value, which tables may have themselves."""
-
 
 def add_options(parser: ArgumentParser) -> None:
     """Which table, and how much of it."""
@@ -23,7 +20,6 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--format", type=str, default="text", help="text, markdown, latex, csv or json [text]")
     add_executor_options(parser)
     add_run_options(parser)
-    parser.set_defaults(dict.fromkeys(FIXED))  # so that even the usual value is seen, and refused
 
 
 def run(arguments: Namespace) -> int:
@@ -47,9 +43,7 @@ def run(arguments: Namespace) -> int:
         check_choice("method", method, sorted(methods), f"of {arguments.name}")
     for column in arguments.only:
         check_choice("column", column, table.columns, f"of {arguments.name}")
-    given = given_settings(arguments) | {name: arguments[name] for name in FIXED}
-    settings = {name: value for name, value in given.items() if value is not None}
-    asked = Asked(arguments.seeds, arguments.methods, arguments.only, settings)
+    asked = Asked(arguments.seeds, arguments.methods, arguments.only, given_settings(arguments))
     planner = Planner(lambda line: print(line, file=sys.stderr))
     cells = {cell: planner.jobs(configs) for cell, configs in table.configs(asked).items()}
     schedule = launch(arguments).run([job for jobs in cells.values() for job in jobs])

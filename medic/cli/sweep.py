@@ -53,7 +53,7 @@ def launch(arguments: Namespace) -> "Launch":
     from medic.experiments.sweeps.launch import Launch
 
     names = ("executor", "jobs", "retries", "quiet", "address", "host", "cpus_per_run", "slurm")
-    return Launch(dry=arguments.dry_run, device=arguments.device, **{name: arguments[name] for name in names})
+    return Launch(dry=arguments.dry_run, **{name: arguments[name] for name in names})
 
 
 def run(arguments: Namespace) -> int:

@@ -168,6 +168,21 @@ def test_print_config_and_overrides(medic, tmp_path):
     assert medic("train", "--config", str(config), "--print-config")[1] == out
 
 
+def test_usual_values_on_the_line_win_over_a_file_too(medic, tmp_path):
+    config = tmp_path / "run.yaml"
+    config.write_text("target: printed\nmethod: erm\niterations: 1000\nseed: 3\noutput: elsewhere\n")
+    line = ("--iterations", "300", "--method", "medic++", "--seed", "0", "--output", "runs")
+    printed = yaml.safe_load(medic("train", "--config", str(config), *line, "--print-config")[1])
+    assert [printed[name] for name in ("iterations", "method", "seed", "output")] == [300, "medic++", 0, "runs"]
+    config.write_text("target: printed\noutput: elsewhere\nspan: {seed: [1, 2]}\n")
+    _, out, _ = medic("sweep", str(config), "--seed", "0", "--output", str(tmp_path / "o"), "--dry-run")
+    assert "1 run, 0 of them there, 1 to do" in out
+    config.write_text("method: erm\n")
+    for line in (["--config", str(config)], ["--method", "medic++"], ["--seed", "0"]):
+        code, _, err = medic("reproduce", "paradigms", "--quick", "--dry-run", *line)
+        assert (code, "would make other rows or columns" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("asked", "changed"),
     [

@@ -29,7 +29,6 @@ class Launch:
     """Runs at a time: what the machines have room for, unless given."""
     retries: int | None = None
     """How often a run that failed is tried again: once, unless given."""
-    device: str = "auto"
     dry: bool = False
     quiet: bool = False
     address: str | None = None
@@ -62,7 +61,7 @@ class Launch:
         if self.executor == "slurm":
             print(self._hand_over(schedule).rstrip())
         elif self.dry:
-            print_plan(schedule, self._slots())
+            print_plan(schedule, self._slots(schedule.jobs))
         elif schedule.missing:
             with Interrupts() as interrupts:
                 schedule.run(self._executor(schedule.jobs), make_overview(self.quiet), interrupts)
@@ -90,12 +89,12 @@ class Launch:
             raise MedicError("there is nothing to run: a sweep spans at least one run")
         return Schedule(each) if self.retries is None else Schedule(each, self.retries)
 
-    def _slots(self) -> int | None:
+    def _slots(self, jobs: Sequence[Job]) -> int | None:
         """How many runs there would be at a time, if that can be said before any is started."""
         if self.executor == "local":
             from medic.experiments.sweeps.executors.local import room
 
-            return room(self.jobs, self.device)
+            return room(self.jobs, _device(jobs))
         return 1 if self.executor == "here" else self.jobs
 
     def _executor(self, jobs: Sequence[Job]) -> Executor:
@@ -103,7 +102,7 @@ class Launch:
         if self.executor == "ray":
             from medic.experiments.sweeps.executors.ray import Ray
 
-            return Ray(self.jobs, self.device, output, self.address, self.host, self.cpus_per_run or 1)
+            return Ray(self.jobs, _device(jobs), output, self.address, self.host, self.cpus_per_run or 1)
         make_folder("output", output)
         if self.executor == "here":
             from medic.experiments.sweeps.executors.here import Here
@@ -111,7 +110,12 @@ class Launch:
             return Here()
         from medic.experiments.sweeps.executors.local import Local
 
-        return Local(self.jobs, self.device, output / "logs")
+        return Local(self.jobs, _device(jobs), output / "logs")
+
+
+def _device(jobs: Sequence[Job]) -> str:
+    """What runs need room on: `cpu` if none of them may use a GPU."""
+    return "cpu" if all(job.config.device == "cpu" for job in jobs) else "auto"
 
 
 def _output(jobs: Sequence[Job]) -> Path:

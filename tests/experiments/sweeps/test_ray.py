@@ -81,7 +81,7 @@ class Then(Silent):
 def test_a_killed_worker_changes_nothing(folder, running, tmp_path):
     """Three runs by two workers, one of which is killed in the middle of its run: the same table as on this machine."""
     settings = {**folder, "iterations": 20, "checkpoint_every": 1}
-    Launch(jobs=2, device="cpu", quiet=True).run(jobs(settings, tmp_path / "local", seed=range(3)))
+    Launch(jobs=2, quiet=True).run(jobs(settings, tmp_path / "local", seed=range(3)))
 
     wanted = jobs(settings, tmp_path / "ray", seed=range(3))
     schedule, workers = Schedule(wanted, retries=0), Ray(None, "cpu", tmp_path / "ray")

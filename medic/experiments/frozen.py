@@ -26,7 +26,8 @@ def frozen_features(
     say: Callable[[str], None],
 ) -> Resident:
     """The features of a dataset's images as images of (F, 1, 1), on a device; `identity` tells backbones apart."""
-    key = hashlib.sha256(repr((dataset.hash, identity, preprocessing, precision)).encode()).hexdigest()[:16]
+    shape = tuple(dataset.images.shape[1:])  # files are the same whatever size they are decoded to
+    key = hashlib.sha256(repr((dataset.hash, shape, identity, preprocessing, precision)).encode()).hexdigest()[:16]
 
     def build() -> dict[str, object]:
         count = dataset.images.shape[0]

@@ -77,6 +77,9 @@ def train(
         for line in _notes(resolved):
             say(line)
         with directory.locked() if session.writes else nullcontext(), interrupts or Interrupts() as received:
+            if processes.anywhere(session.writes and directory.done):  # by another, since it was looked for above
+                say(f"{directory.path} is finished")
+                return Run(directory.path)
             try:
                 session.run(received, quiet)
             except OSError as error:

@@ -6,6 +6,8 @@ All but the rule that is named `oracle` are given records that do not show the t
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from medic.errors import MedicError
+
 Record = Mapping[str, Any]
 Records = Sequence[Record]
 """The evaluations of one run, in order."""
@@ -49,37 +51,48 @@ def by_last(runs: Sequence[Records]) -> Chosen:
     return _across(last)
 
 
-def by_oracle(runs: Sequence[Records], target: int) -> Chosen:
-    """DomainBed's test-domain validation, which looks at the target: its held-out accuracy at the last evaluation."""
-    key = f"env{target}_out_acc"
-    return _across([Chosen(0, len(records) - 1, float(records[-1][key])) for records in runs])
+def by_oracle(runs: Sequence[Records], targets: Sequence[int]) -> Chosen:
+    """DomainBed's test-domain validation, which looks at the target: its held-out accuracy at the last evaluation.
+
+    Of several targets it is the mean.
+    """
+    return _across([Chosen(0, len(records) - 1, target_mean(records[-1], targets, "out")) for records in runs])
+
+
+def target_mean(record: Record, targets: Sequence[int], part: str) -> float:
+    """The mean over targets of the accuracy on one part of their images of known classes: `in`, or `out` held out."""
+    keys = [f"env{target}_{part}_acc" for target in targets]
+    if not all(key in record for key in keys):
+        kept, way = ("nothing", "another --selection") if part == "out" else ("everything", "other --metrics")
+        raise MedicError(f"a target holds {kept} out, so it has no accuracy as DomainBed's scripts want it: use {way}")
+    return sum(float(record[key]) for key in keys) / len(keys)
 
 
 def by_leaving_out(runs: Sequence[Records], pairs: Sequence[Mapping[int, Records]], sources: int) -> Chosen | None:
     """DomainBed's leave-one-domain-out: how well each source is met by a run that has not seen it either.
 
     `pairs[i]` has, for every source domain, the records of the run with the hyper-parameters of `runs[i]` that kept it
-    as a second target. An evaluation counts if all `sources` of them have one at the same step.
+    as a second target. An evaluation counts if all `sources` of them have one at the same step, averaged as it is.
     """
     found = []
     for records, others in zip(runs, pairs, strict=True):
-        values: list[tuple[float, int]] = []
-        for position, record in enumerate(records):
-            there = [
-                float(pair[f"env{source}_in_acc"])
-                for source, pair_records in others.items()
-                for pair in pair_records
-                if pair["step"] == record["step"]
-            ]
-            if len(there) == sources:
-                values.append((_number(sum(there) / sources), -position))
-        if values:
-            value, position = max(values)
-            found.append(Chosen(0, -position, value))
-        else:
-            found.append(Chosen(0, 0, float("-inf")))
+        accuracies = [
+            {_moment(record): float(record[f"env{source}_in_acc"]) for record in pair_records}
+            for source, pair_records in others.items()
+        ]
+
+        def left_out(record: Record, there: Sequence[Mapping[Any, float]] = accuracies) -> float:
+            values = [moments[_moment(record)] for moments in there if _moment(record) in moments]
+            return sum(values) / sources if len(values) == sources else float("-inf")
+
+        found.append(_best(records, left_out))
     chosen = _across(found)
     return None if chosen.value == float("-inf") else chosen
+
+
+def _moment(record: Record) -> tuple[int, bool]:
+    """When a record was made: averaged weights are measured at the iteration that the last ones were."""
+    return int(record["step"]), bool(record.get("averaged"))
 
 
 def source_mean(record: Record) -> float:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 import stat
 
 import numpy as np
@@ -12,6 +13,7 @@ import medic
 from medic.errors import MedicError
 from medic.experiments import progress
 from medic.experiments.review import infer_again, review
+from medic.experiments.run import Session
 from medic.report.page import write_page
 from tests.experiments.short import SHORT
 
@@ -160,6 +162,23 @@ def test_the_best_weights_are_the_ones_that_are_kept(mini, tmp_path, monkeypatch
     assert first.description["provenance"]["iteration"] == 2
     for a, b in zip(first.model.parameters(), short.model.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_a_run_that_another_process_finished_meanwhile_is_not_done_again(mini, tmp_path, monkeypatch):
+    settings = {"dataset": mini, "target": "street", "method": "erm", "output": tmp_path, **SHORT}
+    path = medic.train(**settings).path
+    shutil.rmtree(path / "checkpoint")  # as runs come home from other machines
+    done, times = path / "done", {file: file.stat().st_mtime_ns for file in path.glob("*.*")}
+    done.rename(tmp_path / "elsewhere")
+    looked = Session._check
+
+    def late(session):
+        looked(session)
+        (tmp_path / "elsewhere").rename(done)
+
+    monkeypatch.setattr(Session, "_check", late)
+    assert medic.train(**settings).path == path
+    assert times == {file: file.stat().st_mtime_ns for file in path.glob("*.*")}
 
 
 def test_weights_count_by_content(mini, tmp_path):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from medic.errors import MedicError
 from medic.experiments import selection
 
 
@@ -31,9 +32,16 @@ class TestGoldenRecords:
 
     def test_oracle_takes_the_last_step(self):
         records = [record(0, (0.75, 0.70), (0.5, 0.5)), record(1, (0.65, 0.60), (0.5, 0.5))]
-        chosen = selection.by_oracle([records], 0)
+        chosen = selection.by_oracle([records], [0])
         assert (chosen.record, chosen.value) == (1, 0.60)
         assert records[chosen.record]["env0_in_acc"] == 0.65
+
+    def test_oracle_of_several_targets_is_their_mean(self):
+        runs = [[record(0, (0, first), (second,))] for first, second in ((0.9, 0.1), (0.7, 0.7))]
+        assert selection.by_oracle(runs, [0, 1]).run == 1
+        assert selection.target_mean(runs[0][0], [0, 1], "out") == pytest.approx(0.5)
+        with pytest.raises(MedicError, match="holds nothing out"):
+            selection.by_oracle(runs, [0, 2])
 
     def test_leave_one_domain_out(self):
         single = [record(0, (0.1, 0.1), (0.9, 0.9))]
@@ -41,6 +49,18 @@ class TestGoldenRecords:
         chosen = selection.by_leaving_out([shown(single)], [pairs], 2)
         assert chosen.value == pytest.approx(0.55)
         assert single[chosen.record]["env0_in_acc"] == 0.1
+        del pairs[2]
+        assert selection.by_leaving_out([shown(single)], [pairs], 2) is None
+
+    def test_leave_one_domain_out_of_averaged_weights(self):
+        """They are measured at the step of the last ones; neither stands in for the other, nor for a missing pair."""
+
+        def run(last, averaged):
+            return [record(9, (0, 0), (0, 0), last), record(9, (0, 0), (0, 0), averaged, averaged=True)]
+
+        single, pairs = run((0, 0), (0, 0)), {1: run((0.9, 0), (0.5, 0)), 2: run((0, 0.9), (0, 0.6))}
+        chosen = selection.by_leaving_out([shown(single)], [pairs], 2)
+        assert (chosen.record, chosen.value) == (1, pytest.approx(0.55))
         del pairs[2]
         assert selection.by_leaving_out([shown(single)], [pairs], 2) is None
 

@@ -37,8 +37,7 @@ class Pick:
         """A metric on the target, or the mean over several; a fraction."""
         record = self.result.records[self.record]
         if key == "domainbed":  # DomainBed tests on the part of the target that it would train on
-            values = [float(record[f"env{target}_in_acc"]) for target in self.result.environments]
-            return sum(values) / len(values)
+            return selection.target_mean(record, self.result.environments, "in")
         found = record["target"].get(key, record.get(key))
         return None if found is None else float(found)
 
@@ -94,9 +93,8 @@ def _pick(trial: tuple[int, int | None], runs: Sequence[Result], rule: str, pair
     beside = [_alike(run, pairs) for run in ordered]
     hidden = [[selection.shown(record, run.environments) for record in run.records] for run in ordered]
     if rule == "oracle":
-        chosen: selection.Chosen | None = selection.by_oracle(
-            [run.records for run in ordered], ordered[0].environments[0]
-        )
+        every = [run.records for run in ordered]
+        chosen: selection.Chosen | None = selection.by_oracle(every, ordered[0].environments)
     elif rule == "leave-one-out":
         found = [_left_out(run, several) for run, several in zip(ordered, beside, strict=True)]
         chosen = selection.by_leaving_out(hidden, found, len(ordered[0].settings["sources"]))

@@ -9,6 +9,7 @@ from medic.experiments.interrupts import Interrupts
 from medic.experiments.results import ERROR
 from medic.experiments.sweeps.executors import Event
 from medic.experiments.sweeps.executors.here import Here
+from medic.experiments.sweeps.executors.local import Local
 from medic.experiments.sweeps.overview import Lines, Silent
 from medic.experiments.sweeps.schedule import LOSSES, Schedule
 from medic.experiments.sweeps.sweep import Planner, Sweep
@@ -65,6 +66,22 @@ def test_what_is_tried_again_is_said(mini, tmp_path, capsys):
         "0 of 1 done, 1 running, 0 to do, 0 failed, 1 tried again",
         "1 of 1 done, 0 running, 0 to do, 0 failed",
     ]
+
+
+def test_a_process_that_dies_while_it_has_no_run(folder, tmp_path):
+    [job] = Planner().jobs(Sweep(folder).configs(tmp_path))
+    local = Local(1, "cpu", tmp_path / "logs")
+    try:
+        [dead] = local._workers
+        dead.process.kill()
+        dead.process.wait()
+        local.submit(job)
+        events, until = [], time.monotonic() + 60
+        while not any(event.kind == "done" for event in events) and time.monotonic() < until:
+            events += local.wait(1)
+        assert [event.kind for event in events] == ["started", "done"]
+    finally:
+        local.close(stop=True)
 
 
 def test_waiting_for_another_process_takes_its_time():

@@ -33,7 +33,7 @@ class Local:
     """Processes of this machine."""
 
     def __init__(self, slots: int | None, device: str, logs: Path) -> None:
-        """As many as there are GPUs, or two to a pair of cores; `logs` is a folder for what they say."""
+        """As many as there are GPUs, or else cores; `logs` is a folder for what they say."""
         gpus, cores = _gpus(device), _cores()
         self.slots = room(slots, device)
         make_folder("output", logs)
@@ -106,7 +106,10 @@ class Local:
             raise unwritten("output", log.parent, error) from error
 
     def _replace(self, worker: _Worker) -> _Worker:
-        """Start another process in the place of a dead one."""
+        """Start another process in the place of a dead one, which is not listened to any more."""
+        assert worker.process.stdout is not None
+        self._selector.unregister(worker.process.stdout)
+        worker.process.stdout.close()
         fresh = self._start(worker.environment, worker.log)
         self._workers[self._workers.index(worker)] = fresh
         return fresh
@@ -117,8 +120,6 @@ class Local:
         assert stream is not None
         said = os.read(stream.fileno(), 1 << 16)
         if not said:
-            self._selector.unregister(stream)
-            stream.close()
             code = worker.process.wait()
             lost, worker.job = worker.job, None
             self._replace(worker)

@@ -66,6 +66,9 @@ def _is_elsewhere(metric: str) -> bool:
 
 def _shown(metric: str, value: Any) -> str:
     """A value for people, as tables have it: in percent, but for the threshold."""
+    from medic.experiments.tables.table import metric_scale
+
     if isinstance(value, float):
-        return f"{value:.4f}" if metric == "threshold" else f"{100 * value:.2f}"
+        scale = metric_scale(metric)
+        return f"{scale * value:.{2 if scale > 1 else 4}f}"
     return "–" if value is None else str(value)

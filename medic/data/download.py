@@ -1,5 +1,6 @@
 """Downloading a file in as many requests as it takes, from plain servers and from Google Drive."""
 
+import hashlib
 import json
 import re
 import socket
@@ -77,8 +78,16 @@ class _Partial:
     validator: str | None
 
 
+def address_hash(url: str) -> str:
+    """What an address is called on disk: it may hold a secret, in its user, its path or its query."""
+    return hashlib.sha256(url.encode()).hexdigest()
+
+
 class Records:
-    """`<root>/.medic-fetch.json`: by address, the checksums at first use and the downloads that can be gone on with."""
+    """`<root>/.medic-fetch.json`: the checksums at first use and the downloads that can be gone on with.
+
+    Both are by the hash of the address.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -90,13 +99,13 @@ class Records:
             with disk_errors(path):
                 content = json.loads(path.read_bytes())
             self.checksums = dict(content["checksums"])
-            self.partial = {url: _Partial(**entry) for url, entry in content["partial"].items()}
+            self.partial = {address: _Partial(**entry) for address, entry in content["partial"].items()}
         except (json.JSONDecodeError, UnicodeError, LookupError, TypeError, AttributeError):
             raise MedicError(f"{path} is damaged: delete it, and the next downloads are trusted anew") from None
 
     def write(self) -> None:
         """Write everything in one move."""
-        partial = {url: asdict(entry) for url, entry in self.partial.items()}
+        partial = {address: asdict(entry) for address, entry in self.partial.items()}
         write_text(self.path, json.dumps({"checksums": self.checksums, "partial": partial}, indent=1) + "\n")
 
 
@@ -125,11 +134,11 @@ class Transfer:
         return self.part.stat().st_size if self.part.exists() else 0
 
     def _is_whole(self) -> bool:
-        partial = self.records.partial.get(self.url)
+        partial = self.records.partial.get(address_hash(self.url))
         return partial is not None and self.part.exists() and self._have() == partial.size
 
     def _request(self) -> None:
-        partial = self.records.partial.get(self.url)
+        partial = self.records.partial.get(address_hash(self.url))
         have = self._have()
         with _open(self.url, _condition(have, partial)) as reply:
             start, total = _position(reply, have, partial)
@@ -142,7 +151,7 @@ class Transfer:
         self._note(_Partial(done, None))
 
     def _note(self, partial: _Partial) -> None:
-        self.records.partial[self.url] = partial
+        self.records.partial[address_hash(self.url)] = partial
         self.records.write()
 
     def _receive(self, reply: HTTPResponse, start: int, total: int | None) -> int:

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from medic.data.download import Records, Report, Silent, Transfer, disk_errors
+from medic.data.download import Records, Report, Silent, Transfer, address_hash, disk_errors
 from medic.data.layouts import folded
 from medic.data.sources import DOWNLOADS, File, Sorting, Source, direct
 from medic.data.unpack import Meter, Unusable, inside, printable, unpack
@@ -105,7 +105,11 @@ class _Job:
         parts = [(file, self._obtain(file)) for file in source.files]
         try:
             with disk_errors(self.root):
-                first = {file.url: _digest(part, "sha256") for file, part in parts if self._expected(file) is None}
+                first = {
+                    address_hash(file.url): _digest(part, "sha256")
+                    for file, part in parts
+                    if self._expected(file) is None
+                }
             self._install(parts)
         except Unusable:
             self._discard(*source.files)
@@ -133,19 +137,19 @@ class _Job:
         """The algorithm, the hash that a file must have by it, and where that is from; None if nothing is known."""
         if file.checksum is not None:
             return file.checksum.algorithm, file.checksum.digest, f"published by {file.checksum.by}"
-        recorded = self.records.checksums.get(file.url)
+        recorded = self.records.checksums.get(address_hash(file.url))
         return None if recorded is None else ("sha256", recorded, f"recorded at first use in {self.records.path}")
 
     def _part(self, file: File) -> Path:
         """Where a file is downloaded to; the name tells addresses apart."""
-        return self.root / f"{file.name}.{hashlib.sha256(file.url.encode()).hexdigest()[:8]}.part"
+        return self.root / f"{file.name}.{address_hash(file.url)[:8]}.part"
 
     def _discard(self, *files: File) -> None:
         """Remove what was downloaded of files."""
         with disk_errors(self.root):
             for file in files:
                 self._part(file).unlink(missing_ok=True)
-                self.records.partial.pop(file.url, None)
+                self.records.partial.pop(address_hash(file.url), None)
             self.records.write()
 
     def _install(self, packed: Sequence[tuple[File, Path]]) -> None:

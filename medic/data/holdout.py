@@ -44,7 +44,7 @@ def _cells(dataset: Dataset, share: float, seed: int) -> Tensor:
     sizes = torch.bincount(cell, minlength=len(dataset.domains) * len(dataset.classes)).tolist()
     for rows in cell.argsort(stable=True).split(sizes):
         order = rows[torch.randperm(len(rows), generator=generator)]
-        held_out[order[: round(share * len(rows))]] = True
+        held_out[order[: min(round(share * len(rows)), max(0, len(rows) - 1))]] = True
     return held_out
 
 

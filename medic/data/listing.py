@@ -85,14 +85,14 @@ class ImageList:
 
     def quick_hash(self) -> str:
         """A fingerprint of names, labels, sizes and times, for finding a cached store without reading any image."""
-        digest = hashlib.sha256("\0".join((os.getcwd(), *self.domains, *self.classes)).encode(errors=_ESCAPED))
+        digest = hashlib.sha256("\0".join((*self.domains, *self.classes)).encode(errors=_ESCAPED))
         for file, d, c in zip(self.files, self.domain.tolist(), self.label.tolist(), strict=True):
             try:
                 status = os.stat(file)
             except OSError:  # it is said when the image is read
                 status = None
             known = None if status is None else (status.st_size, status.st_mtime_ns)
-            digest.update(f"{file}\0{d}\0{c}\0{known}\n".encode(errors=_ESCAPED))
+            digest.update(f"{os.path.abspath(file)}\0{d}\0{c}\0{known}\n".encode(errors=_ESCAPED))
         return digest.hexdigest()
 
 

@@ -208,7 +208,8 @@ def _build(path: Path, listing: ImageList, size: int, unique: bool, streams: boo
             report(f"reading {len(listing)} images, once")
             header = _read_all(listing, size, unique, None)
         else:
-            _remove_leftovers(path.parent)
+            for left in path.parent.glob(f"{path.name}.*.tmp"):  # by a process that was killed while it decoded
+                left.unlink(missing_ok=True)
             report(f"decoding {len(listing)} images to {size} px, once")
             temporary = path.with_suffix(f".{os.getpid()}.tmp")
             try:
@@ -219,14 +220,6 @@ def _build(path: Path, listing: ImageList, size: int, unique: bool, streams: boo
                 temporary.unlink(missing_ok=True)
         header.write(path.with_suffix(".json"))
     return header
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Remove what processes that were killed while they decoded have left."""
-    for temporary in folder.glob("*.tmp"):
-        process = temporary.stem.rpartition(".")[2]
-        if not Path("/proc", process).exists():
-            temporary.unlink(missing_ok=True)
 
 
 class Contents(NamedTuple):

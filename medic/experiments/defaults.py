@@ -20,16 +20,19 @@ def without_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a complete configuration without those that would be the same if they were left out.
 
     So one of them can be changed, and what follows from it follows: the tasks of another method, the sources of another
-    target.
+    target. Settings that hold each other up, of which none can be left out alone, are all kept.
     """
     find = open_once()
-    complete = resolve(RunConfig(**settings), find).config
-    kept = {name: value for name, value in settings.items() if name not in _OPEN}
+    bare = {**settings, "weights": None}  # which follow from nothing, and are looked for when the run is planned
+    complete = resolve(RunConfig(**bare), find).config
+    kept = {name: value for name, value in bare.items() if name not in _OPEN}
+    if kept["hparams_seed"]:  # whose draws are those of an optimizer
+        kept["optimizer"] = settings["optimizer"]
     while True:
         found = resolve(RunConfig(**kept), find).config
         lost = {
             name for name in _OPEN if getattr(found, name) != getattr(complete, name)
         } & settings.keys() - kept.keys()
         if not lost:
-            return kept
+            return {name: value for name, value in settings.items() if name in kept}
         kept |= {name: settings[name] for name in lost}

@@ -27,6 +27,7 @@ from medic.errors import BusyError, MedicError, counted, unwritten
 from medic.experiments.command import noted_command
 from medic.experiments.config import RunConfig
 from medic.experiments.evaluation import Seen
+from medic.experiments.plans import ModelPlan
 from medic.files import atomic_write, locked, remove_leftovers, write_text
 from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone
 from medic.models.backbones import read_tensors
@@ -90,19 +91,20 @@ class RunDirectory:
 
     @property
     def busy(self) -> bool:
-        """Whether a process is at work on the run."""
-        if not (self.path / ".lock").exists():
+        """Whether a process is at work on the run, as far as this user may see."""
+        lock = self.path / ".lock"
+        if not os.access(lock, os.W_OK):
             return False
         try:
-            with locked(self.path / ".lock", BusyError()):
+            with locked(lock, BusyError()):
                 return False
         except BusyError:
             return True
 
-    def write_start(self, config: RunConfig, dataset: Dataset, weights: Path | None) -> None:
+    def write_start(self, config: RunConfig, dataset: Dataset, model: ModelPlan) -> None:
         """Write what is known before training."""
         write_text(self.path / "config.yaml", config.to_yaml())
-        write_text(self.path / "environment.json", _json(environment(dataset, weights)))
+        write_text(self.path / "environment.json", _json(environment(dataset, model)))
 
     def write_records(self, records: Sequence[dict[str, Any]]) -> None:
         """Write all evaluations so far, a line each."""
@@ -265,7 +267,7 @@ class Run:
             raise MedicError(f"run {self.path} has no readable {name}: {error.strerror}") from error
 
 
-def environment(dataset: Dataset, weights: Path | None = None) -> dict[str, Any]:
+def environment(dataset: Dataset, model: ModelPlan) -> dict[str, Any]:
     """What a number depends on besides its settings."""
     counts = dataset.domain.bincount(minlength=len(dataset.domains)).tolist()
     packages = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "scikit-learn", "matplotlib")
@@ -280,10 +282,11 @@ def environment(dataset: Dataset, weights: Path | None = None) -> dict[str, Any]
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "processes": processes.world(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "gpu": torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else None,
+        "precision": model.precision,
         "images": dataset.hash,
         "counts": dict(zip(dataset.domains, counts, strict=True)),
-        "weights": None if weights is None else file_hash(weights),
+        "weights": None if model.weights is None else file_hash(model.weights),
         "command": noted_command(),
     }
 

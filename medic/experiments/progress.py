@@ -40,9 +40,9 @@ class Bar:
 
     def __init__(self, title: str, start: int, iterations: int) -> None:
         self._progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
             TextColumn("loss {task.fields[loss]}  {task.fields[rate]}  left"), TimeRemainingColumn(),
-            console=Console(file=sys.stderr),
+            console=Console(file=sys.stderr, markup=False),
         )  # fmt: skip
         self._task = self._progress.add_task(title, total=iterations, completed=start, loss="–", rate="–")
         self._start, self._began = start, time.monotonic()
@@ -105,8 +105,10 @@ class Downloads:
     """What a download says and how far it is: a bar on a terminal, a line every few seconds elsewhere."""
 
     def __enter__(self) -> "Downloads":
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=Console(file=sys.stderr), disable=not sys.stderr.isatty())
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        self._progress = Progress(
+            *columns, console=Console(file=sys.stderr, markup=False), disable=not sys.stderr.isatty()
+        )
         self._task = self._progress.add_task("download", total=None)
         self._last = time.monotonic()
         self._progress.start()
@@ -117,7 +119,7 @@ class Downloads:
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""
-        self._progress.console.print(line, highlight=False, markup=False)
+        self._progress.console.print(line, highlight=False)
 
     def advance(self, done: int, total: int | None) -> None:
         """Move the bar, or say now and then how far it is."""

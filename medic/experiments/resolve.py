@@ -38,6 +38,8 @@ class Resolved:
     """A configuration with every default written out, and the values it stands for."""
 
     config: RunConfig
+    method: Method
+    """With the parts that were asked for in place of its own."""
     data: DataPlan
     model: ModelPlan
     training: TrainingPlan
@@ -116,7 +118,7 @@ def resolve(config: RunConfig, find: Open = open_benchmark) -> Resolved:
         averaging=method.averaging or "none",
         evaluate_every=training.evaluate_every,
     )
-    return Resolved(complete, data, model, training)
+    return Resolved(complete, method, data, model, training)
 
 
 def _adapted(method: Method, config: RunConfig) -> Method:

@@ -156,7 +156,7 @@ class Session:
             self.say(f"{self.directory.path} resumes at iteration {self.trainer.iteration}")
         else:
             if self.writes:
-                self.directory.write_start(self.config, self.dataset, self.plan.model.weights)
+                self.directory.write_start(self.config, self.dataset, self.plan.model)
             self._save()
         config = self.config
         if self.writes:

@@ -19,7 +19,7 @@ from medic.experiments.resolve import resolve
 from medic.experiments.run import train
 from medic.experiments.selection import Record
 from medic.files import make_folder
-from medic.methods import SHARED, Choice, Law, Numbers, Range, find_method
+from medic.methods import SHARED, Choice, Law, Numbers, Range
 
 SAMPLERS = ("tpe", "random")
 
@@ -172,7 +172,8 @@ def search_space(config: RunConfig) -> dict[str, Law]:
 
     A number that was given is not. For SGD the range of the rate is that of Adam around the benchmark's own rate.
     """
-    resolved, method = resolve(config), find_method(config.method)
+    resolved = resolve(config)
+    method = resolved.method
     shared = SHARED["small" if resolved.data.size <= SMALL else "large"]
     space: dict[str, Law] = {}
     if config.lr is None and "lr" not in method.search:

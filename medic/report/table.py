@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from medic.experiments.directory import Run
 
@@ -69,7 +70,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool = False, numeric
     for title in rows[0]:
         table.add_column(title, justify="right" if title in numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*row.values())
+        table.add_row(*(Text(value) for value in row.values()))  # which may hold brackets, as markup does
     # Where nobody watches there is no width to fit into, and a wrapped line is harder to read by a program.
-    console = Console() if sys.stdout.isatty() else Console(width=200)
+    console = Console() if sys.stdout.isatty() else Console(width=sys.maxsize)
     console.print(table)

@@ -16,6 +16,7 @@ from medic.cli.options import SPELLINGS
 from medic.data import BENCHMARKS
 from medic.experiments.directory import Run
 from medic.methods import METHODS
+from medic.report.table import print_rows
 from medic.training import Trainer
 
 
@@ -81,6 +82,10 @@ def test_train_then_evaluate(medic, short):
     assert shown["Acc"] == 4 * [f"{100 * metrics['acc']:.2f}"]
     assert not shown.keys() & {"oscr", "oscr_c", "oscr_b"}
     assert re.search(r"^domain +Acc +H-score +OSCR +auroc$", out, re.MULTILINE)
+    code, _, err = medic("evaluate", path, "--threshold", "hard")
+    assert (code, "goes with threshold 'hard': use source" in err) == (2, True)
+    code, out, _ = medic("table", path, "--metrics", "threshold")
+    assert f"{metrics['threshold']:.1f}" in out
     code, out, _ = medic("evaluate", path, "--score", "bcls", "--threshold", "oracle-10", "--rerun", "--json")
     found = json.loads(out)["bcls"]["target"]
     assert found["threshold_rule"] == "oracle-10"
@@ -168,6 +173,12 @@ def test_print_config_and_overrides(medic, tmp_path):
     assert medic("train", "--config", str(config), "--print-config")[1] == out
 
 
+def test_cells_are_printed_as_they_are(capsys):
+    """Brackets are no markup, and no line is cut where nobody watches."""
+    print_rows([{"run": "/data/runs[v2]/a", "what": "long " * 60}])
+    assert f"/data/runs[v2]/a  {'long ' * 60}".rstrip() in capsys.readouterr().out
+
+
 def test_usual_values_on_the_line_win_over_a_file_too(medic, tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text("target: printed\nmethod: erm\niterations: 1000\nseed: 3\noutput: elsewhere\n")
@@ -193,6 +204,7 @@ def test_usual_values_on_the_line_win_over_a_file_too(medic, tmp_path):
         (("--class-splits", "2", "--steps", "2"), {"class-splits": "2", "steps": "2"}),
         (("--objective", "ce"), {"objective": "ce"}),
         (("--dataset", "digits", "--optimizer", "adam"), {"optimizer": "adam"}),
+        (("--hparams-seed", "3", "--optimizer", "adam"), {"hparams-seed": "3", "optimizer": "adam"}),
     ],
 )  # fmt: skip
 def test_what_follows_from_a_complete_file_follows_the_line(medic, tmp_path, asked, changed):
@@ -207,6 +219,10 @@ def test_what_follows_from_a_complete_file_follows_the_line(medic, tmp_path, ask
     code, out, err = medic("train", "--config", str(config), *asked, "--print-config")
     assert (code, err) == (0, "")
     assert out == printed(given | changed)
+    config.write_text(out)  # from here on it is the same
+    assert medic("train", "--config", str(config), "--iterations", "9", "--print-config")[1] == printed(
+        given | changed | {"iterations": "9"}
+    )
 
 
 def test_other_codebases_spellings(medic):

@@ -51,6 +51,13 @@ def test_features_are_computed_once_for_all_runs(mini, tmp_path, capsys):
     assert capsys.readouterr().err.count("features of") == 2
 
 
+def test_features_of_images_that_are_decoded_to_another_size_are_others(folder, tmp_path):
+    settings = {**folder, "freeze": "backbone", "output": str(tmp_path / "runs"), "track": "none"}
+    for store in (32, 48):
+        medic.train(**settings, store_size=store)
+    assert len(kept()) == 2
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

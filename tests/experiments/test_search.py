@@ -117,6 +117,8 @@ def test_numbers_that_are_given_are_not_searched(mini):
     assert set(search_space(config)) == {"lr", "weight", "anneal"}
     given = RunConfig(dataset=mini, method="vrex", target="street", lr=0.1, hparams="weight=3")
     assert set(search_space(given)) == {"anneal"}
+    other = RunConfig(dataset=mini, method="vrex", penalty="coral", target="street", optimizer="adam")
+    assert set(search_space(other)) == {"lr", "gamma"}
     with pytest.raises(MedicError, match="nothing to search for"):
         search_space(RunConfig(dataset=mini, method="erm", target="street", lr=0.1))
 

@@ -62,7 +62,7 @@ class Moving:
     """A table on a terminal."""
 
     def __init__(self) -> None:
-        self._live = Live(console=Console(file=sys.stderr), refresh_per_second=4)
+        self._live = Live(console=Console(file=sys.stderr, markup=False), refresh_per_second=4)
         self._live.start()
 
     def show(self, state: State) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from medic.data import BENCHMARKS
 from medic.errors import MedicError, check_choice
 from medic.experiments.config import RunConfig
 from medic.experiments.results import Result, runs_are
@@ -177,13 +178,18 @@ def _without_pairs(every: Mapping[str, list[Result]], searched: Iterable[str]) -
 
 
 def metric_keys(results: Iterable[Result]) -> dict[str, float]:
-    """The keys of all numbers that results have, and what each is multiplied with: 100 for those of targets."""
+    """The keys of all numbers that results have, and what each is multiplied with: 100 for shares of a target."""
     found = {"domainbed": 100.0}
     for result in results:
         record = result.records[-1]
         found |= {key: 1.0 for key, value in record.items() if _is_number(value) and not key.startswith("env")}
-        found |= {key: 100.0 for key, value in record["target"].items() if _is_number(value)}
+        found |= {key: metric_scale(key) for key, value in record["target"].items() if _is_number(value)}
     return found
+
+
+def metric_scale(key: str) -> float:
+    """What a metric of a target is multiplied with to be shown: all are shares, but for the threshold of a score."""
+    return 1.0 if key == "threshold" else 100.0
 
 
 def _is_number(value: Any) -> bool:
@@ -295,17 +301,26 @@ def seeds_of(rows: Iterable[Row]) -> Iterable[str]:
         yield f"means are over {most} seeds, ± their standard error{some}"
 
 
+def _drawn_images(settings: Mapping[str, Any]) -> Any:
+    """What runs have to share if their images are to be the same: some benchmarks are drawn anew for every seed."""
+    bench = BENCHMARKS.get(settings["dataset"])
+    return settings["dataset"], settings["seed"] if bench is not None and bench.seeded else None
+
+
 def differences(results: Iterable[Result]) -> Iterable[str]:
     """What results that stand side by side do not share, and numbers depend on."""
     used = list(dict.fromkeys(results))
-    # A package that was installed knows its version alone.
-    shared = (("lists of images", ("images",), "dataset"), ("commits", ("commit", "medic"), None),
-              ("files of weights", ("weights",), "backbone"))  # fmt: skip
+    # A package that was installed knows its version alone; runs of earlier versions do not know their precision.
+    shared = (("lists of images", ("images",), _drawn_images), ("commits", ("commit", "medic"), lambda settings: None),
+              ("files of weights", ("weights",), lambda settings: settings["backbone"]),
+              ("precisions", ("precision",), lambda settings: None))  # fmt: skip
     for what, keys, per in shared:
         found: dict[Any, Result] = {}
         for result in used:
-            value = next((there for key in keys if (there := result.environment.get(key)) is not None), None)
-            found.setdefault((per and result.settings[per], value), result)
+            there = [result.environment[key] for key in keys if key in result.environment]
+            if there:
+                value = next((value for value in there if value is not None), None)
+                found.setdefault((per(result.settings), value), result)
         if len(found) > len({group for group, _ in found}):
             some = ", ".join(
                 f"{str(value)[:12]} ({result.path.name})" for (_, value), result in list(found.items())[:3]

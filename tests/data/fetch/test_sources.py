@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from medic.data import download
+from medic.data.download import address_hash
 from medic.data.fetch import RECORDS, fetch
 from medic.data.sources import DOWNLOADS, Checksum, direct
 from tests.data.fetch.archives import PACKED, TREE, Log, below, records, refused, source, tar_of, tree, zip_of
@@ -64,7 +65,7 @@ def test_a_recorded_checksum_is_compared_ever_after(site, toy, tmp_path):
     site.put("/toy.zip", zip_of({**TREE, "b/more": b""}))
     refused(lambda: fetch("toy", tmp_path), f"recorded at first use in {tmp_path / RECORDS}")
     assert below(tmp_path) == []
-    assert records(tmp_path)["checksums"] == {url: hashlib.sha256(content).hexdigest()}
+    assert records(tmp_path)["checksums"] == {address_hash(url): hashlib.sha256(content).hexdigest()}
 
 
 def test_what_could_not_be_unpacked_is_not_trusted(site, toy, tmp_path):

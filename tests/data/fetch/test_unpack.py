@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from medic.data import unpack
+from medic.data.download import address_hash
 from medic.data.fetch import fetch, given
 from medic.data.sources import Limits, drive
 from tests.data.fetch.archives import PACKED, TREE, below, records, refused, tar_of, tree, zip_of
@@ -23,10 +24,11 @@ def test_a_local_archive(toy, tmp_path, pack):
 
 
 def test_a_url_of_ones_own(site, toy, tmp_path):
-    url = site.put("/mine?x=1", tar_of(TREE))
+    url = site.put("/mine?signature=secret", tar_of(TREE))
     assert tree(fetch("toy", tmp_path, url=url)) == TREE
     assert below(tmp_path) == ["toy"]
-    assert list(records(tmp_path)["checksums"]) == [url]
+    assert list(records(tmp_path)["checksums"]) == [address_hash(url)]
+    assert not any(b"secret" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert given("https://drive.google.com/file/d/A/view").files[0].url == drive("A")
 
 

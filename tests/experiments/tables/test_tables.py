@@ -320,3 +320,18 @@ def test_five_thousand_runs(tmp_path):
     table = tabulate(collect([tmp_path]).results)
     assert len(table.rows) == 50
     assert (time.perf_counter() - began) * 5000 / 600 < 30
+
+
+def test_precisions_and_images_that_are_drawn_by_seed(tmp_path):
+    """What differs is said; what is drawn anew for every seed is not, nor what is not known of earlier runs."""
+    for seed in (0, 1):
+        write_run(tmp_path / "cmnist", f"run-{seed}", "erm", "a", seed, (0.5, 0.5), images=f"i{seed}", dataset="cmnist")
+        write_run(tmp_path / "pacs", f"run-{seed}", "erm", "a", seed, (0.5, 0.5), images=f"i{seed}")
+    notes = {name: tabulate(collect([tmp_path / name]).results).notes for name in ("cmnist", "pacs")}
+    assert not any("lists of images" in note for note in notes["cmnist"])
+    assert any("2 lists of images" in note for note in notes["pacs"])
+    for seed, precision in ((0, "bf16"), (1, "fp32")):
+        path = tmp_path / "cmnist" / f"run-{seed}" / "environment.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "precision": precision}))
+    (note,) = [note for note in tabulate(collect([tmp_path / "cmnist"]).results).notes if "precisions" in note]
+    assert note == "these runs are of 2 precisions: bf16 (run-0), fp32 (run-1)"

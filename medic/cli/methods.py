@@ -63,7 +63,10 @@ def describe(method: "Method") -> dict[str, Any]:
             "images": training.images,
         },
         "numbers": own_numbers(method),
-        "numbers on": {name: dict(numbers) for name, numbers in method.numbers.items()},
+        "numbers on": {
+            name: {number.partition(".")[2]: value for number, value in numbers.items()}
+            for name, numbers in method.numbers.items()
+        },
         "search": {name: str(law) for name, law in method.search.items()},
     }
 

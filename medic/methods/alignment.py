@@ -116,7 +116,7 @@ ALIGNMENT = (
         Grid(),
         Joint(),
         penalty="miro",
-        numbers={"pacs": {"weight": 0.01}, "vlcs": {"weight": 0.01}},
+        numbers={"pacs": {"miro.weight": 0.01}, "vlcs": {"miro.weight": 0.01}},
         batch_norm="frozen",
         paper="MIRO",
     ),

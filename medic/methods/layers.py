@@ -13,7 +13,7 @@ LAYERED = (
         Grid(),
         Joint(),
         layer="mixstyle",
-        numbers={name: {"stages": 2} for name in ("office-home", "digits-dg", "digits")},
+        numbers={name: {"mixstyle.stages": 2} for name in ("office-home", "digits-dg", "digits")},
         paper="MixStyle",
     ),
     Method(

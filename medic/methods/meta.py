@@ -23,7 +23,7 @@ META = (
         Grid(),
         Joint(),
         averaging="swad",
-        numbers={"vlcs": {"ratio": 0.2}},
+        numbers={"vlcs": {"swad.ratio": 0.2}},
         paper="SWAD",
     ),
     Method(

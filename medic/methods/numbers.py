@@ -18,8 +18,8 @@ _ELSEWHERE = ("lr", "bn_rate")
 class Numbers:
     """Numbers by name, handed to the parts of a method that have them; each part says what it has by its arguments.
 
-    A name that two parts have is written with that of the part: `hgp.beta`. What is not given is one of `usual`, or
-    the default of the argument.
+    A name that two parts have is written with that of the part: `hgp.beta`. What is not given is one of `usual`, where
+    all are written so, or the default of the argument.
     """
 
     def __init__(self, given: Mapping[str, Any] | str | None, usual: Mapping[str, float] | None = None) -> None:
@@ -60,7 +60,7 @@ class Numbers:
         numbers = {name: value for name, value in defaults.items() if type(value) in (int, float)}
         taken = {}
         for name, default in numbers.items():
-            value = self.given.get(f"{part}.{name}", self.given.get(name, self._usual.get(name, default)))
+            value = self.given.get(f"{part}.{name}", self.given.get(name, self._usual.get(f"{part}.{name}", default)))
             taken[name] = self._taken[part, name] = _converted(name, value, type(default))
         return taken
 

@@ -49,7 +49,8 @@ class Miro(Penalty):
         """Compare the maps of a step with what the network gave before training."""
         if self.reference is None or output.stages is None:
             raise MedicError("the penalty 'miro' was not prepared: objective.prepare(model, setup) before training")
-        with torch.no_grad():
+        now = output.stages[0].dtype  # as the model's maps were made, so that they begin the same
+        with torch.no_grad(), torch.autocast(step.x.device.type, torch.bfloat16, enabled=now == torch.bfloat16):
             before = Output.of(self.reference(step.x)).stages
         assert before is not None
         terms = [

@@ -79,9 +79,14 @@ class InnerLoop:
     def __post_init__(self) -> None:
         check_choice("bn_buffers", self.bn_buffers, get_args(BnBuffers))
         check_range("the inner steps", above=True, lr=self.lr)
+        check_range("the inner steps", most=1, bn_rate=self.bn_rate)
 
     def check_steps(self, count: int) -> None:
         """Refuse a number of steps that the strategy cannot work with; any will do unless it says otherwise."""
+
+    def share(self, rate: float, tasks: int) -> float:
+        """How far an outer step of plain SGD goes on the way that the inner steps went: here lr Σg, there Σg / t."""
+        return min(1.0, rate / (self.lr * tasks))
 
 
 class Measured(nn.Module):

@@ -9,6 +9,7 @@ from torch.func import functional_call
 
 from medic import processes
 from medic.errors import MedicError, check_choice, check_range
+from medic.moments import load_optimizer, optimizer_state
 from medic.objectives import Risk
 from medic.strategies.base import Gradients, Measured, Objective, trainable
 from medic.strategies.twice import DifferentiatedTwice
@@ -61,8 +62,6 @@ def make_optimizer(
     """The inner optimizer over the given parameters: Adam by name, or what a factory makes of them."""
     if callable(inner):
         return inner(list(parameters))
-    if inner == "sgd":
-        return torch.optim.SGD(list(parameters), lr=lr)
     # Its counters are then on the GPU too, and nothing waits for them.
     return torch.optim.Adam(list(parameters), lr=lr, weight_decay=decay or 0.0, capturable=parameters[0].is_cuda)
 
@@ -82,13 +81,13 @@ class Kept:
         if self._optimizer is None or [id(p) for p in held] != [id(p) for p in parameters]:
             self._optimizer = make_optimizer(inner, parameters, lr, decay)
             if self._loaded is not None:
-                self._optimizer.load_state_dict(self._loaded)
+                load_optimizer(self._optimizer, self._loaded)
                 self._loaded = None
         return self._optimizer
 
     def state_dict(self) -> dict[str, Any] | None:
         """The state of the optimizer, if there is one yet."""
-        return self._optimizer.state_dict() if self._optimizer else self._loaded
+        return optimizer_state(self._optimizer) if self._optimizer else self._loaded
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Go on where `state_dict` left off."""

@@ -81,6 +81,10 @@ class MultiStep(InnerLoop):
         accumulate(parameters, [d if g is not None else None for d, g in zip(displacement, reached, strict=True)])
         return risks
 
+    def share(self, rate: float, tasks: int) -> float:
+        """The outer rate itself, where `p.grad` is how far the weights went."""
+        return super().share(rate, tasks) if self.inner == "sgd" else min(1.0, rate)
+
     def step_weights(self, sizes: Sequence[int]) -> list[float]:
         """The weight of each step's gradient, for steps of `sizes` tasks."""
         n, tasks = len(sizes), sum(sizes)

@@ -19,7 +19,7 @@ from medic.strategies.base import (
     trainable,
     weights_restored,
 )
-from medic.strategies.inner import Kept, first_order, stateful
+from medic.strategies.inner import Kept, first_order, make_optimizer, stateful
 from medic.tasks import Step
 
 
@@ -52,9 +52,8 @@ class Trajectories(InnerLoop):
         risks: list[Risk] = []
         with buffers(model, self.bn_buffers, self.bn_rate):
             for start in range(0, len(steps), length):
-                # Its counters start from 0 on the device, so that a CUDA graph can hold it.
-                kept = self._kept if self.persist_inner_state else Kept()
-                adam = kept.get("adam", parameters, self.lr, self.decay)
+                make = self._kept.get if self.persist_inner_state else make_optimizer
+                adam = make("adam", parameters, self.lr, self.decay)
                 with weights_restored(parameters) as before:
                     part = steps[start : start + length]
                     reached, found = first_order(model, part, objective, [1.0] * length, stateful(adam), to_end=True)
@@ -71,6 +70,10 @@ class Trajectories(InnerLoop):
                 f"{count} steps cannot be dealt evenly to {self.count} trajectories: "
                 "use a --repeat of a multiple of --hparams count"
             )
+
+    def share(self, rate: float, tasks: int) -> float:
+        """The outer rate itself: `p.grad` is how far the weights went."""
+        return min(1.0, rate)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the inner Adam, if it is kept."""

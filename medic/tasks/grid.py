@@ -231,12 +231,12 @@ class Grid:
         """The tasks of every step, as lists of cells."""
         if self.chosen is not None and (rows := _rows(self.chosen, set(cells))):
             return self._spread(rows)
-        steps = self._deal(self._split(cells))
-        for _ in range(_REDRAWS if self.pairing == "diagonal" else 0):
-            if len(steps) == len(self.round):
-                break
+        for _ in range(_REDRAWS):
+            split = self._split(cells)
+            steps = self._deal(split)
             # A shared class split can miss the classes that a domain has, and leave a step without any task.
-            steps = self._deal(self._split(cells))
+            if self.pairing != "diagonal" or len(steps) == len(split[0]):
+                break
         return steps
 
     def _split(self, cells: Sequence[Cell]) -> list[list[list[Cell]]]:
@@ -274,8 +274,8 @@ class Grid:
     def _deal(self, split: list[list[list[Cell]]]) -> list[list[list[Cell]]]:
         """Deal the tasks of a split over the steps."""
         if self.pairing == "diagonal":
-            columns = range(len(self.round))
-            steps = [[row[(i + s) % len(row)] for i, row in enumerate(split)] for s in columns]
+            columns = len(split[0])  # fewer than steps, if there are fewer classes
+            steps = [[row[(i + s) % columns] for i, row in enumerate(split)] for s in range(columns)]
             return [[task for task in step if task] for step in steps if any(step)]
         return self._spread(split)
 

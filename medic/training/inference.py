@@ -1,6 +1,6 @@
 """One pass of a model over images, in evaluation mode."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -40,7 +40,6 @@ class Inference:
     _graph: Callable[[Tensor], Output] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._generator = torch.Generator()
         self._network = torch.compile(self.model, dynamic=False) if self.compiled else self.model
 
     @torch.no_grad()  # not inference_mode: a graph's outputs are written again and again
@@ -50,22 +49,29 @@ class Inference:
         They stay on the device. Without `features` those, which are by far the largest part, are not kept.
         """
         count = len(indices)
-        self._generator.manual_seed(0)
-        indices = indices[processes.share(count)] if count >= processes.world() else indices
-        parts = indices.split(GPU_BATCH if self.device.type == "cuda" else BATCH)
+        draws = self._draw_views(count)
+        mine = torch.arange(count)
+        mine = mine[processes.share(count)] if count >= processes.world() else mine
+        parts = mine.split(GPU_BATCH if self.device.type == "cuda" else BATCH)
         batches = []
         with evaluating(self.model):
-            for part, following in zip(parts, (*parts[1:], indices[:0]), strict=True):
-                self.images.expect(part)
-                self.images.expect(following)
-                output = self._batch(part)
+            for part, following in zip(parts, (*parts[1:], mine[:0]), strict=True):
+                self.images.expect(indices[part])
+                self.images.expect(indices[following])
+                output = self._batch(indices[part], [view[part] for view in draws])
                 batches.append(output if features else output._replace(features=None))
         joined = Output.cat(batches)
-        return joined.map(lambda rows: processes.gathered(rows, count)) if len(indices) < count else joined
+        return joined.map(lambda rows: processes.gathered(rows, count)) if len(mine) < count else joined
 
-    def _batch(self, positions: Tensor) -> Output:
-        if self.views > 1:
-            return self._average(positions)
+    def _draw_views(self, count: int) -> list[Tensor]:
+        """How each of so many images is varied in every view: the same whatever batches they are dealt to."""
+        generator = torch.Generator().manual_seed(0)
+        height, width = self.images.shape[2:]
+        return [VIEW.draw(count, height, width, generator) for _ in range(self.views if self.views > 1 else 0)]
+
+    def _batch(self, positions: Tensor, draws: Sequence[Tensor]) -> Output:
+        if draws:
+            return self._average(positions, draws)
         if not self.captured:
             return self._forward(positions)
         count = len(positions)
@@ -85,13 +91,13 @@ class Inference:
             output = Output.of(self._network(inputs.contiguous(memory_format=torch.channels_last)))
             return output._replace(branches=None)  # what training alone reads
 
-    def _average(self, positions: Tensor) -> Output:
-        """The mean outputs over views."""
+    def _average(self, positions: Tensor, draws: Sequence[Tensor]) -> Output:
+        """The mean outputs over views, each varied as its draws (N, …) say."""
         pixels = self.images.gather(positions, self.device).float() / 255
         total: Output | None = None
-        for _ in range(self.views):
-            draws = VIEW.draw(len(pixels), pixels.shape[2], pixels.shape[3], self._generator).to(self.device)
-            output = self._pass(self.preprocessing(VIEW.apply(pixels, draws, self.preprocessing.size)))
+        for view in draws:
+            varied = VIEW.apply(pixels, view.to(self.device), self.preprocessing.size)
+            output = self._pass(self.preprocessing(varied))
             total = output if total is None else total.plus(output)
         assert total is not None
         return total.map(lambda sums: sums / self.views)

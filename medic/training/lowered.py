@@ -51,16 +51,19 @@ class _CastAll(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)  # a weight that no gradient reaches gets none
         return tuple(_cast(weights, torch.bfloat16))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         if torch.is_grad_enabled():  # they will be differentiated again, which a cast of all at once cannot be
-            return tuple(gradient.float() for gradient in gradients)
-        return tuple(_cast(gradients, torch.float32))
+            return tuple(None if gradient is None else gradient.float() for gradient in gradients)
+        cast = iter(_cast(tuple(gradient for gradient in gradients if gradient is not None), torch.float32))
+        return tuple(None if gradient is None else next(cast) for gradient in gradients)
 
 
 def _cast(tensors: tuple[Tensor, ...], dtype: torch.dtype) -> list[Tensor]:
     copies = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
-    torch._foreach_copy_(copies, list(tensors))
+    if copies:
+        torch._foreach_copy_(copies, list(tensors))
     return copies

@@ -1,8 +1,7 @@
 """Optimizers and schedules by name."""
 
-import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -54,24 +53,6 @@ def set_rates(optimizer: torch.optim.Optimizer, rates: Sequence[float], factor: 
             group["lr"].fill_(rate * factor)
         else:
             group["lr"] = rate * factor
-
-
-def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """A copy of the moments and counters of an optimizer: not of its settings, which depend on the device."""
-    return {"state": copy.deepcopy(optimizer.state_dict()["state"])}
-
-
-def forget(optimizer: torch.optim.Optimizer) -> None:
-    """Drop the moments and counters of an optimizer, in place: a CUDA graph may hold them."""
-    for state in optimizer.state.values():
-        for value in state.values():
-            if isinstance(value, Tensor):
-                value.zero_()
-
-
-def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Take over what `optimizer_state` gave, from whatever device it was."""
-    optimizer.load_state_dict({"state": state["state"], "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from medic import processes
 from medic.data import Images, Recipe, Samples
 from medic.errors import MedicError, TrainingError
 from medic.models import Preprocessing
+from medic.moments import forget, load_optimizer, optimizer_state
 from medic.objectives import Objective
 from medic.strategies import Strategy
 from medic.tasks import Cells, Grid, Task
@@ -19,7 +20,7 @@ from medic.training.advisors.base import Advisor
 from medic.training.capture import Capture, Captured
 from medic.training.inference import Inference
 from medic.training.iteration import Batch, Iteration, Outcome
-from medic.training.optim import RateSchedule, forget, load_optimizer, optimizer_state, set_rates
+from medic.training.optim import RateSchedule, set_rates
 from medic.training.precision import Precision, arithmetic
 
 
@@ -74,6 +75,7 @@ class Trainer:
         self._drawn: deque[list[list[Task]]] = deque()
         self._pending: deque[_Pending] = deque()
         self._losses: list[float] = []
+        self._asked = -1
         self._restarts = self.objective.restarts(len(self.grid.sizes))
         body = Iteration(
             self.model,
@@ -134,7 +136,7 @@ class Trainer:
             steps = self._body.load(self._batch(self._next()).to(self.device))
             with arithmetic(self.precision, self.device):
                 for step in steps:
-                    self.model(step.x)
+                    self.objective.outputs(self.model, step)
         for norm, momentum in tracked:
             norm.momentum = momentum
         processes.spread(list(self.model.buffers()))
@@ -172,10 +174,12 @@ class Trainer:
     def _next(self) -> list[list[Task]]:
         """The tasks of the next iteration, drawn as early as it helps the images to be there."""
         sampler = self.grid.sampler
-        for advisor in self.advisors:
-            if self.iteration % advisor.every == 0 and not self._drawn:
-                self._collect(0)
-                advisor.advise(self)
+        if not self._drawn and self._asked != self.iteration:  # many are drawn at one iteration for batch norm
+            self._asked = self.iteration
+            for advisor in self.advisors:
+                if self.iteration % advisor.every == 0:
+                    self._collect(0)
+                    advisor.advise(self)
         free = min(
             (advisor.every - self.iteration % advisor.every - 1 for advisor in self.advisors), default=sampler.ahead
         )

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from medic.errors import MedicError
+from medic.models import Classifier, create_backbone
 from medic.objectives import (
     Balance,
     Coral,
@@ -338,6 +339,20 @@ def test_miro():
     assert found.item() == pytest.approx(1.1348707, abs=5e-7)
     (gradient,) = torch.autograd.grad(found / 0.1, output.stages[0])
     assert gradient.flatten().tolist() == pytest.approx([5.0, 10.0])
+
+
+def test_miro_begins_where_the_model_is_in_bf16_too():
+    model = Classifier(create_backbone("resnet18"), 2)
+    loss = objective(ce, penalties=[Miro()])
+    loss.prepare(model, Setup())
+    model.eval()
+    x = torch.randn(2, 3, 64, 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        output = loss.outputs(model, step([2], [0, 1], x))
+        with torch.autocast("cpu", enabled=False):
+            found = loss.penalties[0](torch.zeros(1), output, step([2], [0, 1], x))
+    nothing = 0.1 * sum(spread.exp().log1p().add(1e-5).log().mean() / 2 for spread in loss.penalties[0].spreads)
+    torch.testing.assert_close(found, nothing, rtol=1e-6, atol=0)
 
 
 def test_miro_trains_its_variances_and_leaves_the_reference():

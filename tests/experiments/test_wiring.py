@@ -126,3 +126,20 @@ def test_views_are_the_mean_of_passes(mini):
     for views in (1, 5):
         logits = Inference(Mean(), images, HALVES, torch.device("cpu"), views=views)(torch.arange(3)).logits
         torch.testing.assert_close(logits, torch.full((3, 3), (0.2 - 0.5) / 0.5))
+
+
+def test_views_do_not_depend_on_batches(monkeypatch):
+    from medic.data.images import Resident
+    from medic.models import HALVES
+    from medic.training import Inference, inference
+
+    class Corner(torch.nn.Module):
+        def forward(self, x):
+            return x[:, :, 0, 0]
+
+    images = Resident(torch.randint(0, 256, (6, 3, 32, 32), dtype=torch.uint8))
+    found = []
+    for batch in (256, 4):
+        monkeypatch.setattr(inference, "BATCH", batch)
+        found.append(Inference(Corner(), images, HALVES, torch.device("cpu"), views=3)(torch.arange(6)).logits)
+    assert torch.equal(*found)

@@ -10,8 +10,14 @@ from medic.experiments.config import RunConfig
 from medic.experiments.resolve import resolve
 from medic.methods import METHODS, PENALTIES, SHARED, Numbers
 from medic.methods.search import Choice, Range
-from medic.objectives import VRex
+from medic.objectives import Miro, VRex
 from medic.strategies import SandMask, TwoStep
+
+
+def test_numbers_of_a_benchmark_are_those_of_the_part_alone():
+    """MIRO's weight on PACS is no weight of another penalty in its place."""
+    numbers = Numbers(None, METHODS["miro"].numbers["pacs"])
+    assert (numbers.make("miro", Miro).weight, numbers.make("vrex", VRex).weight) == (0.01, 10)
 
 
 def test_parts_take_their_numbers():

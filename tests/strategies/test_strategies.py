@@ -230,6 +230,24 @@ def test_inner_adam_state_survives_a_round_trip(make):
         assert torch.equal(a, b)
 
 
+def test_inner_adam_state_is_a_copy_and_of_no_device():
+    strategy, model = MultiStep(lr=0.1, inner="adam"), network()
+    strategy(model, steps(), objective(ce))
+    state = strategy.state_dict()["inner"]
+    assert state.keys() == {"state"}  # no settings, which are others on a GPU
+    before = copy.deepcopy(state["state"][0])
+    strategy(model, steps(), objective(ce))
+    assert torch.equal(state["state"][0]["exp_avg"], before["exp_avg"])
+
+
+def test_how_far_an_outer_step_goes():
+    """The inner steps went α Σg, and p.grad is Σg / t; or how far they went, where they are not multiples of g."""
+    assert MultiStep(lr=0.01).share(0.018, 9) == pytest.approx(0.2)
+    assert MultiStep(lr=0.01).share(9.0, 9) == 1
+    assert MultiStep(lr=0.01, inner="adam").share(0.5, 9) == 0.5
+    assert Trajectories(lr=0.01).share(0.1, 9) == 0.1
+
+
 def test_autocast_meets_the_moved_weights():
     """Autocast keeps copies of the weights it has cast; an inner step must not meet those of the step before."""
 

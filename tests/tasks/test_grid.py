@@ -134,6 +134,14 @@ class TestDiagonal:
             assert set(f1.domain.tolist()) == set(f2.domain.tolist())
             assert not set(f1.domain.tolist()) & set(g1.domain.tolist())
 
+    @pytest.mark.parametrize(("splits", "classes"), [(2, 1), (3, 2), (3, 1)])
+    def test_a_batch_that_lacks_classes_has_no_sample_twice(self, splits, classes):
+        y, domain = full(3, classes, 4)
+        with pytest.warns(UserWarning, match="class splits can be made"):
+            steps = partition(Grid(splits, splits, pairing="diagonal"), y, domain)
+        assert len(steps) == classes
+        assert sum(len(step.y) for step in steps) == len(y)
+
     def test_an_axis_that_is_not_cut(self):
         y, domain = full(3, 6, 2)
         clean = (torch.arange(len(y)) % 5 > 0).long()

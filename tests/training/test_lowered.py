@@ -35,6 +35,16 @@ def test_gradients_are_those_of_autocast(device, strategy):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
+def test_a_weight_that_no_gradient_reaches_gets_none():
+    model = Classifier(create_backbone("convnet"), 3)
+    model.backbone.unused = torch.nn.Linear(4, 4)
+    for network in (model, Lowered(model, model.backbone, compiled=False)):
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+            MultiStep()(network, steps("cpu"), objective(ce))
+        assert model.backbone.unused.weight.grad is None
+        assert next(model.parameters()).grad is not None
+
+
 def test_heads_and_parameters_keep_their_precision():
     model = Classifier(create_backbone("convnet"), 3)
     lowered = Lowered(model, model.backbone, compiled=False)

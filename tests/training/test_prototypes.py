@@ -138,6 +138,33 @@ def test_it_looks_once_an_iteration(monkeypatch):
     assert looks == [1]
 
 
+class PerTask(nn.Module):
+    """Batch norm before anything else."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(3, affine=False)
+
+    def forward(self, x):
+        return self.norm(x).flatten(1)
+
+
+def test_statistics_are_estimated_as_tasks_are_passed():
+    """By itself a task is of one domain and one class here, which differ by more than they vary within."""
+    spread = {}
+    for forward in ("task", "step"):
+        found, _ = trainer(Prototypes(trust=1000), batch_size=8)
+        model = Classifier(Backbone(PerTask(), 3 * SIDE**2, found.preprocessing), 2, "prompted")
+        found.model, found.objective.passes = model, forward
+        found.refresh_statistics(40)
+        spread[forward] = model.backbone.norm.running_var
+    pixels = found.preprocessing(found.images.gather(found.samples.indices, torch.device("cpu")).float() / 255)
+    cells = 2 * found.samples.domain + found.samples.label
+    within = torch.stack([pixels[cells == cell].var((0, 2, 3)) for cell in cells.unique()]).mean(0)
+    torch.testing.assert_close(spread["task"], within, rtol=0.25, atol=0)
+    assert (spread["step"][:2] > 2 * within[:2]).all()
+
+
 def test_it_reads_no_labels_but_those_of_training(mini):
     from medic.experiments.build import make_trainer
     from medic.experiments.config import RunConfig

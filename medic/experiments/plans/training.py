@@ -86,11 +86,10 @@ def _plan_strategy(
     if isinstance(strategy, InnerLoop):
         strategy.check_steps(len(grid.sizes))
         buffers = check_choice("bn_buffers", config.bn_buffers or strategy.bn_buffers, get_args(BnBuffers))
-        # Statistics that are interpolated go the same share of the way as the weights do.
-        changed = replace(
-            strategy, lr=inner_lr or strategy.lr, bn_buffers=cast(BnBuffers, buffers), bn_rate=min(lr, 1.0)
-        )
-        return cast(Strategy, changed)
+        if buffers == "interpolate" and (config.optimizer or method.training.optimizer) != "sgd":
+            raise MedicError("bn_buffers 'interpolate' goes as far as an outer sgd does: use --optimizer sgd, or keep")
+        changed = replace(strategy, lr=inner_lr or strategy.lr, bn_buffers=cast(BnBuffers, buffers))
+        return cast(Strategy, replace(changed, bn_rate=changed.share(lr, grid.tasks)))
     for name in ("inner_lr", "bn_buffers"):
         if getattr(config, name) is not None:
             raise MedicError(f"method {method.name!r} has no inner steps, so {name} would do nothing")

@@ -1,7 +1,7 @@
 """The advisor of the sampler `informative`: it tries tasks on the model and keeps those that tell it something."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -37,13 +37,9 @@ class Chooser(Advisor):
         check_range("sampling 'informative'", 1, every=every)
         check_range("sampling 'informative'", delta=delta)
         self.every, self.delta = every, delta
-        self._asked = -1
 
     def advise(self, trainer: "Trainer") -> None:
         """Try candidates in random order until there are enough."""
-        if self._asked == trainer.iteration:  # batch-norm statistics are estimated by many draws at one iteration
-            return
-        self._asked = trainer.iteration
         grid, samples = trainer.grid, trainer.samples
         candidates = grid.candidates(trainer.cells, splits=2)
         order = torch.randperm(len(candidates), generator=grid.generator).tolist()
@@ -59,14 +55,6 @@ class Chooser(Advisor):
             )
             chosen = choose(before, after, [len(batch) for batch in batches], sum(grid.round), self.delta)
         grid.chosen = [visited[position] for position in chosen]
-
-    def state_dict(self) -> dict[str, Any]:
-        """When it was asked last; the tasks are the grid's."""
-        return {"asked": self._asked}
-
-    def load_state_dict(self, trainer: "Trainer", state: dict[str, Any]) -> None:
-        """Go on where `state_dict` left off."""
-        self._asked = state["asked"]
 
 
 def _after_a_step(trainer: "Trainer", chosen: Tensor, shown: Sequence[Tensor]) -> Tensor:

@@ -34,16 +34,14 @@ class Prototypes(Advisor):
         self.given = self.label = trainer.samples.label
         self.clean = torch.ones_like(self.given)
         self.prototypes: Tensor | None = None
-        self._asked = -1
         self.every = max(1, len(self.given) // (trainer.grid.tasks * trainer.batch_size))
         self._infer = trainer.inference()
         trainer.samples = self._samples(trainer)
 
     def advise(self, trainer: "Trainer") -> None:
         """Compare all training samples with the prototypes of the classes."""
-        if trainer.iteration < self.trust * self.every or trainer.iteration == self._asked:
+        if trainer.iteration < self.trust * self.every:
             return
-        self._asked = trainer.iteration
         output = self._infer(trainer.samples.indices)
         assert output.features is not None
         points = embed(output.features.cpu().double())
@@ -61,13 +59,12 @@ class Prototypes(Advisor):
         return {"noisy": 1 - float(self.clean.double().mean())}
 
     def state_dict(self) -> dict[str, Any]:
-        """The labels, what is clean, the prototypes, and when it was last asked."""
-        return {"label": self.label, "clean": self.clean, "prototypes": self.prototypes, "asked": self._asked}
+        """The labels, what is clean, and the prototypes."""
+        return {"label": self.label, "clean": self.clean, "prototypes": self.prototypes}
 
     def load_state_dict(self, trainer: "Trainer", state: dict[str, Any]) -> None:
         """Relabel the samples as they were."""
-        self.label, self.clean = state["label"], state["clean"]
-        self.prototypes, self._asked = state["prototypes"], state["asked"]
+        self.label, self.clean, self.prototypes = state["label"], state["clean"], state["prototypes"]
         trainer.relabel(self._samples(trainer))
 
     def _samples(self, trainer: "Trainer") -> Samples:

@@ -135,7 +135,6 @@ def _setup(plan: Resolved, problem: Problem, images: Images, preprocessing: Prep
         tasks,
         tasks * size,
         max(1, len(problem.train) // (grid.tasks * size)),
-        1 + max(problem.sources),
         tuple(shape),
         preprocessing.mean,
         preprocessing.std,

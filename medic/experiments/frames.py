@@ -25,7 +25,7 @@ def load_runs(*folders: str | Path, every: bool = False) -> Any:
 
 
 def _rows(result: Result, every: bool) -> list[dict[str, Any]]:
-    shown = [selection.shown(record, result.environments) for record in result.records]
+    shown = [selection.without_target(record, result.environments) for record in result.records]
     chosen = selection.select(shown)
     about = {name: ", ".join(value) if isinstance(value, list) and all(isinstance(v, str) for v in value) else value
              for name, value in result.settings.items()}  # fmt: skip

@@ -21,16 +21,12 @@ def review(run: Run, score: str | None, rule: str, outputs: Outputs | None = Non
     if score is not None:
         chosen = [_ready(run, SCORES[check_choice("score", score, SCORES)], outputs)]
     else:
-        fits = [entry for entry in SCORES.values() if _goes_with(entry, rule) and _is_there(run, entry, outputs)]
+        fits = [entry for entry in SCORES.values() if RULES[rule].goes_with(entry) and _is_there(run, entry, outputs)]
         if not fits:
             raise MedicError(f"no score of run {run.path} goes with threshold {rule!r}: use source, or oracle-10")
         chosen = [_ready(run, entry, outputs) for entry in fits]
     measured_on = {split: seen for split, seen in outputs.items() if split != "train"}
     return {entry.name: measure(measured_on, run.domains, entry, rule) for entry in chosen}
-
-
-def _goes_with(score: Score, rule: str) -> bool:
-    return {"fixed": score.probability, "hard": score.rejects}.get(rule, True)
 
 
 def _is_there(run: Run, score: Score, outputs: Outputs) -> bool:

@@ -24,7 +24,7 @@ from medic.experiments.interrupts import Interrupts, Stopped
 from medic.experiments.plans import COMPILED
 from medic.experiments.progress import Reporter, make_reporter, make_sayer
 from medic.experiments.resolve import Resolved, resolve
-from medic.experiments.selection import select, shown
+from medic.experiments.selection import select, without_target
 from medic.experiments.trackers import Tracker, close_all, start_trackers, tell, tracker_names
 from medic.models import OURS, Classifier
 from medic.training import (
@@ -251,7 +251,7 @@ class Session:
         if self.writes:
             self.directory.write_records(self.records)
         self.trackers = tell(self.trackers, record, reporter.say)
-        self.watch(shown(record, self.problem.targets))
+        self.watch(without_target(record, self.problem.targets))
         found = "  ".join(
             f"{name} {100 * record['target'][key]:.1f}"
             for name, key in (("acc", "acc"), ("H-score", "hscore"), ("OSCR", "oscr"))
@@ -269,7 +269,7 @@ class Session:
 
     def _selected(self) -> int:
         """The position of the record that source validation selects."""
-        return select([shown(record, self.problem.targets) for record in self.records])
+        return select([without_target(record, self.problem.targets) for record in self.records])
 
     def _progress(self) -> dict[str, Any]:
         trainer, gigabyte = self.trainer, 2**30

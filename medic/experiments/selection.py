@@ -13,7 +13,7 @@ Records = Sequence[Record]
 """The evaluations of one run, in order."""
 
 
-def shown(record: Record, targets: Sequence[int]) -> dict[str, Any]:
+def without_target(record: Record, targets: Sequence[int]) -> dict[str, Any]:
     """A record with nothing in it that was measured on a target domain, or on unknown classes."""
     hidden = {"target", "targets", "source"} | {f"env{t}_{part}_acc" for t in targets for part in ("in", "out")}
     return {key: value for key, value in record.items() if key not in hidden}
@@ -96,7 +96,7 @@ def _moment(record: Record) -> tuple[int, bool]:
 
 
 def source_mean(record: Record) -> float:
-    """The mean over source domains of the accuracy on what they hold out; the targets' are not in a shown record."""
+    """The mean over the domains of a record without target of the accuracy on what they hold out."""
     values = [float(value) for key, value in record.items() if key.startswith("env") and key.endswith("_out_acc")]
     return sum(values) / len(values)
 

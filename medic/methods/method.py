@@ -76,7 +76,10 @@ class Training:
 
 @dataclass(frozen=True)
 class Method:
-    """One system of the paper's tables. A run copies the grid and the strategy, which have state of their own."""
+    """One system, of the paper's tables or beside them.
+
+    A run copies the grid and the strategy, which have state of their own.
+    """
 
     name: str
     idea: str

@@ -3,7 +3,6 @@
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isqrt
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ from torch.nn import functional
 
 from medic.errors import MedicError, closest, first_line
 from medic.models.convnet import ConvNet, MnistCnn
-from medic.models.gfnet import PATCH, GFNet, gfnet_h_ti, load_official
+from medic.models.gfnet import GFNet, gfnet_h_ti, load_official
+from medic.pixels import normalised
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,7 @@ class Preprocessing:
         """Resize, if need be, and normalise float pixels (N, C, H, W)."""
         if pixels.shape[2:] != (self.size, self.size):
             pixels = functional.interpolate(pixels, (self.size, self.size), mode="bilinear", antialias=True)
-        mean, std = (_per_channel(values, pixels) for values in (self.mean, self.std))
-        return (pixels - mean) / std
-
-
-def _per_channel(values: tuple[float, ...], pixels: Tensor) -> Tensor:
-    """Constants (C, 1, 1) beside some pixels, filled there: a CUDA graph cannot hold a copy from the host."""
-    return torch.cat([pixels.new_full((1, 1, 1), value) for value in values])
+        return normalised(pixels, self.mean, self.std)
 
 
 HALVES = Preprocessing((0.5,) * 3, (0.5,) * 3, size=32)
@@ -44,11 +38,12 @@ UNCHANGED = Preprocessing((0.0,) * 2, (1.0,) * 2, size=28)
 
 IMAGENET = Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), size=224)
 
-OURS: dict[str, tuple[Callable[[], nn.Module], Preprocessing]] = {
-    "convnet": (ConvNet, HALVES),
-    "mnist-cnn": (MnistCnn, UNCHANGED),
+OURS: dict[str, tuple[Callable[[int], nn.Module], Preprocessing]] = {
+    "convnet": (lambda size: ConvNet(), HALVES),
+    "mnist-cnn": (lambda size: MnistCnn(), UNCHANGED),
     "gfnet_h_ti": (gfnet_h_ti, IMAGENET),
 }
+"""The backbones that are made here, each for images of so many pixels a side, and how pixels become its inputs."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +62,7 @@ def create_backbone(name: str, weights: Path | None = None, size: int | None = N
     """
     if name in OURS:
         make, preprocessing = OURS[name]
-        module = GFNet(image_size=size or preprocessing.size) if make is gfnet_h_ti else make()
+        module = make(size or preprocessing.size)
         backbone = Backbone(module, int(module.num_features), preprocessing)  # type: ignore[arg-type]
     else:
         backbone = _from_timm(name)
@@ -122,7 +117,7 @@ def load_weights(module: nn.Module, path: Path) -> None:
     # The prefixes are those of our own runs, and of a model that was wrapped for several GPUs.
     state = {key.removeprefix("module.").removeprefix("backbone."): v for key, v in read_tensors(path).items()}
     if isinstance(module, GFNet):
-        state = load_official(state, PATCH * isqrt(module.pos_embed.shape[1]))
+        state = load_official(state, module.image_size)
     expected = module.state_dict()
     missing = [key for key in expected if key not in state and not key.endswith("num_batches_tracked")]
     if missing:

@@ -8,11 +8,10 @@ from typing import Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from medic.errors import MedicError, check_range
 from medic.modes import evaluating, statistics_kept
-from medic.objectives.losses import ce
+from medic.objectives.losses import acceptance, ce, log_odds
 from medic.objectives.objective import Loss, Objective, Parts, Risk, Setup
 from medic.outputs import Output
 from medic.tasks import Step
@@ -132,27 +131,15 @@ class CrossMatch(Objective):
             return torch.where(there, each, 0).sum() / there.sum().clamp(min=1)
 
 
-def acceptance(output: Output) -> Tensor:
-    """L_neg = -(1/C) Σ_k log(1 - q_k) per sample (N,): 0 where all one-vs-all classifiers reject it."""
-    return functional.softplus(_log_odds(output)).mean(1)
-
-
 def disagreement(output: Output) -> Tensor:
     """L_cc = (1/C) Σ_k (p_k - q_k)² per sample (N,), between the softmax and the one-vs-all classifiers."""
-    return (output.logits.softmax(1) - _log_odds(output).sigmoid()).square().mean(1)
+    return (output.logits.softmax(1) - log_odds(output).sigmoid()).square().mean(1)
 
 
 def openness(output: Output) -> Tensor:
     """(1/C) Σ_k log(1 - q_k) + H(p) per sample (N,): large where all reject it and the softmax is undecided."""
     entropy = -(output.logits.softmax(1) * output.logits.log_softmax(1)).sum(1)
     return entropy - acceptance(output)
-
-
-def _log_odds(output: Output) -> Tensor:
-    """log q_k / (1 - q_k) of every class (N, C)."""
-    if output.ova is None:
-        raise MedicError("CrossMatch needs a model with a one-vs-all head: return Output(logits, ova, features)")
-    return output.ova[:, 1] - output.ova[:, 0]
 
 
 def _features(output: Output) -> Tensor:

@@ -8,10 +8,10 @@ from typing import Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from medic.errors import MedicError, check_range
 from medic.modes import statistics_kept
+from medic.objectives.losses import acceptance
 from medic.objectives.objective import Loss, Objective, Parts, Risk, Setup
 from medic.outputs import Output
 from medic.tasks import Step
@@ -70,7 +70,7 @@ class HyProMeta(Objective):
         with statistics_kept(model):
             output = Output.cat([Output.of(model(task.x + self.v)) for task in tasks])
         with torch.autocast(step.y.device.type, enabled=False):
-            return step.means(self.prompt * _as_new(output) + self.reject * _rejected(output)).mean()
+            return step.means(self.prompt * _as_new(output) + self.reject * acceptance(output)).mean()
 
 
 def _as_new(output: Output) -> Tensor:
@@ -78,10 +78,3 @@ def _as_new(output: Output) -> Tensor:
     if output.unknown is None:
         raise MedicError("HyProMeta needs an output for prompted images: --head prompted")
     return torch.cat([output.logits, output.unknown[:, None]], dim=1).logsumexp(1) - output.unknown
-
-
-def _rejected(output: Output) -> Tensor:
-    """What it costs (N,) that one-vs-all classifiers accept: -(1/C) Σ_k log(1 - q_k)."""
-    if output.ova is None:
-        raise MedicError("HyProMeta needs a one-vs-all head: --head prompted")
-    return functional.softplus(output.ova[:, 1] - output.ova[:, 0]).mean(1)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from medic.errors import MedicError, check_choice
 from medic.objectives.player import Player
 from medic.outputs import Output
+from medic.pixels import denormalised, normalised
 from medic.tasks import Step
 
 Loss = Callable[[Output, Tensor], Tensor]
@@ -67,24 +68,17 @@ class Setup:
     """The images of a step, of the largest one."""
     epoch: int = 1
     """The iterations in which as many images are drawn as there are to train on."""
-    domains: int = 1
-    """One more than the largest domain that is trained on."""
     shape: tuple[int, ...] = (3, 32, 32)
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
 
     def to_pixels(self, inputs: Tensor) -> Tensor:
         """Inputs (N, C, H, W) as pixels in [0, 1]."""
-        return inputs * _per_channel(self.std, inputs) + _per_channel(self.mean, inputs)
+        return denormalised(inputs, self.mean, self.std)
 
     def to_inputs(self, pixels: Tensor) -> Tensor:
         """Pixels in [0, 1] (N, C, H, W) as inputs."""
-        return (pixels - _per_channel(self.mean, pixels)) / _per_channel(self.std, pixels)
-
-
-def _per_channel(values: tuple[float, ...], images: Tensor) -> Tensor:
-    """Constants (C, 1, 1), filled on the images' device: a CUDA graph cannot hold a copy from the host."""
-    return torch.cat([images.new_full((1, 1, 1), value) for value in values])
+        return normalised(pixels, self.mean, self.std)
 
 
 class Penalty(nn.Module):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -33,6 +33,22 @@ class Rule:
     function: Callable[..., Threshold]
     needs: tuple[str, ...]
     description: str
+    of: Literal["probability", "rejects"] | None = None
+    """What a score must be for it: a probability, or one that says unknown itself."""
+
+    def goes_with(self, score: Score) -> bool:
+        """Whether it can choose a threshold of a score."""
+        return self.of is None or bool(getattr(score, self.of))
+
+    def check(self, score: Score) -> None:
+        """Refuse a score that it does not go with."""
+        if not self.goes_with(score):
+            names = " or ".join(name for name, entry in SCORES.items() if self.goes_with(entry))
+            lacks = {"probability": "is no probability", "rejects": "does not say unknown"}[str(self.of)]
+            raise MedicError(
+                f"threshold {self.name!r} does not go with score {score.name!r}, which {lacks}: score by {names}, "
+                "or use the rule source"
+            )
 
     @property
     def oracle(self) -> bool:
@@ -59,12 +75,7 @@ def fixed(score: Score, *, probability: float = 0.5) -> Threshold:
 
     0.5 is the rule of OVANet (unknown if the negative channel wins). Only for a score that is a probability.
     """
-    if not score.probability:
-        names = " or ".join(name for name, entry in SCORES.items() if entry.probability)
-        raise MedicError(
-            f"the threshold rule 'fixed' is a probability and the score {score.name!r} is none; "
-            f"score by {names}, or use the rule 'source'"
-        )
+    RULES["fixed"].check(score)
     if not 0 <= probability <= 1:
         raise MedicError(f"probability must be in [0, 1], not {probability}")
     return Threshold(_logit(probability), "fixed", probability)
@@ -72,12 +83,7 @@ def fixed(score: Score, *, probability: float = 0.5) -> Threshold:
 
 def hard(score: Score) -> Threshold:
     """The decision of a system with an output for unknown: known means that a class has the larger one, 0 or more."""
-    if not score.rejects:
-        names = " or ".join(name for name, entry in SCORES.items() if entry.rejects)
-        raise MedicError(
-            f"the threshold rule 'hard' is of systems with an output for unknown, and the score {score.name!r} has "
-            f"none; score by {names}, or use the rule 'source'"
-        )
+    RULES["hard"].check(score)
     return Threshold(0.0, "hard")
 
 
@@ -115,8 +121,8 @@ RULES: dict[str, Rule] = {
     entry.name: entry
     for entry in (
         Rule("source", source, ("validation",), "keeps 95 % of the source validation samples"),
-        Rule("fixed", fixed, (), "a probability, 0.5 unless given"),
-        Rule("hard", hard, (), "none: the system itself says unknown"),
+        Rule("fixed", fixed, (), "a probability, 0.5 unless given", of="probability"),
+        Rule("hard", hard, (), "none: the system itself says unknown", of="rejects"),
         Rule("oracle-10", oracle_10, ("target", "label"), "best H-score of ten values on the labelled target"),
     )
 }

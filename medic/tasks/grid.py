@@ -87,7 +87,6 @@ class Grid:
         self._groups: list[tuple[int, ...]] = []
         # What labels on an axis are called, where that is known.
         self.names: Mapping[str, Sequence[str]] = {}
-        self._ahead = 0
         self._draws = 0
         self._said: set[str] = set()
 
@@ -136,8 +135,7 @@ class Grid:
         An iteration can be drawn before its turn, with the same result: `ahead` says how many others were drawn but not
         observed yet.
         """
-        self._ahead = ahead
-        steps = [step for _ in range(self.repeat) for step in self._steps(cells.keys)]
+        steps = [step for _ in range(self.repeat) for step in self._steps(cells.keys, ahead)]
         self._check_told()
         return [[Task(task, self.sample(cells, task, batch_size)) for task in step] for step in steps]
 
@@ -227,31 +225,31 @@ class Grid:
         group_of = {label: group for group, labels in enumerate(self._groups) for label in labels}
         return torch.tensor([group_of[label] for label in y.tolist()])
 
-    def _steps(self, cells: Sequence[Cell]) -> list[list[list[Cell]]]:
-        """The tasks of every step, as lists of cells."""
+    def _steps(self, cells: Sequence[Cell], ahead: int = 0) -> list[list[list[Cell]]]:
+        """The tasks of every step, as lists of cells, so many iterations ahead of what was observed."""
         if self.chosen is not None and (rows := _rows(self.chosen, set(cells))):
             return self._spread(rows)
         for _ in range(_REDRAWS):
-            split = self._split(cells)
+            split = self._split(cells, ahead)
             steps = self._deal(split)
             # A shared class split can miss the classes that a domain has, and leave a step without any task.
             if self.pairing != "diagonal" or len(steps) == len(split[0]):
                 break
         return steps
 
-    def _split(self, cells: Sequence[Cell]) -> list[list[list[Cell]]]:
+    def _split(self, cells: Sequence[Cell], ahead: int = 0) -> list[list[list[Cell]]]:
         """Split every axis: for each part of the axes before the last, the cells of its tasks."""
         if not self.splits:
             return [[list(cells)]]
         branches, last = [list(cells)], len(self.splits) - 1
         for axis in range(last):
-            branches = [part for branch in branches for part in _cut(branch, axis, self._parts(branch, axis))]
+            branches = [part for branch in branches for part in _cut(branch, axis, self._parts(branch, axis, ahead))]
         if self.pairing == "diagonal":
-            shared = self._parts(cells, last)
+            shared = self._parts(cells, last, ahead)
             return [_cut(branch, last, shared) for branch in branches]
-        return [_cut(branch, last, self._parts(branch, last)) for branch in branches]
+        return [_cut(branch, last, self._parts(branch, last, ahead)) for branch in branches]
 
-    def _parts(self, cells: Sequence[Cell], axis: int) -> list[set[int]]:
+    def _parts(self, cells: Sequence[Cell], axis: int, ahead: int) -> list[set[int]]:
         """Deal the labels that `cells` have on an axis over its splits."""
         name, count = list(self.splits.items())[axis]
         values = sorted({cell[axis] for cell in cells})
@@ -267,7 +265,7 @@ class Grid:
             dealt = [list(part) for part in chunks(range(len(values)), count)]
         else:
             sampler = self.sampler if name == CLASS else Random()
-            dealt = sampler.split(domains, groups, count, self.generator, self._ahead)
+            dealt = sampler.split(domains, groups, count, self.generator, ahead)
         parts = [{values[position] for position in part} for part in dealt if part]
         return parts if held is None else [*parts, {held}]
 

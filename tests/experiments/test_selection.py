@@ -18,7 +18,7 @@ def record(step, target, out, inside=None, acc=None, **values):
 
 
 def shown(records):
-    return [selection.shown(one, [0]) for one in records]
+    return [selection.without_target(one, [0]) for one in records]
 
 
 class TestGoldenRecords:
@@ -78,7 +78,7 @@ class TestGoldenRecords:
     def test_honest_rules_see_no_target(self):
         assert (
             not {"target", "targets", "source", "env0_in_acc", "env0_out_acc"}
-            & selection.shown(record(0, (0.1, 0.2), (0.6, 0.7), targets={}, source={}), [0]).keys()
+            & selection.without_target(record(0, (0.1, 0.2), (0.6, 0.7), targets={}, source={}), [0]).keys()
         )
 
 
@@ -100,11 +100,11 @@ class TestSelection:
         assert selection.select(self.RECORDS) == 1
 
     def test_the_target_is_hidden(self):
-        assert selection.shown(self.RECORDS[0], [2, 3]) == {"validation": {"acc": 0.5}, "env0_out_acc": 0.5}
+        assert selection.without_target(self.RECORDS[0], [2, 3]) == {"validation": {"acc": 0.5}, "env0_out_acc": 0.5}
 
     def test_selected_weights_are_kept(self, run):
         best = run.description["provenance"]["record"]
-        assert best == selection.select([selection.shown(record, [3]) for record in run.records])
+        assert best == selection.select([selection.without_target(record, [3]) for record in run.records])
         output, label, _ = run.outputs("validation")
         accuracy = (output.logits.argmax(1) == label).double().mean().item()
         assert accuracy == pytest.approx(run.records[best]["validation"]["acc"])

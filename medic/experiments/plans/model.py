@@ -94,10 +94,7 @@ def _pick_threshold(config: RunConfig, name: str) -> str:
     """The rule that was asked for, or the system's own decision where it has one, or else `source`."""
     score = SCORES[name]
     rule = check_choice("threshold rule", config.threshold or ("hard" if score.rejects else "source"), RULES)
-    if rule == "fixed" and not score.probability:
-        raise MedicError(f"threshold 'fixed' is a probability and the score {name!r} is none: use cls or bcls")
-    if rule == "hard" and not score.rejects:
-        raise MedicError(f"threshold 'hard' is of systems that say unknown, which score {name!r} does not: use source")
+    RULES[rule].check(score)
     return rule
 
 

@@ -91,7 +91,7 @@ def _pick(trial: tuple[int, int | None], runs: Sequence[Result], rule: str, pair
     """The evaluation that counts of the runs of one trial, which differ in their hyper-parameters."""
     ordered = _one_each(runs)
     beside = [_alike(run, pairs) for run in ordered]
-    hidden = [[selection.shown(record, run.environments) for record in run.records] for run in ordered]
+    hidden = [[selection.without_target(record, run.environments) for record in run.records] for run in ordered]
     if rule == "oracle":
         every = [run.records for run in ordered]
         chosen: selection.Chosen | None = selection.by_oracle(every, ordered[0].environments)

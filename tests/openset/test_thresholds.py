@@ -110,7 +110,7 @@ OUTPUT = outputs(torch.arange(3.0))
         (lambda: threshold("source", "cls", validation=Output(torch.zeros(0, 2))), "no validation sample"),
         (lambda: threshold("source", "cls", validation=OUTPUT, keep=95), r"keep must be in \(0, 1\], not 95"),
         (lambda: threshold("source", "cls", validation=Output(torch.full((4, 2), math.nan))), "4 of 4 .* NaN"),
-        (lambda: threshold("fixed", "energy"), "score 'energy' is none; score by cls or bcls"),
+        (lambda: threshold("fixed", "energy"), "which is no probability: score by cls or bcls"),
         (lambda: threshold("fixed", "cls", probability=1.5), r"probability must be in \[0, 1\], not 1.5"),
     ],
 )

@@ -108,8 +108,9 @@ class Trainer:
             if part is not None:
                 name = getattr(part, "__name__", type(part).__name__)
                 raise MedicError(f"{name} is no sum over samples: it cannot be shared by several processes")
-        if self.grid.sampling == "informative":
-            raise MedicError("sampling 'informative' tries whole tasks: it cannot be shared by several processes")
+        for advisor in self.advisors:
+            if advisor.alone is not None:
+                raise MedicError(f"{advisor.alone}: it cannot be shared by several processes")
         if self.capture == "on":
             raise MedicError("capture 'on': several processes run their iterations eagerly; use --capture auto")
         self.say(f"{processes.world()} processes share every task; iterations are not captured as CUDA graphs")

@@ -50,7 +50,7 @@ def test_dropout_draws_are_in_the_checkpoint(mini, tmp_path, monkeypatch, device
         def forward(self, x):
             return torch.nn.functional.dropout(super().forward(x), 0.5, self.training)
 
-    monkeypatch.setitem(OURS, "dropped", (Dropped, HALVES))
+    monkeypatch.setitem(OURS, "dropped", (lambda size: Dropped(), HALVES))
     settings = {"dataset": mini, "method": "erm", "backbone": "dropped", **SHORT, "device": device}
     whole = medic.train(**settings, output=str(tmp_path / "whole"))
     parts = in_parts(settings, tmp_path / "parts", monkeypatch, (1,), signal.SIGTERM)

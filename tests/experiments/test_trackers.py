@@ -12,7 +12,9 @@ import medic
 from medic.data.readers import _parquet_rows
 from medic.errors import MedicError
 from medic.experiments.command import without_secrets
+from medic.experiments.config import RunConfig
 from medic.experiments.directory import environment
+from medic.experiments.resolve import resolve
 from medic.experiments.search import _optuna
 from medic.experiments.sweeps.executors.cluster import connect
 from medic.experiments.trackers import scalars, tracker_names
@@ -142,9 +144,9 @@ def test_addresses_lose_their_secrets(given, kept):
 
 
 @pytest.mark.parametrize("storage", [["--storage", "postgresql://me:secret@host/db"], ["--storage=secret"]])
-def test_no_secret_is_in_an_environment_file(mini_dataset, monkeypatch, storage):
+def test_no_secret_is_in_an_environment_file(mini, mini_dataset, monkeypatch, storage):
     monkeypatch.setattr(sys, "argv", ["/bin/medic", "search", *storage, "--trials", "2"])
     monkeypatch.setenv("WANDB_API_KEY", "another-secret")
-    written = environment(mini_dataset)
+    written = environment(mini_dataset, resolve(RunConfig(dataset=mini, target="street")).model)
     assert "secret" not in json.dumps(written)
     assert written["command"][-2:] == ["--trials", "2"]

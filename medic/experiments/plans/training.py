@@ -86,8 +86,7 @@ def _plan_strategy(
     if isinstance(strategy, InnerLoop):
         strategy.check_steps(len(grid.sizes))
         buffers = check_choice("bn_buffers", config.bn_buffers or strategy.bn_buffers, get_args(BnBuffers))
-        if buffers == "interpolate" and (config.optimizer or method.training.optimizer) != "sgd":
-            raise MedicError("bn_buffers 'interpolate' goes as far as an outer sgd does: use --optimizer sgd, or keep")
+        # Statistics that are interpolated go as far as weights would by an outer SGD; by Adam there is no such share.
         changed = replace(strategy, lr=inner_lr or strategy.lr, bn_buffers=cast(BnBuffers, buffers))
         return cast(Strategy, replace(changed, bn_rate=changed.share(lr, grid.tasks)))
     for name in ("inner_lr", "bn_buffers"):

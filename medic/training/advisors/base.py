@@ -17,6 +17,8 @@ class Advisor:
 
     every: int = 1
     """The iterations from one turn to the next."""
+    alone: str | None = None
+    """Why several processes that share every task cannot each ask it, if they cannot."""
 
     def check(self, objective: Objective, grid: Grid) -> None:
         """Refuse, by name, what it cannot look at or change."""

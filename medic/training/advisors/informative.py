@@ -33,6 +33,8 @@ class Chooser(Advisor):
     image is augmented, and weights and buffers are put back bit by bit.
     """
 
+    alone = "sampling 'informative' tries whole tasks"
+
     def __init__(self, every: int = 50, delta: float = 0.01) -> None:
         check_range("sampling 'informative'", 1, every=every)
         check_range("sampling 'informative'", delta=delta)

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from medic.errors import MedicError
+
 
 class Output(NamedTuple):
     """The outputs of one forward pass over N samples and C known classes.
@@ -37,6 +39,15 @@ class Output(NamedTuple):
             f"a model must return a tensor of logits or a medic.Output, not {type(value).__name__}; "
             "wrap it: medic.Output(logits, ova)"
         )
+
+    def log_odds(self) -> Tensor:
+        """log q_k / (1 - q_k) of the one-vs-all classifier of every class (N, C)."""
+        if self.ova is None:
+            raise MedicError("a one-vs-all head is needed: use --objective ce+ova, or return Output(logits, ova)")
+        if self.ova.shape[1:] != (2, self.logits.shape[1]):
+            expected = f"(samples, 2, {self.logits.shape[1]}), the negative channel first"
+            raise MedicError(f"one-vs-all logits have the shape {tuple(self.ova.shape)}: {expected}, is expected")
+        return self.ova[:, 1] - self.ova[:, 0]
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Output":
         """Apply a function to every part that is there."""

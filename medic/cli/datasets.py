@@ -45,10 +45,8 @@ def run(arguments: Namespace) -> int:
     last = {bench.name: ", ".join(bench.domains) or bench.description for bench in BENCHMARKS.values()}
     shown = ("dataset", "classes", "split", "images")
     print_rows([{**{title: row[title] for title in shown}, "domains": last[row["dataset"]]} for row in rows])
-    print(
-        "\ndigits is built in. medic datasets NAME shows what a benchmark is, its classes, where its images are looked"
-    )
-    print("for, and what a run on it uses.")
+    print("\ndigits is built in. medic datasets NAME shows what a benchmark is, its classes, where its images")
+    print("are looked for, and what a run on it uses.")
     return 0
 
 

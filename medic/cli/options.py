@@ -16,7 +16,7 @@ SPELLINGS = tuple(f"--{alias.replace('_', '-')}" for alias in ALIASES)
 """Options of other codebases. Underscores are taken for hyphens too."""
 LISTED = ("target", "sources", "known", "unknown", "partial")
 """Settings of several names, which an option has as `a b c` or `a,b,c`."""
-_DEFAULTS = {field.name: field.default for field in dataclasses.fields(RunConfig)}
+_NAMES = [field.name for field in dataclasses.fields(RunConfig)]
 _LOCAL = {field.name for field in dataclasses.fields(RunConfig) if field.metadata["local"]}
 WRITTEN = ("steps", "axes", "augment", "hparams")
 """Settings that a file may have as a list or a mapping, and an option as 3,3,3 or hospital=2,year=3."""
@@ -76,7 +76,7 @@ def run_config(arguments: Namespace) -> RunConfig:
 
 def given_settings(arguments: Namespace) -> dict[str, Any]:
     """The settings that were given, by options or in a file."""
-    given = {name: value for name, value in vars(arguments).items() if name in _DEFAULTS}
+    given = {name: value for name, value in vars(arguments).items() if name in _NAMES}
     return given if arguments.config is None else _from_file(Path(arguments.config), given)
 
 
@@ -86,11 +86,11 @@ def _from_file(path: Path, given: dict[str, Any]) -> dict[str, Any]:
     In a complete file, as `--print-config` and runs write them, what follows from what is given otherwise is not kept.
     """
     written = {
-        check_choice("setting", setting_name(key), _DEFAULTS, f"in {path}"): value
+        check_choice("setting", setting_name(key), _NAMES, f"in {path}"): value
         for key, value in read_yaml(path).items()
     }
     values = {name: value for name, value in written.items() if value is not None}
-    if not given.keys() <= _LOCAL and written.keys() == _DEFAULTS.keys():
+    if not given.keys() <= _LOCAL and written.keys() == set(_NAMES):
         from medic.experiments.defaults import without_defaults
 
         values = without_defaults(values | {name: given[name] for name in given.keys() & _LOCAL})

@@ -136,7 +136,9 @@ class RunConfig:
         False, "keep features in predictions.npz, of training images too: scores are fitted on them"
     )
     device: str = _option("auto", "auto, cpu or cuda", local=True)
-    precision: str = _option("auto", "of the network's products: bf16, tf32 or fp32 (bf16 on a GPU, else fp32)")
+    precision: str = _option(
+        "auto", "of the network's products: bf16, tf32 or fp32 (bf16 on a GPU that has it, else fp32)"
+    )
     batch_norm: str | None = _option(
         None, "statistics: local to each process, sync over all, or frozen as they came (the method's)"
     )

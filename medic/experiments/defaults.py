@@ -20,7 +20,7 @@ def without_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a complete configuration without those that would be the same if they were left out.
 
     So one of them can be changed, and what follows from it follows: the tasks of another method, the sources of another
-    target. Settings that hold each other up, of which none can be left out alone, are all kept.
+    target.
     """
     find = open_once()
     bare = {**settings, "weights": None}  # which follow from nothing, and are looked for when the run is planned
@@ -30,9 +30,8 @@ def without_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
         kept["optimizer"] = settings["optimizer"]
     while True:
         found = resolve(RunConfig(**kept), find).config
-        lost = {
-            name for name in _OPEN if getattr(found, name) != getattr(complete, name)
-        } & settings.keys() - kept.keys()
+        other = {name for name in _OPEN if getattr(found, name) != getattr(complete, name)}
+        lost = other & settings.keys() - kept.keys()
         if not lost:
             return {name: value for name, value in settings.items() if name in kept}
         kept |= {name: settings[name] for name in lost}

@@ -4,7 +4,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from medic.errors import check_range
-from medic.objectives.losses import log_odds
 from medic.objectives.objective import Penalty
 from medic.outputs import Output
 from medic.tasks import Step
@@ -26,7 +25,7 @@ class Balance(Penalty):
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
         """The imbalance of the one-vs-all outputs on a step."""
-        q = log_odds(output).sigmoid()
+        q = output.log_odds().sigmoid()
         own = functional.one_hot(step.y, q.shape[1]).to(q)
         positives, negatives = own.sum(0), (1 - own).sum(0)
         balance = (q * own).sum(0) / positives.clamp(min=1) + (q * (1 - own)).sum(0) / negatives.clamp(min=1) - 1

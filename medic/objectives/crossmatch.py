@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from medic.errors import MedicError, check_range
 from medic.modes import evaluating, statistics_kept
-from medic.objectives.losses import acceptance, ce, log_odds
+from medic.objectives.losses import acceptance, ce
 from medic.objectives.objective import Loss, Objective, Parts, Risk, Setup
 from medic.outputs import Output
 from medic.tasks import Step
@@ -133,7 +133,7 @@ class CrossMatch(Objective):
 
 def disagreement(output: Output) -> Tensor:
     """L_cc = (1/C) Σ_k (p_k - q_k)² per sample (N,), between the softmax and the one-vs-all classifiers."""
-    return (output.logits.softmax(1) - log_odds(output).sigmoid()).square().mean(1)
+    return (output.logits.softmax(1) - output.log_odds().sigmoid()).square().mean(1)
 
 
 def openness(output: Output) -> Tensor:

@@ -28,7 +28,7 @@ class Ova:
 
     def __call__(self, output: Output, y: Tensor) -> Tensor:
         """The loss per sample (N,)."""
-        odds = log_odds(output)
+        odds = output.log_odds()
         own = odds.gather(1, y[:, None]).squeeze(1)
         # softplus is increasing, so the largest log-odds among the others has the largest loss; one class has no
         # others, and softplus(-inf) = 0.
@@ -41,19 +41,7 @@ ova = Ova()
 
 def acceptance(output: Output) -> Tensor:
     """-(1/C) Σ_k log(1 - q_k) per sample (N,): 0 where all one-vs-all classifiers reject it."""
-    return functional.softplus(log_odds(output)).mean(1)
-
-
-def log_odds(output: Output) -> Tensor:
-    """log q_k / (1 - q_k) of the one-vs-all classifier of every class (N, C)."""
-    if output.ova is None:
-        raise MedicError(
-            "a model with a one-vs-all head is needed: train with --objective ce+ova, or return Output(logits, ova)"
-        )
-    if output.ova.shape[1:] != (2, output.logits.shape[1]):
-        expected = f"(samples, 2, {output.logits.shape[1]}), the negative channel first"
-        raise MedicError(f"one-vs-all logits have the shape {tuple(output.ova.shape)}: {expected}, is expected")
-    return output.ova[:, 1] - output.ova[:, 0]
+    return functional.softplus(output.log_odds()).mean(1)
 
 
 class Arpl(nn.Module):

@@ -182,6 +182,12 @@ class TestStore:
         assert store.exists()
         assert [path.name for path in folder.glob("*.tmp")] == ["abc-64.999999999.tmp"]
 
+    def test_the_same_store_from_another_working_directory(self, root, tmp_path, monkeypatch):
+        self.open(root)
+        monkeypatch.chdir(tmp_path)
+        self.open(root)
+        assert len(list((tmp_path / "cache" / "stores").glob("*.bin"))) == 1
+
     def test_names_that_are_not_utf8(self, root):
         (root / "二番").rename(os.fsdecode(os.fsencode(root) + b"/\xff\xfe"))
         assert len(self.open(root)[0].kept) == 12

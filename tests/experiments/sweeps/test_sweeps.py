@@ -27,6 +27,7 @@ from medic.experiments.interrupts import Interrupts
 from medic.experiments.resolve import resolve
 from medic.experiments.results import collect
 from medic.experiments.sweeps.executors.here import Here
+from medic.experiments.sweeps.launch import _device
 from medic.experiments.sweeps.overview import make_overview
 from medic.experiments.sweeps.schedule import Schedule, estimate
 from medic.experiments.sweeps.sweep import Planner, Sweep, parse_span, titles
@@ -304,6 +305,11 @@ def test_a_dry_run_writes_nothing(folder, undisturbed, tmp_path, capsys, monkeyp
     said = capsys.readouterr().out.split()
     assert all(path.parent.name in said for path in undisturbed.glob("*/done"))
     assert [path.name for path in tmp_path.iterdir()] == ["sweep.yaml"]
+
+
+def test_room_is_for_the_devices_that_runs_ask_for(folder):
+    own, other = (Sweep({**folder, "device": device}).jobs(Planner()) for device in ("cpu", "auto"))
+    assert (_device(own), _device(other), _device([*own, *other])) == ("cpu", "auto", "auto")
 
 
 def test_a_dry_run_says_what_is_under_way(folder, copied, tmp_path, capsys):

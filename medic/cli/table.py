@@ -30,7 +30,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--format", type=str, default="text", help="text, markdown, latex, csv or json [text]")
     parser.add_argument("--paper", type=str | None, default=None, help="put a table of the paper beside: pacs-resnet50")
     parser.add_argument(
-        "--compare", type=str, nargs=2, default=None, metavar="ROW", help="test one row against another"
+        "--compare", type=str, nargs=2, default=None, metavar=("BASE", "ROW"), help="test ROW against BASE"
     )
     parser.add_argument(
         "--explain", type=str, nargs=2, default=None, metavar=("ROW", "COLUMN"), help="list the runs behind a cell"

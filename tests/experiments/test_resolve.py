@@ -88,7 +88,7 @@ def test_axes_of_the_methods_own():
     plan = resolved(method="hyprometa")
     assert plan.training.grid.splits == {"domain": 2, "clean": 1, "class": 2}
     assert plan.config.axes is None
-    assert plan.config.hparams == {"beta": 1.0, "prompt": 0.1, "reject": 1.0, "meta_test": 1, "trust": 5}
+    assert plan.config.hparams == {"beta": 1.0, "prompt": 0.1, "reject": 1.0, "meta_test": 1, "trust": 40}
 
 
 def test_one_name_is_a_list_of_one():

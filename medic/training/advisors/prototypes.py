@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from medic.data import Samples
-from medic.errors import check_range
+from medic.errors import check_range, counted
 from medic.objectives.hyperbolic import distance, exp0, mean
 from medic.training.advisors.base import Advisor
 
@@ -22,10 +22,11 @@ class Prototypes(Advisor):
     """Once an epoch, takes samples whose label is not that of the nearest prototype to be noisy, and relabels them.
 
     It needs the labels that training was given and the model as it is, nothing else. Samples have the attribute
-    `clean`, 1 or 0; a noisy one has the label of the nearest prototype. For the first `trust` epochs all are clean.
+    `clean`, 1 or 0; a noisy one has the label of the nearest prototype. For the first `trust` epochs all are clean: a
+    model that has learnt little takes half of the right labels to be wrong, and learns from that.
     """
 
-    def __init__(self, trust: int = 5) -> None:
+    def __init__(self, trust: int = 40) -> None:
         check_range("HyProMeta", trust=trust)
         self.trust = trust
 
@@ -36,6 +37,8 @@ class Prototypes(Advisor):
         self.prototypes: Tensor | None = None
         self.every = max(1, len(self.given) // (trainer.grid.tasks * trainer.batch_size))
         self._infer = trainer.inference()
+        first = self.trust * self.every
+        trainer.say(f"labels are corrected from iteration {first} on, after {counted(self.trust, 'epoch')}")
         trainer.samples = self._samples(trainer)
 
     def advise(self, trainer: "Trainer") -> None:

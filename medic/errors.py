@@ -3,6 +3,7 @@
 import difflib
 import errno
 import math
+import re
 import sys
 import warnings
 from collections.abc import Iterable
@@ -46,8 +47,13 @@ def lacking(what: str, extra: str) -> MedicError:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, in one line."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    """What an error says, in one line that holds no secret."""
+    return without_credentials((str(error).splitlines() or [type(error).__name__])[0])
+
+
+def without_credentials(text: str) -> str:
+    """A text, of someone else's perhaps, without the names and passwords of the addresses in it."""
+    return re.sub(r"(?<=://)\S*@", "", text)
 
 
 def counted(number: int, noun: str) -> str:

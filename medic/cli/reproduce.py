@@ -45,7 +45,10 @@ def run(arguments: Namespace) -> int:
         check_choice("column", column, table.columns, f"of {arguments.name}")
     asked = Asked(arguments.seeds, arguments.methods, arguments.only, given_settings(arguments))
     planner = Planner(lambda line: print(line, file=sys.stderr))
-    cells = {cell: planner.jobs(configs) for cell, configs in table.configs(asked).items()}
+    configs = table.configs(asked)
+    for line in table.advice(configs):
+        print(f"medic: note: {line}", file=sys.stderr)
+    cells = {cell: planner.jobs(each) for cell, each in configs.items()}
     schedule = launch(arguments).run([job for jobs in cells.values() for job in jobs])
     if arguments.dry_run or (schedule.missing and arguments.executor == "slurm"):  # shown, or handed over
         return 1 if schedule.damaged else 0
@@ -71,7 +74,7 @@ def _list() -> int:
     rows = []
     for name in NAMES:
         table = reproduction(name)
-        runs = sum(map(len, table.configs(Asked()).values()))
+        runs = len({repr(config) for configs in table.configs(Asked()).values() for config in configs})
         rows.append({"name": name, "what it shows": table.title, "runs per seed": str(runs)})
     print_rows(rows, numeric=["runs per seed"])
     return 0

@@ -89,14 +89,15 @@ def _compare(table: "Table", labels: Sequence[str], as_json: bool) -> None:
     """Print how much more one row has than another."""
     from medic.errors import MedicError
     from medic.experiments.tables.comparison import compare
-    from medic.experiments.tables.table import differences, find_row
+    from medic.experiments.tables.table import differences, find_row, mixed_datasets
     from medic.report.table import print_rows
 
     ours, theirs = (find_row(table, label) for label in labels)
     if ours is theirs:
         raise MedicError(f"{labels[0]!r} and {labels[1]!r} are one row: a comparison is of two")
     picks = [pick for row in (ours, theirs) for cell in row.cells.values() for pick in cell.picks]
-    for note in differences(pick.result for pick in picks):
+    used = [pick.result for pick in picks]
+    for note in (*mixed_datasets(used, table.kind), *differences(used)):
         print(f"medic: note: {note}", file=sys.stderr)
     found = [compare(ours, theirs, title, metric, table.columns) for title, metric in table.metrics.items()]
     if as_json:
@@ -107,7 +108,7 @@ def _compare(table: "Table", labels: Sequence[str], as_json: bool) -> None:
             "metric": one.metric,
             "difference": f"{one.difference:+.2f}",
             "95 % interval": f"{one.low:+.2f} … {one.high:+.2f}",
-            "p": f"{one.p:.3f}",
+            "p": f"{one.p:.3f}" if one.p >= 0.001 else "< 0.001",
             "pairs": str(one.pairs),
         }
         for one in found
@@ -154,8 +155,10 @@ def _explain(table: "Table", place: Sequence[str], as_json: bool) -> None:
 
 def _text(name: str, value: Any) -> str:
     """A value of an explanation, for people: hashes are short, and what is missing is shown as missing."""
+    from medic.experiments.results import short
+
     if value is None:
         return "–"
     if name in ("commit", "images", "weights"):
-        return str(value)[:12]
+        return short(value)
     return f"{value:.2f}" if isinstance(value, float) else str(value)

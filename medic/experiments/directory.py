@@ -28,6 +28,7 @@ from medic.experiments.command import noted_command
 from medic.experiments.config import RunConfig
 from medic.experiments.evaluation import Seen
 from medic.experiments.plans import ModelPlan
+from medic.experiments.results import ENVIRONMENT
 from medic.files import atomic_write, locked, remove_leftovers, write_text
 from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone
 from medic.models.backbones import read_tensors
@@ -104,7 +105,18 @@ class RunDirectory:
     def write_start(self, config: RunConfig, dataset: Dataset, model: ModelPlan) -> None:
         """Write what is known before training."""
         write_text(self.path / "config.yaml", config.to_yaml())
-        write_text(self.path / "environment.json", _json(environment(dataset, model)))
+        write_text(self.path / ENVIRONMENT, _json(environment(dataset, model)))
+
+    def write_resumed(self, iteration: int) -> None:
+        """Note from which iteration on the run is of another commit, if it is."""
+        path = self.path / ENVIRONMENT
+        try:
+            noted = json.loads(path.read_text())
+        except (OSError, ValueError):  # a table says that the commit is unknown
+            return
+        earlier, now = [noted, *noted.get("resumed", ())], _commit()
+        if earlier[-1].get("commit") != now:
+            write_text(path, _json({**noted, "resumed": [*earlier[1:], {"iteration": iteration, "commit": now}]}))
 
     def write_records(self, records: Sequence[dict[str, Any]]) -> None:
         """Write all evaluations so far, a line each."""
@@ -286,6 +298,7 @@ def environment(dataset: Dataset, model: ModelPlan) -> dict[str, Any]:
         "precision": model.precision,
         "images": dataset.hash,
         "counts": dict(zip(dataset.domains, counts, strict=True)),
+        "formats": sorted({suffix.lower() for path in dataset.paths if (suffix := Path(path).suffix)}),
         "weights": None if model.weights is None else file_hash(model.weights),
         "command": noted_command(),
     }

@@ -8,6 +8,9 @@ from medic.experiments import selection
 from medic.experiments.results import Result, collect
 from medic.experiments.trackers import scalars
 
+ENVIRONMENT_COLUMNS = {"commit": "commit", "image_list": "images", "weights_hash": "weights"}
+"""Columns of what a run depends on besides its settings, and their names in its environment."""
+
 
 def load_runs(*folders: str | Path, every: bool = False) -> Any:
     """A pandas frame of all finished runs below some folders.
@@ -34,7 +37,7 @@ def _rows(result: Result, every: bool) -> list[dict[str, Any]]:
             "run": result.path.name,
             "path": str(result.path),
             **about,
-            "commit": result.environment.get("commit"),
+            **{column: result.environment.get(name) for column, name in ENVIRONMENT_COLUMNS.items()},
             **{f"{name}/now" if name in about else name: value for name, value in scalars(record)},
             "selected": position == chosen,
         }

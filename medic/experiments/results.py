@@ -11,6 +11,8 @@ from typing import Any
 from medic.errors import MedicError, counted
 from medic.experiments.config import RunConfig
 
+ENVIRONMENT = "environment.json"
+"""In a run's directory: what its numbers depend on besides its settings."""
 ERROR = "error.json"
 """In a run's directory: why attempts failed, the last one first. It stays when a later one succeeds."""
 SETTINGS = ', "args": {'
@@ -56,12 +58,16 @@ class Result:
 
     @cached_property
     def environment(self) -> Mapping[str, Any]:
-        """What its numbers depend on besides: commit, versions, hardware, the hashes of images and weights."""
+        """What its numbers depend on besides: commit, versions, hardware, the hashes of images and weights.
+
+        The commit of a run that was resumed at others is all of them, `a+b`.
+        """
         try:
-            found: Mapping[str, Any] = json.loads((self.path / "environment.json").read_text())
-        except (OSError, ValueError):
+            found = json.loads((self.path / ENVIRONMENT).read_text())
+            commits = dict.fromkeys(str(part.get("commit")) for part in (found, *found.get("resumed", ())))
+        except (OSError, ValueError, TypeError, AttributeError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return {**found, "commit": "+".join(commits)} if len(commits) > 1 else found
 
     def __hash__(self) -> int:
         return hash(self.path)
@@ -87,13 +93,19 @@ class Collection:
         """What a reader of a table should know, a line each."""
         if self.unfinished:
             more = " for one" if len(self.unfinished) > 1 else ""
-            yield f"{runs_are(len(self.unfinished))} not finished, {self.unfinished[0]}{more}; what started it goes on"
+            yield f"{runs_are(len(self.unfinished))} not finished, {self.unfinished[0]}{more}; the command that started it goes on with it"
         for path, reason in list(self.failed.items())[:3]:
             yield f"{path} failed: {reason}"
         if len(self.failed) > 3:
             yield f"{len(self.failed) - 3} more failed"
         for path, reason in self.damaged.items():
             yield f"{path} is left out: {reason}{f'; delete {path} and run it again' if reason == DAMAGED else ''}"
+
+
+def short(value: Any) -> str:
+    """A hash, commit or version, for people: a commit keeps that files differed from it."""
+    parts = (part.partition("-") for part in str(value).split("+"))
+    return "+".join(f"{head[:12]}{dash}{rest}" for head, dash, rest in parts)
 
 
 def runs_are(count: int, what: str = "") -> str:
@@ -180,7 +192,7 @@ def _run_directories(folders: Iterable[Path]) -> Iterator[Path]:
             yield folder
             continue
         for path in sorted(folder.iterdir()):
-            if (path / "config.yaml").exists() or (path / ERROR).exists():
+            if any((path / name).exists() for name in ("config.yaml", ERROR, "done")):
                 yield path
 
 

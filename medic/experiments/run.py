@@ -154,6 +154,8 @@ class Session:
         if resumes:
             self._load()
             self.say(f"{self.directory.path} resumes at iteration {self.trainer.iteration}")
+            if self.writes:
+                self.directory.write_resumed(self.trainer.iteration)
         else:
             if self.writes:
                 self.directory.write_start(self.config, self.dataset, self.plan.model)

@@ -7,7 +7,9 @@ import torch
 
 import medic
 from medic.errors import MedicError
+from medic.experiments import directory
 from medic.experiments.interrupts import Stopped
+from medic.experiments.results import collect, short
 from medic.methods import METHODS
 from medic.training import Trainer
 from tests.experiments.parts import in_parts
@@ -39,6 +41,17 @@ def test_every_method_is_the_same_when_interrupted(method, mini, tmp_path, monke
         assert (parts.path / name).read_bytes() == (whole.path / name).read_bytes()
     losses = [[record["loss"] for record in run.records] for run in (whole, parts)]
     assert losses[0] == losses[1]
+
+
+def test_a_run_resumed_at_another_commit_is_of_both(mini, tmp_path, monkeypatch):
+    commits = iter(["a" * 40, "a" * 40, "b" * 40 + "-dirty"])
+    monkeypatch.setattr(directory, "_commit", lambda: next(commits))
+    settings = {"dataset": mini, "method": "erm", **SHORT}
+    run = in_parts(settings, tmp_path, monkeypatch, (1, 3))
+    [result] = collect([tmp_path]).results
+    assert result.environment["resumed"] == [{"iteration": 3, "commit": "b" * 40 + "-dirty"}]
+    assert short(result.environment["commit"]) == "a" * 12 + "+" + "b" * 12 + "-dirty"
+    assert result.path == run.path
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

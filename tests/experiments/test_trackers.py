@@ -17,7 +17,7 @@ from medic.experiments.directory import environment
 from medic.experiments.resolve import resolve
 from medic.experiments.search import _optuna
 from medic.experiments.sweeps.executors.cluster import connect
-from medic.experiments.trackers import scalars, tracker_names
+from medic.experiments.trackers import TRACKERS, scalars, start_trackers, tracker_names
 
 SHORT = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 2, "device": "cpu", "quiet": True}
 
@@ -117,6 +117,15 @@ def test_extras_are_named_as_they_are_installed(package, ask, monkeypatch, tmp_p
 def test_only_numbers_are_sent():
     record = {"loss": 0.5, "target": {"acc": 1, "score": "bcls"}, "averaged": True, "args": {"seed": 3}, "hparams": {}}
     assert dict(scalars(record)) == {"loss": 0.5, "target/acc": 1.0}
+
+
+def test_credentials_in_what_others_say_are_left_out(monkeypatch, tmp_path):
+    def refuse(path, config, iteration):
+        raise OSError("API request to https://bob:hunter2@ml.example.org/api failed")
+
+    monkeypatch.setitem(TRACKERS, "tensorboard", ("tensorboard", refuse))
+    with pytest.raises(MedicError, match=r"API request to https://ml\.example\.org/api failed"):
+        start_trackers("tensorboard", tmp_path, RunConfig(), 0)
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,8 @@ def print_plan(schedule: Schedule, slots: int | None = None) -> None:
         print(f"{job.name}  {states.get(job.name, 'to do  ')}  {schedule.titles[job.name]}")
     running = f" ({len(busy)} of them under way elsewhere)" if busy else ""
     there = f"{counted(len(schedule.jobs), 'run')}, {len(schedule.there)} of them there"
-    print(f"{there}, {schedule.missing} to do{running}")
+    damaged = f", {len(schedule.damaged)} damaged" if schedule.damaged else ""
+    print(f"{there}, {schedule.missing} to do{running}{damaged}")
     if schedule.missing:
         output = _output(schedule.jobs)
         found = estimate(schedule.waiting, collect([output]).results if output.is_dir() else ())

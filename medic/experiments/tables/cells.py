@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from medic.errors import MedicError
 from medic.experiments import selection
-from medic.experiments.results import Result
+from medic.experiments.results import Result, short
 
 DRAWN = ("hparams", "lr", "weight_decay", "batch_size", "inner_lr")
 """Settings that a draw of hyper-parameters changes."""
@@ -148,5 +148,5 @@ def _apart(first: Result, second: Result) -> str:
     """What two runs with the same settings differ in, as far as their environments say."""
     names = ("images", "commit", "gpu", "packages", "platform")
     both = [(name, first.environment.get(name), second.environment.get(name)) for name in names]
-    told = ", ".join(f"{name} ({str(one)[:12]}, {str(two)[:12]})" for name, one, two in both if one != two)
+    told = ", ".join(f"{name} ({short(one)}, {short(two)})" for name, one, two in both if one != two)
     return f"; they differ in {told}" if told else ""

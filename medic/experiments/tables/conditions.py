@@ -16,6 +16,9 @@ from medic.experiments.tables.reproduction import UNTRAINED, Asked, Line, Reprod
 OPEN = ("seed", "trial_seed", "precision", "save_features", "store_size")
 """What the paper averages over, or does not depend on."""
 
+PUBLISHED = (".jpg", ".jpeg", ".png")
+"""What images of the benchmarks are published as; others were written anew."""
+
 Unlike = Mapping[str, tuple[Any, Any]]
 """By name, what is not as in the paper: ours, and the paper's."""
 
@@ -54,6 +57,8 @@ class Conditions:
         counts = result.environment.get("counts")  # of runs of earlier versions it is not known
         if counts and not _as_published(benchmark(config.dataset), counts):
             found["images"] = sum(counts.values()), "as published"
+        if other := [suffix for suffix in result.environment.get("formats", ()) if suffix not in PUBLISHED]:
+            found["images"] = ", ".join(other), "as published"
         return {name: both for name, both in found.items() if name not in ("known", "unknown")}
 
     def _complete(self, config: RunConfig, ours: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
 """What a table of the paper is made of: its rows and columns, the runs of its cells, and how they are put together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +76,15 @@ class Reproduction:
             raise MedicError(f"weights have no use in {self.name}, whose backbones begin with none: leave them out")
         return found
 
+    def advice(self, cells: Mapping[tuple[str, str], Sequence[RunConfig]]) -> Iterable[str]:
+        """What whoever starts these runs should know before they have taken their time."""
+        configs = [config for each in cells.values() for config in each]
+        if any(config.weights is None and _backbone(vars(config)) not in UNTRAINED for config in configs):
+            yield (
+                "without --weights backbones begin with random numbers, where the paper's began with ImageNet's: "
+                "give a file, or --weights imagenet-v1"
+            )
+
     def _check(self, settings: Settings) -> None:
         """Refuse settings that would make something else of a row or a column."""
         parts: list[Settings] = [self.settings, *(one.settings or {} for one in self.lines)]
@@ -115,10 +124,13 @@ class Reproduction:
         return Cell(tuple(picks), parts)
 
 
+def _backbone(settings: Settings) -> str:
+    return str(settings.get("backbone") or benchmark(settings["dataset"]).backbone)
+
+
 def _config(settings: dict[str, Any]) -> RunConfig:
     """A run with these settings, but for those of the whole table that it has no use for."""
-    backbone = settings.get("backbone") or benchmark(settings["dataset"]).backbone
-    unused = {"weights"} if backbone in UNTRAINED else set()
+    unused = {"weights"} if _backbone(settings) in UNTRAINED else set()
     if not settings.get("class_splits", METHODS[settings["method"]].grid.classes):
         unused.add("class_groups")
     if settings.get("batch_size"):

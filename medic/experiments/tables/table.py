@@ -7,7 +7,7 @@ from typing import Any
 from medic.data import BENCHMARKS
 from medic.errors import MedicError, check_choice
 from medic.experiments.config import RunConfig
-from medic.experiments.results import Result, runs_are
+from medic.experiments.results import ENVIRONMENT, Result, runs_are, short
 from medic.experiments.tables.cells import DRAWN, FITTED, Cell, Metric, pick_cell
 
 AVERAGE = "Avg"
@@ -35,6 +35,14 @@ _FOLLOWING = {
     "batch_size": _SPLITS,
 }
 """Settings that may follow from others, which then tell rows apart without them."""
+
+PROTOCOL = {
+    "backbone": "backbones",
+    "iterations": "numbers of iterations",
+    "image_size": "sizes of images",
+    "label_noise": "shares of wrong labels",
+}
+"""Settings that systems which are compared should share, and what a difference in them is called."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +136,8 @@ def tabulate(
         if any(cell.values(metric) for row in rows for cell in row.cells.values())
     }
     meaning = ["columns are the source domain; a cell is the mean over all targets"] if kind == "source" else []
-    notes = (*meaning, *selected_by(rule), *seeds_of(rows), *pairs.notes(rule), *differences(used))
+    notes = (*meaning, *selected_by(rule), *seeds_of(rows), *pairs.notes(rule), *mixed_datasets(used, kind),
+             *differences(used))  # fmt: skip
     return Table(columns, tuple(rows), there, notes, kind, rule)
 
 
@@ -279,7 +288,7 @@ def _short(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))
     if isinstance(value, Mapping):
-        return ",".join(f"{name}={part}" for name, part in value.items())
+        return ",".join(f"{name}={_short(part)}" for name, part in value.items())
     return f"{value:.3g}" if isinstance(value, float) else "–" if value is None else str(value)
 
 
@@ -322,7 +331,28 @@ def differences(results: Iterable[Result]) -> Iterable[str]:
                 value = next((value for value in there if value is not None), None)
                 found.setdefault((per(result.settings), value), result)
         if len(found) > len({group for group, _ in found}):
-            some = ", ".join(
-                f"{str(value)[:12]} ({result.path.name})" for (_, value), result in list(found.items())[:3]
-            )
+            some = ", ".join(f"{short(value)} ({result.path.name})" for (_, value), result in list(found.items())[:3])
             yield f"these runs are of {len(found)} {what}: {some}"
+    unknown = [result.path.name for result in used if not result.environment]
+    if unknown:
+        yield f"{runs_are(len(unknown))} of an unknown commit: {unknown[0]} has no {ENVIRONMENT} that can be read"
+    for name, what in PROTOCOL.items():
+        by_method: dict[str, dict[str, set[str]]] = {}
+        for result in used:
+            values = by_method.setdefault(result.settings["dataset"], {})
+            values.setdefault(result.settings["method"], set()).add(_short(result.settings.get(name) or "none"))
+        for methods in by_method.values():
+            if any(values != next(iter(methods.values())) for values in methods.values()):  # else rows' labels tell
+                told = {value: method for method, values in methods.items() for value in values}
+                some = ", ".join(f"{value} ({method})" for value, method in list(told.items())[:3])
+                yield f"these methods have different {what}: {some}"
+
+
+def mixed_datasets(results: Iterable[Result], kind: str) -> Iterable[str]:
+    """Which columns of domains have results of several datasets, whose domains have one name."""
+    found: dict[str, set[str]] = {}
+    for result in results:
+        found.setdefault(column_of(result, kind), set()).add(str(result.settings["dataset"]))
+    for column, datasets in found.items():
+        if len(datasets) > 1:
+            yield f"{column!r} is of {len(datasets)} datasets: {', '.join(sorted(datasets))}; give their folders apart"

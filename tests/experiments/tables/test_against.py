@@ -56,6 +56,8 @@ class TestThePapersNumbers:
             ({"evaluate_every": 100, "on_bad_image": "skip"}, "on_bad_image, evaluate_every"),
             ({"counts": {"photo": 1670, "art_painting": 2048, "cartoon": 2344, "sketch": 3928}}, None),
             ({"counts": {"photo": 1670, "art_painting": 2048, "cartoon": 2344, "sketch": 3900}}, "images"),
+            ({"formats": [".jpg", ".png"]}, None),
+            ({"formats": [".jpg", ".webp"]}, "images"),
             ({"dataset": "digits"}, "dataset"),
         ],
     )

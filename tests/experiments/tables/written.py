@@ -7,6 +7,7 @@ DOMAINS = ("a", "b", "c")
 
 def write_run(
     folder, name, method, domain, seed, values, commit="c0", images="i0", weights="w", counts=None, draw=0, accs=None,
+    formats=(),
     **settings,
 ):  # fmt: skip
     """A finished run with an evaluation per value, the best on validation second to last.
@@ -34,7 +35,7 @@ def write_run(
         for step, value in enumerate(values)
     ]  # fmt: skip
     (path / "results.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
-    environment = {"commit": commit, "images": images, "weights": weights, "counts": counts}
+    environment = {"commit": commit, "images": images, "weights": weights, "counts": counts, "formats": formats}
     (path / "environment.json").write_text(json.dumps(environment))
     (path / "config.yaml").write_text("")
     (path / "done").write_text("")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
-from medic.errors import BusyError, DiskFullError, MedicError, TrainingError, first_line
+from medic.errors import BusyError, DiskFullError, MedicError, TrainingError, first_line, without_credentials
 from medic.experiments.config import RunConfig
 from medic.experiments.sweeps.sweep import Job
 
@@ -60,7 +60,8 @@ def attempt(name: str, settings: dict[str, Any], train: Callable[[RunConfig], ob
     except (MedicError, TrainingError) as error:
         return Event(name, "failed", first_line(error))
     except Exception as error:  # a fault of ours, or of the machine: the sweep goes on, and tells
-        return Event(name, "failed", f"{type(error).__name__}: {first_line(error)}", traceback.format_exc())
+        trace = without_credentials(traceback.format_exc())
+        return Event(name, "failed", f"{type(error).__name__}: {first_line(error)}", trace)
     return Event(name, "done", seconds=time.perf_counter() - began)
 
 

@@ -93,7 +93,8 @@ class Collection:
         """What a reader of a table should know, a line each."""
         if self.unfinished:
             more = " for one" if len(self.unfinished) > 1 else ""
-            yield f"{runs_are(len(self.unfinished))} not finished, {self.unfinished[0]}{more}; the command that started it goes on with it"
+            left = f"{runs_are(len(self.unfinished))} not finished, {self.unfinished[0]}{more}"
+            yield f"{left}; the command that started it goes on with it"
         for path, reason in list(self.failed.items())[:3]:
             yield f"{path} failed: {reason}"
         if len(self.failed) > 3:

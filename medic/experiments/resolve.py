@@ -25,7 +25,18 @@ from medic.experiments.plans import (
     written_splits,
 )
 from medic.experiments.trackers import check_trackers
-from medic.methods import AVERAGES, LAYERS, METHODS, OBJECTIVES, PENALTIES, Law, Method, Numbers, find_method
+from medic.methods import (
+    AVERAGES,
+    LAYERS,
+    METHODS,
+    OBJECTIVES,
+    PENALTIES,
+    Law,
+    Method,
+    Numbers,
+    find_method,
+    usual_numbers,
+)
 from medic.models import find_weights
 from medic.objectives import Penalty
 from medic.openset import SCORES
@@ -61,7 +72,7 @@ def resolve(config: RunConfig, find: Open = open_benchmark) -> Resolved:
         )
     data = plan_data(config, bench, backbone, pick_device(config.device), find)
     config = with_draws(config, method, data.size, len(data.sources), plan_grid(config, method, data).tasks)
-    numbers = Numbers(config.hparams, method.numbers.get(config.dataset))
+    numbers = Numbers(config.hparams, usual_numbers(config.dataset))
     model = plan_model(config, backbone, method, numbers, len(data.sources))
     training = plan_training(config, method, data, numbers)
     numbers.check(method.name)
@@ -127,24 +138,30 @@ def _adapted(method: Method, config: RunConfig) -> Method:
     score = config.score or (method.score if objective == method.objective else None)
     layer = check_choice("layer", config.layer or method.layer or "none", ["none", *LAYERS])
     averaging = check_choice("averaging", config.averaging or method.averaging or "none", ["none", *AVERAGES])
+    penalty = check_choice("penalty", config.penalty, PENALTIES) if config.penalty else method.penalty
+    norms = config.batch_norm or (_home(method, penalty) or method).batch_norm
     return replace(
         method,
         objective=objective,
-        penalty=check_choice("penalty", config.penalty, PENALTIES) if config.penalty else method.penalty,
+        penalty=penalty,
         score=None if score is None else check_choice("score", score, SCORES),
         layer=None if layer == "none" else layer,
         averaging=None if averaging == "none" else averaging,
-        batch_norm=check_choice("batch_norm", config.batch_norm or method.batch_norm, ["local", "sync", "frozen"]),
-        search=_laws(method, config.penalty or method.penalty),
+        batch_norm=check_choice("batch_norm", norms, ["local", "sync", "frozen"]),
+        search=_laws(method, penalty),
     )
+
+
+def _home(method: Method, penalty: str | None) -> Method | None:
+    """The method that a penalty is of, which says what goes with it: this one, if it is, or else the first."""
+    return next((one for one in (method, *METHODS.values()) if one.penalty == penalty), None)
 
 
 def _laws(method: Method, penalty: str | None) -> Mapping[str, Law]:
     """Where the numbers of a method are searched for with a penalty, whose own laws are those of its method."""
-    if penalty == method.penalty:
-        return method.search
-    own = method.search if method.penalty is None else {}
-    return {**own, **next((other.search for other in METHODS.values() if other.penalty == penalty), {})}
+    home = _home(method, penalty)
+    own = method.search if method.penalty in (None, penalty) else {}
+    return {**own, **(home.search if home is not None else {})}
 
 
 COUNTS = (

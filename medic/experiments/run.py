@@ -161,6 +161,12 @@ class Session:
                 self.directory.write_start(self.config, self.dataset, self.plan.model)
             self._save()
         config = self.config
+        for part in self.trainer.objective.penalties:
+            if (begins := getattr(part, "restart", None) or 0) >= config.iterations:
+                self.say(
+                    f"{type(part).__name__} has its weight from iteration {begins} on, and the run ends at "
+                    f"{config.iterations}: --hparams anneal=N begins earlier"
+                )
         if self.writes:
             self.trackers = start_trackers(config.track, self.directory.path, config, self.trainer.iteration)
         title = f"{config.method} → {', '.join(self.plan.data.targets)}"

@@ -21,6 +21,11 @@ def find_method(name: str) -> Method:
     return METHODS[check_choice("method", name, METHODS)]
 
 
+def usual_numbers(dataset: str) -> dict[str, float]:
+    """The numbers of parts on a benchmark, `miro.weight`, where the authors of the part have others there."""
+    return {name: value for method in METHODS.values() for name, value in method.numbers.get(dataset, {}).items()}
+
+
 __all__ = [
     "ADVISORS",
     "AVERAGES",
@@ -41,4 +46,5 @@ __all__ = [
     "find_method",
     "make_objective",
     "own_numbers",
+    "usual_numbers",
 ]

@@ -67,8 +67,9 @@ class TwoStep(Stateless, InnerLoop):
     def check_steps(self, count: int) -> None:
         """There must be a step to train on beside those to test on."""
         if count <= self.meta_test:
+            leave = "1 step leaves" if count == 1 else f"{count} steps leave"
             raise MedicError(
-                f"{count} steps leave none for meta-training beside {self.meta_test} for meta-testing: use "
+                f"{leave} none for meta-training beside {self.meta_test} for meta-testing: use "
                 + ("--hparams meta_test=1, " if self.meta_test > 1 and count > 1 else "")
                 + "more domains, more splits, --repeat, or another method"
             )

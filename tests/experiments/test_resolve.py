@@ -8,7 +8,7 @@ import torch
 from medic.errors import MedicError
 from medic.experiments.config import RunConfig
 from medic.experiments.resolve import resolve
-from medic.methods import METHODS
+from medic.methods import METHODS, usual_numbers
 
 
 def resolved(**settings):
@@ -159,7 +159,7 @@ def test_rates_of_domainbed_follow_the_outer_rate():
     ({"method": "fish", "class_groups": 3}, "class_groups has no effect"),
     ({"method": "medic", "separate": "step"}, "separate has no effect on method 'medic'"),
     ({"objective": "ce", "ova_scale": 1.0}, "ova_scale has no effect on objective 'ce'"),
-    ({"method": "mldg", "sources": ["printed"]}, "1 steps leave none for meta-training"),
+    ({"method": "mldg", "sources": ["printed"]}, "1 step leaves none for meta-training"),
     ({"method": "mldg-domainbed", "sources": ["printed", "blended"]}, "2 steps leave none for meta-training"),
     ({"score": "energy", "threshold": "fixed"}, "'fixed' does not go with score 'energy', which is no probability"),
     ({"axes": "hospital=2"}, "dataset 'digits' has no further axes"),
@@ -234,3 +234,13 @@ def test_images_are_shared_by_the_tasks(method, size):
     """45 over 1, 9 and 4 tasks."""
     config = resolved(method=method, images=45).config
     assert (config.batch_size, config.images) == (size, None)
+
+
+def test_a_part_brings_what_goes_with_it_to_any_method(mini):
+    layered = resolve(RunConfig(dataset="digits", target="street", method="medic++", layer="mixstyle"))
+    assert layered.config.hparams["stages"] == 2  # 3 elsewhere
+    near = resolve(RunConfig(dataset=mini, target="street", method="erm", penalty="miro", backbone="resnet18"))
+    assert near.model.batch_norm == "frozen"
+    away = resolve(RunConfig(dataset=mini, target="street", method="miro", penalty="balance", objective="ce+ova"))
+    assert away.model.batch_norm == "frozen"  # no method has it: that of the run's own stays
+    assert usual_numbers("pacs")["miro.weight"] == 0.01

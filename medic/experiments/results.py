@@ -3,6 +3,7 @@
 import gc
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -122,16 +123,17 @@ def collect(folders: Iterable[Path]) -> Collection:
 def read_runs(paths: Iterable[Path]) -> Collection:
     """Read the runs that have these directories."""
     results, unfinished, failed, damaged = [], [], {}, {}
-    for path in _unhurried(paths):
-        if (path / "done").exists():
-            try:
-                results.append(read_result(path))
-            except MedicError as error:
-                damaged[path] = str(error)
-        elif (path / ERROR).exists():
-            failed[path] = str(read_error(path).get("reason", "for a reason that cannot be read"))
-        else:
-            unfinished.append(path)
+    with garbage_kept():
+        for path in paths:
+            if (path / "done").exists():
+                try:
+                    results.append(read_result(path))
+                except MedicError as error:
+                    damaged[path] = str(error)
+            elif (path / ERROR).exists():
+                failed[path] = str(read_error(path).get("reason", "for a reason that cannot be read"))
+            else:
+                unfinished.append(path)
     return Collection(tuple(results), tuple(unfinished), failed, damaged)
 
 
@@ -142,12 +144,13 @@ def _unfinished(path: Path) -> Result | None:
         return None
 
 
-def _unhurried(paths: Iterable[Path]) -> Iterator[Path]:
-    """The same paths; while they are read no garbage is looked for, of which there is none among so many objects."""
+@contextmanager
+def garbage_kept() -> Iterator[None]:
+    """Inside, no garbage is looked for, of which there is none among the many objects that records are."""
     enabled = gc.isenabled()
     gc.disable()
     try:
-        yield from paths
+        yield
     finally:
         if enabled:
             gc.enable()

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from medic.data import BENCHMARKS
 from medic.errors import MedicError, check_choice
 from medic.experiments.config import RunConfig
-from medic.experiments.results import ENVIRONMENT, Result, runs_are, short
+from medic.experiments.results import ENVIRONMENT, Result, garbage_kept, runs_are, short
 from medic.experiments.tables.cells import DRAWN, FITTED, Cell, Metric, pick_cell
 
 AVERAGE = "Avg"
@@ -85,6 +84,7 @@ class Table:
     title: str = ""
 
 
+@garbage_kept()
 def tabulate(
     results: Sequence[Result],
     rule: str = "validation",
@@ -312,6 +312,8 @@ def seeds_of(rows: Iterable[Row]) -> Iterable[str]:
 
 def _drawn_images(settings: Mapping[str, Any]) -> Any:
     """What runs have to share if their images are to be the same: some benchmarks are drawn anew for every seed."""
+    from medic.data import BENCHMARKS  # which imports torch: most tables need not wait for it
+
     bench = BENCHMARKS.get(settings["dataset"])
     return settings["dataset"], settings["seed"] if bench is not None and bench.seeded else None
 
@@ -324,12 +326,12 @@ def differences(results: Iterable[Result]) -> Iterable[str]:
               ("files of weights", ("weights",), lambda settings: settings["backbone"]),
               ("precisions", ("precision",), lambda settings: None))  # fmt: skip
     for what, keys, per in shared:
+        values = [(result, value) for result in used for value in _first(result.environment, keys)]
+        if len({value for _, value in values}) < 2:
+            continue
         found: dict[Any, Result] = {}
-        for result in used:
-            there = [result.environment[key] for key in keys if key in result.environment]
-            if there:
-                value = next((value for value in there if value is not None), None)
-                found.setdefault((per(result.settings), value), result)
+        for result, value in values:
+            found.setdefault((per(result.settings), value), result)
         if len(found) > len({group for group, _ in found}):
             some = ", ".join(f"{short(value)} ({result.path.name})" for (_, value), result in list(found.items())[:3])
             yield f"these runs are of {len(found)} {what}: {some}"
@@ -339,13 +341,19 @@ def differences(results: Iterable[Result]) -> Iterable[str]:
     for name, what in PROTOCOL.items():
         by_method: dict[str, dict[str, set[str]]] = {}
         for result in used:
-            values = by_method.setdefault(result.settings["dataset"], {})
-            values.setdefault(result.settings["method"], set()).add(_short(result.settings.get(name) or "none"))
+            methods = by_method.setdefault(result.settings["dataset"], {})
+            methods.setdefault(result.settings["method"], set()).add(_short(result.settings.get(name) or "none"))
         for methods in by_method.values():
             if any(values != next(iter(methods.values())) for values in methods.values()):  # else rows' labels tell
                 told = {value: method for method, values in methods.items() for value in values}
                 some = ", ".join(f"{value} ({method})" for value, method in list(told.items())[:3])
                 yield f"these methods have different {what}: {some}"
+
+
+def _first(environment: Mapping[str, Any], keys: Sequence[str]) -> list[Any]:
+    """The first of some values that an environment has, alone, or none if it has none of the keys."""
+    there = [environment[key] for key in keys if key in environment]
+    return [next((value for value in there if value is not None), None)] if there else []
 
 
 def mixed_datasets(results: Iterable[Result], kind: str) -> Iterable[str]:

@@ -93,6 +93,10 @@ def _notes(plan: Resolved) -> Iterator[str]:
         yield f"backbone {plan.model.backbone} starts from random weights; --weights FILE gives it trained ones"
     if not plan.data.classes.unknown:
         yield "every class is known, so only the accuracy is measured; --known or --split leaves some unknown"
+    end = plan.config.iterations
+    for begins in plan.model.objective.restarts(len(plan.training.grid.sizes)):
+        if begins >= end:
+            yield f"the penalty has its weight from iteration {begins} on, the run ends at {end}: use --hparams anneal=N"
 
 
 class Session:
@@ -161,12 +165,6 @@ class Session:
                 self.directory.write_start(self.config, self.dataset, self.plan.model)
             self._save()
         config = self.config
-        for part in self.trainer.objective.penalties:
-            if (begins := getattr(part, "restart", None) or 0) >= config.iterations:
-                self.say(
-                    f"{type(part).__name__} has its weight from iteration {begins} on, and the run ends at "
-                    f"{config.iterations}: --hparams anneal=N begins earlier"
-                )
         if self.writes:
             self.trackers = start_trackers(config.track, self.directory.path, config, self.trainer.iteration)
         title = f"{config.method} → {', '.join(self.plan.data.targets)}"

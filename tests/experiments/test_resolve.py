@@ -8,6 +8,9 @@ import torch
 from medic.errors import MedicError
 from medic.experiments.config import RunConfig
 from medic.experiments.resolve import resolve
+from medic.experiments.run import _notes
+from medic.experiments.tables.paper_tables import reproduction
+from medic.experiments.tables.reproduction import Asked
 from medic.methods import METHODS, usual_numbers
 
 
@@ -244,3 +247,16 @@ def test_a_part_brings_what_goes_with_it_to_any_method(mini):
     away = resolve(RunConfig(dataset=mini, target="street", method="miro", penalty="balance", objective="ce+ova"))
     assert away.model.batch_norm == "frozen"  # no method has it: that of the run's own stays
     assert usual_numbers("pacs")["miro.weight"] == 0.01
+
+
+def test_a_penalty_that_begins_after_the_end_is_said(mini):
+    for method, iterations, said in (("fishr", 300, 1), ("vrex", 300, 1), ("vrex", 501, 0), ("erm", 1, 0)):
+        plan = resolve(RunConfig(dataset=mini, target="street", method=method, iterations=iterations))
+        assert len([line for line in _notes(plan) if "anneal" in line]) == said
+
+
+def test_a_table_of_the_paper_without_weights_is_said():
+    cases = (("pacs-resnet50", {}, 1), ("pacs-resnet50", {"weights": "w"}, 0), ("digitsdg-convnet", {}, 0))
+    for name, settings, said in cases:
+        table = reproduction(name)
+        assert len(list(table.advice(table.configs(Asked(settings=settings))))) == said

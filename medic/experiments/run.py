@@ -96,7 +96,7 @@ def _notes(plan: Resolved) -> Iterator[str]:
     end = plan.config.iterations
     for begins in plan.model.objective.restarts(len(plan.training.grid.sizes)):
         if begins >= end:
-            yield f"the penalty counts from iteration {begins} on, and the run ends at {end}: use --hparams anneal=N"
+            yield f"the penalty has its weight from iteration {begins} on, the run ends at {end}: --hparams anneal=N"
 
 
 class Session:

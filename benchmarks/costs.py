@@ -18,11 +18,11 @@ import torch
 from throughput import rate
 
 from medic.data import Dataset
-from medic.experiments.build import make_trainer
-from medic.experiments.config import RunConfig
-from medic.experiments.resolve import Resolved, resolve
 from medic.methods import METHODS
 from medic.report.table import print_rows
+from medic.runs.build import make_trainer
+from medic.runs.config import RunConfig
+from medic.runs.resolve import Resolved, resolve
 
 APART: dict[str, dict[str, Any]] = {
     "aloft-e": {"backbone": "gfnet_h_ti"},

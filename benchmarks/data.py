@@ -26,10 +26,10 @@ from PIL import Image
 from medic.data import RECIPES, Storage, benchmark
 from medic.data.augment import resample
 from medic.data.decode import decode
-from medic.experiments.build import make_trainer
-from medic.experiments.config import RunConfig
-from medic.experiments.resolve import resolve
 from medic.report.table import print_rows
+from medic.runs.build import make_trainer
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 
 SIDE = 48
 COUNTS = (1_000, 10_000, 100_000)

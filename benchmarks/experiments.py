@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from medic.experiments.results import collect
+from medic.tables.results import collect
 
 
 def main() -> None:

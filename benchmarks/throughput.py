@@ -19,11 +19,11 @@ from torch import nn
 from torch.nn import functional
 
 from medic.data import Dataset
-from medic.experiments.build import make_trainer
-from medic.experiments.config import RunConfig
-from medic.experiments.resolve import resolve
 from medic.models import Classifier, create_backbone
 from medic.report.table import print_rows
+from medic.runs.build import make_trainer
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 
 BATCH = 144
 

@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from medic import openset
     from medic.api import train
     from medic.errors import MedicError, TrainingError
-    from medic.experiments.directory import Run
-    from medic.experiments.frames import load_runs
     from medic.methods import METHODS, Method
     from medic.models import Classifier, create_backbone
     from medic.objectives import Objective, Ova, ce, objective, ova
     from medic.outputs import Output
+    from medic.runs.directory import Run
     from medic.strategies import Joint, MultiStep, TwoStep, Update
+    from medic.tables.frames import load_runs
     from medic.tasks import Grid, Step, matched_pairs
 
 _HOME = {
     "train": "medic.api",
     "MedicError": "medic.errors",
     "TrainingError": "medic.errors",
-    "Run": "medic.experiments.directory",
-    "load_runs": "medic.experiments.frames",
+    "Run": "medic.runs.directory",
+    "load_runs": "medic.tables.frames",
     "METHODS": "medic.methods",
     "Method": "medic.methods",
     "Classifier": "medic.models",

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from medic.errors import check_choice
-from medic.experiments.config import RunConfig
-from medic.experiments.directory import Run
-from medic.experiments.run import train as train_run
+from medic.runs.config import RunConfig
+from medic.runs.directory import Run
+from medic.runs.train import train as train_run
 
 
 def train(*, quiet: bool = False, **settings: Any) -> Run:

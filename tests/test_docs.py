@@ -14,13 +14,13 @@ from medic.cli.main import COMMANDS, make_parser
 from medic.cli.options import SPELLINGS, canonical, given_settings, run_config
 from medic.data import benchmark
 from medic.errors import MedicError
-from medic.experiments.config import RunConfig
-from medic.experiments.resolve import resolve
-from medic.experiments.sweeps.sweep import Sweep, parse_span
-from medic.experiments.tables.paper_tables import reproduction
-from medic.experiments.tables.table import SELECTIONS
 from medic.report.against import paper_metrics
 from medic.report.formats import FORMATS
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
+from medic.sweeps.sweep import Sweep, parse_span
+from medic.tables.paper_tables import reproduction
+from medic.tables.table import SELECTIONS
 
 DOCS = Path(__file__).parents[1] / "docs"
 TEXTS = {name: (DOCS / f"{name}.md").read_text() for name in ("methods", "sweeps")}

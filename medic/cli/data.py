@@ -83,7 +83,7 @@ def _list(title: str, lines: "list[str] | tuple[str, ...]") -> None:
 
 def _fetch(name: str, arguments: Namespace) -> int:
     from medic.data.fetch import fetch
-    from medic.experiments.progress import Downloads
+    from medic.runs.progress import Downloads
 
     archive = None if arguments.archive is None else Path(arguments.archive)
     with Downloads() as report:

@@ -21,11 +21,11 @@ def run(arguments: Namespace) -> int:
     """Train both methods with the one-vs-all head, print one table and write one page."""
     from medic.data import benchmark
     from medic.errors import MedicError, counted
-    from medic.experiments.config import RunConfig
-    from medic.experiments.resolve import resolve
-    from medic.experiments.run import train
     from medic.report.page import write_page
     from medic.report.table import print_runs
+    from medic.runs.config import RunConfig
+    from medic.runs.resolve import resolve
+    from medic.runs.train import train
 
     if arguments.all and arguments.target is not None:
         raise MedicError("--all is every target and --target is one: give one of them")

@@ -26,10 +26,10 @@ def add_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Print every metric of a run, a column per score."""
     from medic.errors import MedicError
-    from medic.experiments.directory import Run
-    from medic.experiments.review import infer_again, review
-    from medic.experiments.tables.table import METRICS
     from medic.report.table import print_rows
+    from medic.runs.directory import Run
+    from medic.runs.review import infer_again, review
+    from medic.tables.table import METRICS
 
     run = Run(arguments.run)
     if arguments.device is not None and not arguments.rerun:
@@ -66,7 +66,7 @@ def _is_elsewhere(metric: str) -> bool:
 
 def _shown(metric: str, value: Any) -> str:
     """A value for people, as tables have it: in percent, but for the threshold."""
-    from medic.experiments.tables.table import metric_scale
+    from medic.tables.table import metric_scale
 
     if isinstance(value, float):
         scale = metric_scale(metric)

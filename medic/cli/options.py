@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from jsonargparse import ArgumentParser, Namespace
 
 from medic.errors import check_choice
-from medic.experiments.config import ALIASES, RunConfig, read_yaml, setting_name
+from medic.runs.config import ALIASES, RunConfig, read_yaml, setting_name
 
 SPELLINGS = tuple(f"--{alias.replace('_', '-')}" for alias in ALIASES)
 """Options of other codebases. Underscores are taken for hyphens too."""
@@ -91,7 +91,7 @@ def _from_file(path: Path, given: dict[str, Any]) -> dict[str, Any]:
     }
     values = {name: value for name, value in written.items() if value is not None}
     if not given.keys() <= _LOCAL and written.keys() == set(_NAMES):
-        from medic.experiments.defaults import without_defaults
+        from medic.runs.defaults import without_defaults
 
         values = without_defaults(values | {name: given[name] for name in given.keys() & _LOCAL})
     return values | given

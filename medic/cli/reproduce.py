@@ -25,12 +25,12 @@ def add_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Do the runs of a table that are missing, and print it."""
     from medic.errors import MedicError, check_choice
-    from medic.experiments.results import read_runs, runs_are
-    from medic.experiments.sweeps.sweep import Planner
-    from medic.experiments.tables.paper_tables import reproduction
-    from medic.experiments.tables.reproduction import Asked
     from medic.report.against import AgainstPaper
     from medic.report.formats import FORMATS, print_table
+    from medic.sweeps.sweep import Planner
+    from medic.tables.paper_tables import reproduction
+    from medic.tables.reproduction import Asked
+    from medic.tables.results import read_runs, runs_are
 
     if arguments.list:
         return _list()
@@ -67,9 +67,9 @@ def run(arguments: Namespace) -> int:
 
 
 def _list() -> int:
-    from medic.experiments.tables.paper_tables import NAMES, reproduction
-    from medic.experiments.tables.reproduction import Asked
     from medic.report.table import print_rows
+    from medic.tables.paper_tables import NAMES, reproduction
+    from medic.tables.reproduction import Asked
 
     rows = []
     for name in NAMES:

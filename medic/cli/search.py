@@ -22,7 +22,7 @@ def run(arguments: Namespace) -> int:
     import sys
 
     from medic.errors import MedicError, counted
-    from medic.experiments.search import Study, default_storage
+    from medic.sweeps.search import Study, default_storage
 
     if arguments.trials < 1:
         raise MedicError(f"trials is {arguments.trials}: give a whole number, 1 or more")

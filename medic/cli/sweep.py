@@ -8,7 +8,7 @@ from jsonargparse import ArgumentParser, Namespace
 from medic.cli.options import add_run_options, given_settings
 
 if TYPE_CHECKING:
-    from medic.experiments.sweeps.launch import Launch
+    from medic.sweeps.launch import Launch
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -50,7 +50,7 @@ def add_executor_options(parser: ArgumentParser) -> None:
 
 def launch(arguments: Namespace) -> "Launch":
     """What the options say of how runs are done."""
-    from medic.experiments.sweeps.launch import Launch
+    from medic.sweeps.launch import Launch
 
     names = ("executor", "jobs", "retries", "quiet", "address", "host", "cpus_per_run", "slurm")
     return Launch(dry=arguments.dry_run, **{name: arguments[name] for name in names})
@@ -58,10 +58,10 @@ def launch(arguments: Namespace) -> "Launch":
 
 def run(arguments: Namespace) -> int:
     """Do what is missing of a sweep."""
-    from medic.experiments.progress import make_sayer
-    from medic.experiments.results import runs_are
-    from medic.experiments.sweeps.launch import report
-    from medic.experiments.sweeps.sweep import Planner, Sweep, parse_span
+    from medic.runs.progress import make_sayer
+    from medic.sweeps.launch import report
+    from medic.sweeps.sweep import Planner, Sweep, parse_span
+    from medic.tables.results import runs_are
 
     base = Sweep({}) if arguments.file is None else Sweep.read(Path(arguments.file))
     sweep = base.changed(given_settings(arguments), parse_span(arguments.span))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 
 if TYPE_CHECKING:
-    from medic.experiments.results import Result
-    from medic.experiments.tables.cells import Metric
-    from medic.experiments.tables.table import Table
+    from medic.tables.cells import Metric
+    from medic.tables.results import Result
+    from medic.tables.table import Table
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -40,9 +40,9 @@ def add_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Print a table of runs."""
     from medic.errors import MedicError, check_choice
-    from medic.experiments.results import collect
-    from medic.experiments.tables.table import METRICS, tabulate
     from medic.report.formats import FORMATS, Against, print_table
+    from medic.tables.results import collect
+    from medic.tables.table import METRICS, tabulate
 
     check_choice("format", arguments.format, ["text", *FORMATS])
     if (arguments.explain or arguments.compare) and arguments.format not in ("text", "json"):
@@ -76,8 +76,8 @@ def _asked_metrics(
 ) -> "Mapping[str, Metric]":
     """Metrics by their keys, with their titles where they have one."""
     from medic.errors import check_choice
-    from medic.experiments.tables.cells import Metric
-    from medic.experiments.tables.table import metric_keys
+    from medic.tables.cells import Metric
+    from medic.tables.table import metric_keys
 
     there = metric_keys(results)
     titles = {metric.key: title for title, metric in titled.items()}
@@ -88,9 +88,9 @@ def _asked_metrics(
 def _compare(table: "Table", labels: Sequence[str], as_json: bool) -> None:
     """Print how much more one row has than another."""
     from medic.errors import MedicError
-    from medic.experiments.tables.comparison import compare
-    from medic.experiments.tables.table import differences, find_row, mixed_datasets
     from medic.report.table import print_rows
+    from medic.tables.comparison import compare
+    from medic.tables.table import differences, find_row, mixed_datasets
 
     ours, theirs = (find_row(table, label) for label in labels)
     if ours is theirs:
@@ -120,8 +120,8 @@ def _compare(table: "Table", labels: Sequence[str], as_json: bool) -> None:
 def _explain(table: "Table", place: Sequence[str], as_json: bool) -> None:
     """Print where a cell comes from."""
     from medic.errors import check_choice, counted
-    from medic.experiments.tables.table import find_row
     from medic.report.table import print_rows
+    from medic.tables.table import find_row
 
     label, column = place
     row = find_row(table, label)
@@ -155,7 +155,7 @@ def _explain(table: "Table", place: Sequence[str], as_json: bool) -> None:
 
 def _text(name: str, value: Any) -> str:
     """A value of an explanation, for people: hashes are short, and what is missing is shown as missing."""
-    from medic.experiments.results import short
+    from medic.tables.results import short
 
     if value is None:
         return "–"

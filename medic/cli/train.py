@@ -14,18 +14,18 @@ def add_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Train, or say what would be trained."""
     config = run_config(arguments)
-    from medic.experiments.resolve import resolve
-    from medic.experiments.run import train
+    from medic.runs.resolve import resolve
+    from medic.runs.train import train
 
     if arguments.print_config:
         print(resolve(config).config.to_yaml(), end="")
         return 0
-    from medic import processes
+    from medic import distributed
     from medic.report.table import print_run
 
-    with processes.group():
+    with distributed.group():
         run = train(config)
-        if processes.rank() == 0:
+        if distributed.rank() == 0:
             print_run(run)
             selected = f"iteration {run.description['provenance']['iteration']}, selected by source validation"
             print(f"of {'averaged weights' if run.record.get('averaged') else selected}: {run.path}")

@@ -1,6 +1,6 @@
 """Data: benchmarks by name, one's own images, splits, augmentation."""
 
-from medic.data.augment import RECIPES, Recipe, describe_recipe, make_recipe
+from medic.data.augment import RECIPES, Augmentation, describe_augmentation, make_augmentation
 from medic.data.catalog import BENCHMARKS, Benchmark, benchmark
 from medic.data.classes import ClassSplit, listed_split, named_split
 from medic.data.dataset import Dataset, Opened, Storage
@@ -12,6 +12,7 @@ __all__ = [
     "BENCHMARKS",
     "RECIPES",
     "UNKNOWN",
+    "Augmentation",
     "Benchmark",
     "ClassSplit",
     "Dataset",
@@ -19,16 +20,15 @@ __all__ = [
     "Opened",
     "Parts",
     "Problem",
-    "Recipe",
     "Resident",
     "Samples",
     "Storage",
     "benchmark",
     "choose_domains",
-    "describe_recipe",
+    "describe_augmentation",
     "listed_split",
+    "make_augmentation",
     "make_parts",
     "make_problem",
-    "make_recipe",
     "named_split",
 ]

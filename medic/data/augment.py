@@ -1,7 +1,7 @@
 """Augmentation of a whole batch at once, with a draw per image.
 
-A recipe draws its random numbers on the host (`Recipe.draw`); what it then does with them (`Recipe.apply`) is tensor
-arithmetic that neither asks the device for a value nor makes a tensor anywhere else, so that a CUDA graph can hold it.
+`Augmentation.draw` draws random numbers on the host. `Augmentation.apply` turns them into tensor arithmetic that
+neither synchronises with the device nor allocates elsewhere, so that a CUDA graph can hold it.
 """
 
 import math
@@ -20,7 +20,7 @@ _RED, _GREEN, _BLUE = 0.299, 0.587, 0.114  # the weights of luma that image libr
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Augmentation:
     """How training images are varied, in this order.
 
     A crop takes a share of the area from the range `scale` in a shape (width / height) from the range `ratio`, and is
@@ -106,18 +106,18 @@ class Recipe:
         return torch.cat((corner, sides), dim=1)
 
 
-RECIPES: dict[str, Recipe] = {
-    "medic": Recipe(scale=(0.8, 1.0), flip=0.5, jitter=0.4, grey=0.1),
-    "domainbed": Recipe(scale=(0.7, 1.0), flip=0.5, jitter=0.3, grey=0.1),
-    "digits": Recipe(jitter=0.4, grey=0.1),
-    "none": Recipe(),
+RECIPES: dict[str, Augmentation] = {
+    "medic": Augmentation(scale=(0.8, 1.0), flip=0.5, jitter=0.4, grey=0.1),
+    "domainbed": Augmentation(scale=(0.7, 1.0), flip=0.5, jitter=0.3, grey=0.1),
+    "digits": Augmentation(jitter=0.4, grey=0.1),
+    "none": Augmentation(),
 }
 
 
-def make_recipe(value: str | Mapping[str, Any]) -> Recipe:
+def make_augmentation(value: str | Mapping[str, Any]) -> Augmentation:
     """A recipe by name, by numbers, `scale=0.8:1,flip=0.5,jitter=0.4,grey=0.1`, or both, `medic,jitter=0.2`."""
     numbers: dict[str, Any] = {}
-    recipe = Recipe()
+    recipe = Augmentation()
     if isinstance(value, Mapping):
         numbers = dict(value)
     else:
@@ -130,7 +130,7 @@ def make_recipe(value: str | Mapping[str, Any]) -> Recipe:
             else:
                 raise MedicError(f"augmentation {value!r}: {part!r} is not a number by name, as in jitter=0.4")
     for name in numbers:
-        check_choice("number", name, [field.name for field in fields(Recipe)], "of an augmentation")
+        check_choice("number", name, [field.name for field in fields(Augmentation)], "of an augmentation")
     parsed: dict[str, Any] = {name: _number(name, given) for name, given in numbers.items()}
     return replace(recipe, **parsed)
 
@@ -149,13 +149,13 @@ def _number(name: str, given: Any) -> float | tuple[float, ...]:
     return values if wanted == 2 else values[0]
 
 
-def describe_recipe(recipe: Recipe) -> str:
-    """The name of a recipe, or its numbers, so that `make_recipe` gives it back."""
+def describe_augmentation(recipe: Augmentation) -> str:
+    """The name of a recipe, or its numbers, so that `make_augmentation` gives it back."""
     for name, known in RECIPES.items():
         if recipe == known:
             return name
     values = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
-    changed = {name: value for name, value in values.items() if value != getattr(Recipe(), name)}
+    changed = {name: value for name, value in values.items() if value != getattr(Augmentation(), name)}
     return ",".join(
         f"{name}={':'.join(map(repr, value)) if isinstance(value, tuple) else repr(value)}"
         for name, value in changed.items()

@@ -1,17 +1,12 @@
 """Objectives: what is minimised, per task."""
 
-from medic.objectives.balance import Balance
 from medic.objectives.cirl import Cirl
 from medic.objectives.confusing import ConfusingSamples
-from medic.objectives.coral import Coral
 from medic.objectives.crossmatch import CrossMatch
 from medic.objectives.daml import Daml
 from medic.objectives.ebil import EbilHads
-from medic.objectives.groupdro import GroupDro
-from medic.objectives.head_gradients import Fishr, Hgp, Hutchinson
 from medic.objectives.hyprometa import HyProMeta
 from medic.objectives.losses import Arpl, OneRing, Ova, ce, ova
-from medic.objectives.miro import Miro
 from medic.objectives.objective import (
     Change,
     Forward,
@@ -23,10 +18,15 @@ from medic.objectives.objective import (
     Setup,
     objective,
 )
+from medic.objectives.penalties.balance import Balance
+from medic.objectives.penalties.coral import Coral
+from medic.objectives.penalties.groupdro import GroupDro
+from medic.objectives.penalties.head_gradients import Fishr, Hgp, Hutchinson
+from medic.objectives.penalties.miro import Miro
+from medic.objectives.penalties.transport import Transport
+from medic.objectives.penalties.vrex import VRex
 from medic.objectives.player import Player
 from medic.objectives.rsc import Rsc
-from medic.objectives.transport import Transport
-from medic.objectives.vrex import VRex
 
 __all__ = [
     "Arpl",

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from medic.experiments.tables.cells import Cell, Metric, Pick
-from medic.experiments.tables.conditions import Conditions, Unlike
-from medic.experiments.tables.paper import PaperTable
-from medic.experiments.tables.paper_tables import reproduction
-from medic.experiments.tables.reproduction import Line, Reproduction
-from medic.experiments.tables.table import AVERAGE, Row, Table
 from medic.report.formats import Reference
+from medic.tables.cells import Cell, Metric, Pick
+from medic.tables.conditions import Conditions, Unlike
+from medic.tables.paper import PaperTable
+from medic.tables.paper_tables import reproduction
+from medic.tables.reproduction import Line, Reproduction
+from medic.tables.table import AVERAGE, Row, Table
 
 _KEYS = {
     "Acc": Metric("acc"),

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from shutil import get_terminal_size
 from typing import Any, NamedTuple
 
-from medic.experiments.tables.cells import Cell
-from medic.experiments.tables.table import AVERAGE, Row, Table
+from medic.tables.cells import Cell
+from medic.tables.table import AVERAGE, Row, Table
 
 MISSING = "–"
 LEAST = 24

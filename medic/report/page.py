@@ -17,10 +17,10 @@ from PIL import Image
 
 from medic import openset
 from medic.data import Dataset
-from medic.experiments.directory import Run
-from medic.experiments.resolve import resolve
 from medic.files import write_text
 from medic.report.table import columns, run_rows
+from medic.runs.directory import Run
+from medic.runs.resolve import resolve
 
 COLOURS = ("#7a7a85", "#c2410c", "#0f766e", "#6d28d9")
 

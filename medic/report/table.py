@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from medic.experiments.directory import Run
+from medic.runs.directory import Run
 
 METRICS = {
     "Acc": "acc",

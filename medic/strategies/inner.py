@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from medic import processes
+from medic import distributed
 from medic.errors import MedicError, check_choice, check_range
 from medic.moments import load_optimizer, optimizer_state
 from medic.objectives import Risk
@@ -114,7 +114,7 @@ def first_order(
     for index, (step, weight) in enumerate(zip(steps, weights, strict=True)):
         risk = objective(model, step)
         gradients: Gradients = list(torch.autograd.grad(risk.total, parameters, allow_unused=True))
-        processes.add_up(gradients)
+        distributed.all_reduce(gradients)
         risks.append(risk)
         total = _add(total, gradients, weight)
         if move is not None and (to_end or index + 1 < len(steps)):
@@ -138,12 +138,12 @@ def second_order(
         if index + 1 < len(steps):
             gradients = torch.autograd.grad(risk.total, list(fast.values()), create_graph=True, allow_unused=True)
             fast = {
-                name: value if gradient is None else value - lr * processes.added_up(gradient)
+                name: value if gradient is None else value - lr * distributed.all_reduced(gradient)
                 for (name, value), gradient in zip(fast.items(), gradients, strict=True)
             }
     total = torch.stack([weight * risk.total for risk, weight in zip(risks, weights, strict=True) if weight]).sum()
     found: Gradients = list(torch.autograd.grad(total, list(start.values()), allow_unused=True))
-    processes.add_up(found)
+    distributed.all_reduce(found)
     return found, risks
 
 

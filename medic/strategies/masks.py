@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from medic import processes
+from medic import distributed
 from medic.errors import check_range
 from medic.strategies.base import Objective, Stateless, Update, accumulate, summarise, trainable
 from medic.tasks import Step
@@ -33,7 +33,7 @@ class AndMask(Stateless):
         for task in tasks:
             risk = objective(model, task)
             gradients = torch.autograd.grad(risk.total, parameters, allow_unused=True)
-            processes.add_up(gradients)
+            distributed.all_reduce(gradients)
             risks.append(risk)
             found.append(gradients)
         accumulate(parameters, [self._combined(column) for column in zip(*found, strict=True)])

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from medic import processes
-from medic.data import Images, Recipe
+from medic import distributed
+from medic.data import Augmentation, Images
 from medic.models import Preprocessing
 from medic.modes import evaluating
 from medic.outputs import Output
 from medic.training.capture import undisturbed
 from medic.training.precision import Precision, arithmetic
 
-VIEW = Recipe(scale=(0.8, 1.0), flip=0.5)
+VIEW = Augmentation(scale=(0.8, 1.0), flip=0.5)
 """How an image is varied where several views of it are taken."""
 BATCH = 256
 GPU_BATCH = 512
@@ -51,7 +51,7 @@ class Inference:
         count = len(indices)
         draws = self._draw_views(count)
         mine = torch.arange(count)
-        mine = mine[processes.share(count)] if count >= processes.world() else mine
+        mine = mine[distributed.share(count)] if count >= distributed.world() else mine
         parts = mine.split(GPU_BATCH if self.device.type == "cuda" else BATCH)
         batches = []
         with evaluating(self.model):
@@ -61,7 +61,7 @@ class Inference:
                 output = self._batch(indices[part], [view[part] for view in draws])
                 batches.append(output if features else output._replace(features=None))
         joined = Output.cat(batches)
-        return joined.map(lambda rows: processes.gathered(rows, count)) if len(mine) < count else joined
+        return joined.map(lambda rows: distributed.all_gather(rows, count)) if len(mine) < count else joined
 
     def _draw_views(self, count: int) -> list[Tensor]:
         """How each of so many images is varied in every view: the same whatever batches they are dealt to."""

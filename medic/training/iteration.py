@@ -7,8 +7,8 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from medic import processes
-from medic.data import Images, Recipe
+from medic import distributed
+from medic.data import Augmentation, Images
 from medic.models import Classifier, Preprocessing
 from medic.models.heads import Renewed
 from medic.objectives import Objective
@@ -81,7 +81,7 @@ class Iteration:
     objective: Objective
     optimizer: torch.optim.Optimizer
     grid: Grid
-    recipe: Recipe
+    recipe: Augmentation
     preprocessing: Preprocessing
     device: torch.device
     precision: Precision
@@ -123,7 +123,7 @@ class Iteration:
         splits_classes = self.grid.classes is not None
         summarise = self.grid.sampler.summarise
         summary = summarise(update.logits, update.y, update.domain, self.domains) if splits_classes else None
-        processes.add_up([update.risks, summary])
+        distributed.all_reduce([update.risks, summary])
         return Outcome(update.risks, summary)
 
     def _play(self, steps: Sequence[Step], first: bool) -> None:

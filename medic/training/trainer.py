@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from medic import processes
-from medic.data import Images, Recipe, Samples
+from medic import distributed
+from medic.data import Augmentation, Images, Samples
 from medic.errors import MedicError, TrainingError
 from medic.models import Preprocessing
 from medic.moments import forget, load_optimizer, optimizer_state
@@ -49,7 +49,7 @@ class Trainer:
     objective: Objective
     optimizer: torch.optim.Optimizer
     schedule: RateSchedule
-    recipe: Recipe
+    recipe: Augmentation
     preprocessing: Preprocessing
     batch_size: int
     generator: torch.Generator
@@ -93,7 +93,7 @@ class Trainer:
             self.compiled,
         )
         self._run: Callable[[Batch], Outcome] = body
-        if processes.world() > 1:
+        if distributed.world() > 1:
             self._check_shared()
         elif self.device.type == "cuda":
             self._run = Captured(body, self.capture, self._model_state, self._load_model_state, self.say)
@@ -101,8 +101,8 @@ class Trainer:
 
     def _check_shared(self) -> None:
         """Refuse what several processes cannot share."""
-        if self.batch_size < processes.world():
-            raise MedicError(f"batch_size {self.batch_size} cannot be split over {processes.world()} processes")
+        if self.batch_size < distributed.world():
+            raise MedicError(f"batch_size {self.batch_size} cannot be split over {distributed.world()} processes")
         whole = None if type(self.objective) is Objective else self.objective
         for part in (*self.objective.penalties, self.objective.change, whole):
             if part is not None:
@@ -113,7 +113,7 @@ class Trainer:
                 raise MedicError(f"{advisor.alone}: it cannot be shared by several processes")
         if self.capture == "on":
             raise MedicError("capture 'on': several processes run their iterations eagerly; use --capture auto")
-        self.say(f"{processes.world()} processes share every task; iterations are not captured as CUDA graphs")
+        self.say(f"{distributed.world()} processes share every task; iterations are not captured as CUDA graphs")
 
     def inference(self, compiled: bool = False, views: int = 1) -> Inference:
         """The model as it is at any time, for evaluation: with the same precision, and as fast."""
@@ -140,7 +140,7 @@ class Trainer:
                     self.objective.outputs(self.model, step)
         for norm, momentum in tracked:
             norm.momentum = momentum
-        processes.spread(list(self.model.buffers()))
+        distributed.broadcast(list(self.model.buffers()))
 
     def relabel(self, samples: Samples) -> None:
         """Train on these samples from the next draw on: they may have other labels than before."""
@@ -165,7 +165,7 @@ class Trainer:
         Batch-norm statistics, which every process has its own of, are then those of the first.
         """
         self._collect(0)
-        processes.spread(list(self.model.buffers()))
+        distributed.broadcast(list(self.model.buffers()))
         return self._take_losses()
 
     def _take_losses(self) -> list[float]:
@@ -201,7 +201,7 @@ class Trainer:
         height, width = self.images.shape[2:]
         frames = None if self.frames is None else self.frames[positions]
         draws = self.recipe.draw(len(positions), height, width, self.generator, frames).split([len(t) for t in tasks])
-        mine = [processes.share(len(indices)) for indices in tasks]
+        mine = [distributed.share(len(indices)) for indices in tasks]
         chosen = torch.cat([indices[part] for indices, part in zip(tasks, mine, strict=True)])
         positions = self.samples.indices[chosen]
         totals = tuple(tuple(len(task.indices) for task in step) for step in steps)
@@ -211,7 +211,7 @@ class Trainer:
             self.samples.label[chosen],
             {"domain": self.samples.domain[chosen]}
             | {name: values[chosen] for name, values in self.samples.attributes.items()},
-            tuple(tuple(len(range(total)[processes.share(total)]) for total in step) for step in totals),
+            tuple(tuple(len(range(total)[distributed.share(total)]) for total in step) for step in totals),
             totals,
             None if self.images.device == self.device else self.images.gather(positions, torch.device("cpu")),
         )

@@ -10,9 +10,9 @@ import time
 import pytest
 
 from medic.data import BENCHMARKS
-from medic.experiments.directory import Run
 from medic.methods import METHODS
 from medic.report.table import print_rows
+from medic.runs.directory import Run
 from medic.training import Trainer
 
 

@@ -9,14 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medic.data.augment import RECIPES, Recipe, describe_recipe, make_recipe, resample, turn_hue
+from medic.data.augment import RECIPES, Augmentation, describe_augmentation, make_augmentation, resample, turn_hue
 from medic.errors import MedicError
 from medic.models import _torchvision
 
 # Torchvision's tensors weigh red by 0.2989, PIL and we by 0.299: a luma differs by at most 1e-4, and a blend with it
 # by the part that the luma has in it.
 LUMA = 1e-4 + 1e-6
-EVERYTHING = Recipe(scale=(0.3, 1.0), flip=0.5, jitter=0.4, grey=0.3)
+EVERYTHING = Augmentation(scale=(0.3, 1.0), flip=0.5, jitter=0.4, grey=0.3)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def transformed(reference, image, row, size):
 )
 def test_crops_equal_torchvision(height, width, size, scale, reference):
     pixels = torch.rand(8, 3, height, width, generator=seeded())
-    recipe = Recipe(scale=scale, flip=0.5)
+    recipe = Augmentation(scale=scale, flip=0.5)
     draws = recipe.draw(8, height, width, seeded(1))
     for image, row, result in zip(pixels, draws, recipe.apply(pixels, draws, size), strict=True):
         expected = reference.resized_crop(image, *row[:4].int().tolist(), [size, size], antialias=True)
@@ -99,7 +99,7 @@ def test_the_size_without_a_crop(reference):
 
 
 def test_flip_alone_is_exact(pixels):
-    recipe = Recipe(flip=0.5)
+    recipe = Augmentation(flip=0.5)
     flip = recipe.draw(16, 8, 8, seeded())[:, 4].bool()
     result = recipe(pixels, seeded())
     assert 0 < flip.sum() < 16
@@ -123,19 +123,19 @@ def test_each_change_of_colour_equals_torchvision(column, change, values, differ
     for value in values:
         draws = plain_draws(16, 8, 8)
         draws[:, column] = value
-        result = Recipe(jitter=0.5).apply(pixels, draws)
+        result = Augmentation(jitter=0.5).apply(pixels, draws)
         for image, ours in zip(pixels, result, strict=True):
             assert (ours - getattr(reference, change)(image, value)).abs().max() < difference
 
 
 def test_grey_equals_torchvision(pixels, reference):
-    result = Recipe(grey=1.0)(pixels, seeded())
+    result = Augmentation(grey=1.0)(pixels, seeded())
     assert (result - reference.rgb_to_grayscale(pixels, num_output_channels=3)).abs().max() < LUMA
 
 
 def test_grey_takes_its_share():
     pixels = torch.rand(4000, 3, 1, 1, generator=seeded())
-    result = Recipe(grey=0.1)(pixels, seeded(1))
+    result = Augmentation(grey=0.1)(pixels, seeded(1))
     lost = (result[:, 0] == result[:, 1]).all(-1).all(-1)
     assert lost.float().mean().item() == pytest.approx(0.1, abs=0.02)
     assert torch.equal(result[~lost], pixels[~lost])
@@ -172,7 +172,7 @@ def test_everything_equals_torchvision(size, reference):
 def test_doing_nothing_is_the_identity(pixels):
     assert torch.equal(RECIPES["none"](pixels, seeded()), pixels)
     assert torch.equal(RECIPES["none"](pixels, seeded(), size=8), pixels)
-    whole = Recipe(scale=(1.0, 1.0), ratio=(1.0, 1.0))
+    whole = Augmentation(scale=(1.0, 1.0), ratio=(1.0, 1.0))
     assert torch.equal(whole(pixels, seeded()), pixels)
 
 
@@ -188,7 +188,7 @@ def test_recipes(name, pixels):
 
 
 def test_the_type_of_the_pixels_stays(pixels):
-    for recipe in (EVERYTHING, Recipe(flip=0.5, grey=0.5)):
+    for recipe in (EVERYTHING, Augmentation(flip=0.5, grey=0.5)):
         single, double = recipe(pixels, seeded()), recipe(pixels.double(), seeded())
         assert double.dtype == torch.float64
         assert (single - double).abs().max() < 5e-6
@@ -230,7 +230,7 @@ def test_a_cuda_graph_holds_it(size):
 
 
 def test_draws_are_within_their_ranges():
-    recipe = Recipe(scale=(0.2, 0.6), flip=0.3, jitter=0.4, grey=0.1)
+    recipe = Augmentation(scale=(0.2, 0.6), flip=0.3, jitter=0.4, grey=0.1)
     draws = recipe.draw(20_000, 200, 240, seeded())
     assert draws.shape == (20_000, 10)
     assert draws.dtype == torch.float32
@@ -274,7 +274,7 @@ def plain_box(uniform, scale, ratio, height, width):
 
 @pytest.mark.parametrize(("height", "width"), [(224, 224), (100, 150), (150, 100), (40, 400), (401, 40)])
 def test_the_first_attempt_that_fits_is_taken(height, width):
-    recipe = Recipe(scale=(0.5, 1.0))
+    recipe = Augmentation(scale=(0.5, 1.0))
     uniform = torch.rand(2000, 22, dtype=torch.float64, generator=seeded())
     plain = [plain_box(row, recipe.scale, recipe.ratio, height, width) for row in uniform.tolist()]
     frames = torch.tensor([height, width]).expand(2000, 2)
@@ -284,15 +284,15 @@ def test_the_first_attempt_that_fits_is_taken(height, width):
 
 
 def test_the_middle_is_taken_where_nothing_fits():
-    recipe = Recipe(scale=(0.8, 1.0))
+    recipe = Augmentation(scale=(0.8, 1.0))
     assert recipe.draw(3, 40, 400, seeded())[:, :4].tolist() == [[0, 173, 40, 53]] * 3
     assert recipe.draw(3, 400, 40, seeded())[:, :4].tolist() == [[173, 0, 53, 40]] * 3
-    narrow = Recipe(scale=(1.0, 1.0), ratio=(0.5, 0.5))
+    narrow = Augmentation(scale=(1.0, 1.0), ratio=(0.5, 0.5))
     assert narrow.draw(1, 100, 40, seeded())[:, :4].tolist() == [[10, 0, 80, 40]]
 
 
 def test_crops_of_squashed_images_have_the_shapes_of_crops_of_the_originals():
-    recipe = Recipe(scale=(0.2, 0.8))
+    recipe = Augmentation(scale=(0.2, 0.8))
     frames = torch.tensor([[100, 300], [448, 224], [224, 224]]).repeat(50, 1)
     boxes = recipe.draw(150, 224, 224, seeded(), frames)[:, :4]
     for frame in frames[:3]:
@@ -309,7 +309,7 @@ def test_crops_of_squashed_images_have_the_shapes_of_crops_of_the_originals():
 
 def test_a_crop_of_a_sliver_is_a_pixel_or_more():
     thin = torch.tensor([[30_000, 3]]).repeat(200, 1)
-    boxes = Recipe(scale=(0.001, 0.01)).draw(200, 8, 8, seeded(), thin)[:, :4]
+    boxes = Augmentation(scale=(0.001, 0.01)).draw(200, 8, 8, seeded(), thin)[:, :4]
     assert (boxes[:, 2:] >= 1).all()
     assert (boxes[:, :2] + boxes[:, 2:] <= 8).all()
 
@@ -333,20 +333,20 @@ def test_draws_depend_on_the_generator_alone():
 )
 def test_numbers_that_make_no_recipe(numbers, message):
     with pytest.raises(MedicError, match=message):
-        Recipe(**numbers)
+        Augmentation(**numbers)
 
 
 @pytest.mark.parametrize(("value", "recipe", "name"), [
     ("medic", RECIPES["medic"], "medic"),
     ("scale=0.8:1,flip=0.5,jitter=0.4,grey=0.1", RECIPES["medic"], "medic"),
-    ("digits,jitter=0.2", Recipe(jitter=0.2, grey=0.1), "jitter=0.2,grey=0.1"),
-    ({"scale": [0.5, 1], "ratio": [1, 1]}, Recipe((0.5, 1.0), (1.0, 1.0)), "scale=0.5:1.0,ratio=1.0:1.0"),
-    ("jitter=0", Recipe(), "none"),
+    ("digits,jitter=0.2", Augmentation(jitter=0.2, grey=0.1), "jitter=0.2,grey=0.1"),
+    ({"scale": [0.5, 1], "ratio": [1, 1]}, Augmentation((0.5, 1.0), (1.0, 1.0)), "scale=0.5:1.0,ratio=1.0:1.0"),
+    ("jitter=0", Augmentation(), "none"),
 ])  # fmt: skip
 def test_recipes_by_name_and_by_numbers(value, recipe, name):
-    assert make_recipe(value) == recipe
-    assert describe_recipe(recipe) == name
-    assert make_recipe(name) == recipe
+    assert make_augmentation(value) == recipe
+    assert describe_augmentation(recipe) == name
+    assert make_augmentation(name) == recipe
 
 
 @pytest.mark.parametrize(("value", "message"), [
@@ -359,4 +359,4 @@ def test_recipes_by_name_and_by_numbers(value, recipe, name):
 ])  # fmt: skip
 def test_mistakes_in_recipes(value, message):
     with pytest.raises(MedicError, match=re.escape(message)):
-        make_recipe(value)
+        make_augmentation(value)

@@ -4,8 +4,8 @@ import torch
 
 from medic.data import Samples
 from medic.data.noise import mislabelled
-from medic.experiments.config import RunConfig
-from medic.experiments.resolve import resolve
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 
 
 def noisy(share, classes, count=60_000, seed=0):

@@ -8,14 +8,14 @@ import torch
 from torch import nn
 
 from medic.errors import MedicError
-from medic.experiments.build import make_trainer
-from medic.experiments.config import RunConfig
-from medic.experiments.resolve import resolve
 from medic.models import Backbone, Classifier, Preprocessing
 from medic.models.heads import Reciprocal
 from medic.objectives import Arpl, ConfusingSamples, Coral, Objective, Setup
 from medic.objectives.confusing import batch_norms, peakedness, with_norms
 from medic.outputs import Output
+from medic.runs.build import make_trainer
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 from medic.strategies import Joint, TwoStep
 from medic.tasks import Step
 from medic.training.lowered import Lowered

@@ -21,8 +21,8 @@ from medic.objectives import (
     ce,
     objective,
 )
+from medic.objectives.penalties.transport import transport_plan
 from medic.objectives.rsc import percentile
-from medic.objectives.transport import transport_plan
 from medic.outputs import Output
 from medic.strategies import AndMask, Joint, SandMask
 from medic.tasks import Step

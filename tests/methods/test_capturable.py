@@ -9,11 +9,11 @@ from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from medic.experiments.build import make_trainer
-from medic.experiments.config import RunConfig
-from medic.experiments.resolve import resolve
 from medic.methods import METHODS, OBJECTIVES, PENALTIES
 from medic.objectives import Coral
+from medic.runs.build import make_trainer
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 from medic.tasks.samplers import SAMPLERS
 
 HOST = {

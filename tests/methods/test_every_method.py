@@ -2,10 +2,10 @@
 
 import pytest
 
-from medic.experiments.build import make_trainer
-from medic.experiments.config import RunConfig
-from medic.experiments.resolve import resolve
 from medic.methods import METHODS
+from medic.runs.build import make_trainer
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 from medic.tasks.samplers import SAMPLERS
 
 RATES = {"fish-domainbed": {"lr": 1.0}, "mvdg": {"lr": 1.0}, "onering": {"lr": 0.003}, "crossmatch": {"lr": 0.01}}

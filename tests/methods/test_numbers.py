@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from medic.errors import MedicError
-from medic.experiments.config import RunConfig
-from medic.experiments.resolve import resolve
 from medic.methods import METHODS, PENALTIES, SHARED, Numbers
 from medic.methods.search import Choice, Range
 from medic.objectives import Miro, VRex
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 from medic.strategies import SandMask, TwoStep
 
 

@@ -5,9 +5,9 @@ import math
 import pytest
 
 from medic.errors import MedicError, check_range
-from medic.experiments.config import RunConfig
-from medic.experiments.resolve import resolve
 from medic.methods import METHODS
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 
 
 def numbers(mini, method):

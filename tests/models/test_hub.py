@@ -18,10 +18,10 @@ from medic.models import create_backbone, find_weights
 PLACE = "/timm/resnet18.tv_in1k/resolve/main/model.safetensors"
 SCRIPT = """
 import json, sys
-from medic.experiments.config import RunConfig
-from medic.experiments.directory import run_name
-from medic.experiments.resolve import resolve
-from medic.experiments.build import make_backbones
+from medic.runs.config import RunConfig
+from medic.runs.directory import run_name
+from medic.runs.resolve import resolve
+from medic.runs.build import make_backbones
 
 for weights in sys.argv[1:]:
     plan = resolve(RunConfig(target="street", backbone="resnet18", weights=weights))

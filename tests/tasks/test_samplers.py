@@ -16,7 +16,7 @@ from medic.tasks.confusable import Confusable
 from medic.tasks.lagged import softmax_sums
 from medic.tasks.samplers import SAMPLERS, Adaptive, Probe
 from medic.training.advisors import informative
-from tests.experiments.parts import in_parts
+from tests.runs.parts import in_parts
 
 
 def seeded(seed: int) -> torch.Generator:

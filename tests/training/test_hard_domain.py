@@ -8,9 +8,9 @@ from torch import nn
 
 from medic.data import Resident
 from medic.errors import MedicError
-from medic.experiments.build import make_trainer
-from medic.experiments.config import RunConfig
-from medic.experiments.resolve import resolve
+from medic.runs.build import make_trainer
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 from medic.training.advisors import HardDomain
 
 

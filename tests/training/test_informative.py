@@ -6,15 +6,14 @@ import pytest
 import torch
 
 import medic
-from medic import processes
 from medic.errors import MedicError
-from medic.experiments.build import make_trainer
-from medic.experiments.config import RunConfig
-from medic.experiments.resolve import resolve
+from medic.runs.build import make_trainer
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 from medic.tasks import Step
 from medic.training.advisors import informative as module
 from medic.training.advisors.informative import Chooser
-from tests.experiments.parts import in_parts
+from tests.runs.parts import in_parts
 
 
 def made(mini, **settings):
@@ -162,6 +161,6 @@ def test_interrupted_it_is_the_same(mini, monkeypatch, tmp_path, method):
 
 
 def test_several_processes_are_refused(mini, monkeypatch):
-    monkeypatch.setattr(processes, "world", lambda: 2)
+    monkeypatch.setattr(distributed, "world", lambda: 2)
     with pytest.raises(MedicError, match=r"sampling 'informative' .* cannot be shared by several processes"):
         made(mini)

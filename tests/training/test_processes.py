@@ -14,13 +14,13 @@ METHODS = ("erm", "fish", "fish-domainbed", "mldg", "mldg-domainbed", "medic", "
 
 WORKER = """
 import sys, torch
-from medic import processes
-from medic.experiments.config import RunConfig
-from medic.experiments.resolve import resolve
-from medic.experiments.build import make_trainer
+from medic import distributed
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
+from medic.runs.build import make_trainer
 
 torch.set_num_threads(1)
-with processes.group():
+with distributed.group():
     found = {}
     for method in sys.argv[2:]:
         plan = resolve(RunConfig(target="street", method=method, batch_size=5, device="cpu", clip_norm=3.0, lr=0.01))
@@ -35,7 +35,7 @@ with processes.group():
         for _ in range(6):
             losses += trainer.step()
         found[method] = (losses + trainer.wait(), [p.detach() for p in trainer.model.parameters()])
-    if processes.rank() == 0:
+    if distributed.rank() == 0:
         torch.save(found, sys.argv[1])
 """
 

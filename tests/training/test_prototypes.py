@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from medic.data import Recipe, Resident, Samples
+from medic.data import Augmentation, Resident, Samples
 from medic.errors import MedicError
 from medic.models import Backbone, Classifier, Preprocessing
 from medic.objectives import HyProMeta, Ova, Setup, ce
@@ -42,7 +42,7 @@ def trainer(advisor, batch_size=4, seed=0):
         objective=objective,
         optimizer=torch.optim.SGD([*model.parameters(), *objective.parameters()], lr=0.01),
         schedule=RateSchedule("constant", 100),
-        recipe=Recipe(),
+        recipe=Augmentation(),
         preprocessing=preprocessing,
         batch_size=batch_size,
         generator=draws,
@@ -166,9 +166,9 @@ def test_statistics_are_estimated_as_tasks_are_passed():
 
 
 def test_it_reads_no_labels_but_those_of_training(mini):
-    from medic.experiments.build import make_trainer
-    from medic.experiments.config import RunConfig
-    from medic.experiments.resolve import resolve
+    from medic.runs.build import make_trainer
+    from medic.runs.config import RunConfig
+    from medic.runs.resolve import resolve
 
     plan = resolve(RunConfig(dataset=mini, target="street", method="hyprometa", label_noise=0.3, hparams={"trust": 0}))
     dataset = plan.data.load(lambda line: None)

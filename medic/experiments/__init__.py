@@ -1,5 +1,0 @@
-"""Experiments: runs, their settings, their directories, and which evaluation counts."""
-
-from medic.experiments.config import RunConfig
-
-__all__ = ["RunConfig"]

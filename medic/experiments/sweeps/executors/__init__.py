@@ -1,5 +1,0 @@
-"""Executors: where the runs of a sweep are done."""
-
-from medic.experiments.sweeps.executors.base import Event, Executor, Kind
-
-__all__ = ["Event", "Executor", "Kind"]

@@ -1,0 +1,45 @@
+"""Messages for the person at the terminal: the `medic` logger, shown on standard error.
+
+Modules log with `logging.getLogger(__name__)`. A program that imports medic decides itself what is shown; the command
+line and `medic.train` show messages of level INFO and above.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@cache
+def console() -> "Console":
+    """Return the console of standard error, which messages and progress bars share."""
+    from rich.console import Console
+
+    return Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+
+
+class _Handler(logging.Handler):
+    """Print each message as one line, above a progress bar if one is shown."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        console().print(self.format(record))
+
+
+@contextmanager
+def shown(quiet: bool = False) -> Iterator[None]:
+    """Show messages of INFO and above inside, or with `quiet` only warnings; nested uses show each message once."""
+    logger = logging.getLogger("medic")
+    before, handler = logger.level, None if logger.handlers else _Handler()
+    logger.setLevel(logging.WARNING if quiet else logging.INFO)
+    if handler is not None:
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        if handler is not None:
+            logger.removeHandler(handler)

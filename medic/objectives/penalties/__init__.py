@@ -1,0 +1,1 @@
+"""Penalties: terms added to the risk of a step, one file each."""

@@ -1,0 +1,321 @@
+"""A run's directory: what a run leaves behind, and how it is read again."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property, lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from medic import distributed
+from medic._version import __version__
+from medic.data import Dataset
+from medic.errors import BusyError, MedicError, counted, unwritten
+from medic.runs.command import noted_command
+from medic.runs.config import RunConfig
+from medic.runs.evaluation import Seen
+from medic.runs.plans import ModelPlan
+from medic.tables.results import ENVIRONMENT
+from medic.files import atomic_write, locked, remove_leftovers, write_text
+from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone
+from medic.models.backbones import read_tensors
+from medic.openset import FITTED, Score, get_score
+from medic.outputs import Output
+
+FORMAT = 1
+SHOWN = 3
+"""How many runs of a folder are named before the rest is left out."""
+_TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
+
+
+def run_name(config: RunConfig, dataset_hash: str, weights: Path | None) -> str:
+    """The name of a run's directory: a hash of what changes its result, not of where things are."""
+    identity = {
+        "format": FORMAT,
+        "images": dataset_hash,
+        "weights": None if weights is None else file_hash(weights),
+        "settings": config.identity(),
+    }
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def file_hash(path: Path) -> str:
+    """The sha256 of a file."""
+    state = path.stat()
+    return _file_hash(path, state.st_size, state.st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _file_hash(path: Path, size: int, modified: int) -> str:
+    """The same, computed once for as long as the file does not change: a sweep has many runs with the same weights."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class RunDirectory:
+    """The files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoint = path / "checkpoint" / "last.pt"
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has finished."""
+        return (self.path / "done").exists()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Make the directory and hold it, so that two processes do not do the same run at once."""
+        busy = BusyError(f"run {self.path} is being written by another process")
+        with ExitStack() as held:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                held.enter_context(locked(self.path / ".lock", busy))
+            except OSError as error:
+                raise unwritten("output", self.path.parent, error) from error
+            remove_leftovers(self.path)
+            yield
+
+    @property
+    def busy(self) -> bool:
+        """Whether a process is at work on the run, as far as this user may see."""
+        lock = self.path / ".lock"
+        if not os.access(lock, os.W_OK):
+            return False
+        try:
+            with locked(lock, BusyError()):
+                return False
+        except BusyError:
+            return True
+
+    def write_start(self, config: RunConfig, dataset: Dataset, model: ModelPlan) -> None:
+        """Write what is known before training."""
+        write_text(self.path / "config.yaml", config.to_yaml())
+        write_text(self.path / ENVIRONMENT, _json(environment(dataset, model)))
+
+    def write_resumed(self, iteration: int) -> None:
+        """Note from which iteration on the run is of another commit, if it is."""
+        path = self.path / ENVIRONMENT
+        try:
+            noted = json.loads(path.read_text())
+        except (OSError, ValueError):  # a table says that the commit is unknown
+            return
+        earlier, now = [noted, *noted.get("resumed", ())], _commit()
+        if earlier[-1].get("commit") != now:
+            write_text(path, _json({**noted, "resumed": [*earlier[1:], {"iteration": iteration, "commit": now}]}))
+
+    def write_records(self, records: Sequence[dict[str, Any]]) -> None:
+        """Write all evaluations so far, a line each."""
+        write_text(self.path / "results.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+
+    def write_model(self, model: nn.Module, description: dict[str, Any]) -> None:
+        """Write the weights, with nothing in the header, and what is needed to use them."""
+        self._write_tensors("model.safetensors", model.state_dict())
+        write_text(self.path / "model.json", _json({"format": FORMAT, **description}))
+
+    def write_score(self, tensors: dict[str, Tensor]) -> None:
+        """Write what a score was fitted to."""
+        self._write_tensors("score.safetensors", tensors)
+
+    def _write_tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
+        with atomic_write(self.path / name) as file:
+            file.write(save({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}))
+
+    def write_predictions(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Write one row per validation and target image."""
+        with atomic_write(self.path / "predictions.npz") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+
+    def write_done(self, seconds: float) -> None:
+        """Say that the run has finished, and how long it took."""
+        write_text(self.path / "done", json.dumps({"seconds": round(seconds, 2)}) + "\n")
+
+
+def seconds_taken(path: Path) -> float | None:
+    """How long a finished run took, if it says so."""
+    try:
+        return float(json.loads((path / "done").read_text())["seconds"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+class Run:
+    """A finished run, read back from its directory."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        if not self.path.is_dir():
+            raise MedicError(f"run {self.path} does not exist: give the directory that the end of a run names")
+        missing = [name for name in ("config.yaml", "done") if not (self.path / name).exists()]
+        if missing == ["done"]:
+            raise MedicError(f"run {self.path} is not finished: start its command again to resume it")
+        if missing:
+            raise self._no_run(missing[0])
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The settings it ran with."""
+        return RunConfig.from_yaml(self.path / "config.yaml")
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """Every evaluation, in order."""
+        return [self._json("results.jsonl", line) for line in self._text("results.jsonl").splitlines()]
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        """What is known of the model: classes, preprocessing, score, threshold, provenance."""
+        return self._json("model.json", self._text("model.json"))
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The metrics on the target, of the selected evaluation; with several targets, their means."""
+        return dict(self.record["target"])
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The selected evaluation."""
+        try:
+            chosen: dict[str, Any] = self.records[self.description["provenance"]["record"]]
+        except (KeyError, IndexError) as error:
+            raise MedicError(f"run {self.path} is damaged: its selected record is not in results.jsonl") from error
+        return chosen
+
+    @cached_property
+    def predictions(self) -> dict[str, NDArray[Any]]:
+        """The arrays of `predictions.npz`, by name."""
+        try:
+            with np.load(self.path / "predictions.npz", allow_pickle=False) as file:
+                return dict(file)
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+            raise MedicError(f"run {self.path} has no readable predictions.npz: {error}") from error
+
+    @property
+    def splits(self) -> list[str]:
+        """The splits that there are predictions of: validation, target, source-unknown where there are any, and train
+        where features were kept."""
+        return list(dict.fromkeys(self.predictions["split"].tolist()))
+
+    @property
+    def domains(self) -> list[str]:
+        """The names of the domains that there are predictions of; `outputs` numbers them."""
+        return sorted(set(self.predictions["domain"].tolist()))
+
+    def outputs(self, split: str) -> Seen:
+        """What the model said of the images of a split, with their labels and domains."""
+        rows = self.predictions["split"] == split
+        arrays = {name: torch.from_numpy(self.predictions[name][rows]) for name in _TENSORS if name in self.predictions}
+        domain = torch.from_numpy(np.searchsorted(self.domains, self.predictions["domain"][rows]))
+        ova, features, unknown = (arrays.get(name) for name in ("ova_logits", "features", "unknown_logit"))
+        return Seen(Output(arrays["logits"], ova, features, unknown), arrays["label"], domain)
+
+    @cached_property
+    def score(self) -> Score:
+        """The score that the run measured with, as it was fitted if it was."""
+        score = get_score(self.config.score or "cls")
+        if score.fitter is None:
+            return score
+        fitted = FITTED[score.name].from_tensors(read_tensors(self.path / "score.safetensors"))
+        return dataclasses.replace(score, function=fitted, fitter=None)
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How the model wants its inputs."""
+        wanted = self.description["preprocessing"]
+        return Preprocessing(tuple(wanted["mean"]), tuple(wanted["std"]), wanted["size"])
+
+    @cached_property
+    def model(self) -> Classifier | Ensemble:
+        """The selected model, in evaluation mode, on the CPU."""
+        made = self.description["model"]
+        size = self.preprocessing.size
+        backbones = [create_backbone(made["backbone"], size=size) for _ in range(made.get("networks", 1))]
+        model = assemble(backbones, len(self.description["classes"]), made["head"])
+        try:
+            model.load_state_dict(read_tensors(self.path / "model.safetensors"))
+        except RuntimeError as error:
+            raise MedicError(f"run {self.path} has weights of another model than model.json describes") from error
+        return model.eval()
+
+    def _no_run(self, missing: str) -> MedicError:
+        """The error to raise where a folder is none of a run; the one around several is easily given for it."""
+        inside = sorted(path.parent for path in self.path.glob("*/config.yaml") if (path.parent / "done").exists())
+        if not inside:
+            return MedicError(f"{self.path} is not the directory of a run: it has no {missing}")
+        some = ", ".join([*map(str, inside[:SHOWN]), *(["…"] if len(inside) > SHOWN else [])])
+        way = f"give one of them, {some}; `medic table {self.path} --explain METHOD TARGET` says which is which"
+        return MedicError(f"{self.path} has {counted(len(inside), 'finished run')} in it: {way}")
+
+    def _json(self, name: str, text: str) -> dict[str, Any]:
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            raise MedicError(f"run {self.path} has a damaged {name}: {error}") from error
+        if not isinstance(value, dict):
+            raise MedicError(f"run {self.path} has a damaged {name}")
+        return value
+
+    def _text(self, name: str) -> str:
+        try:
+            return (self.path / name).read_text()
+        except OSError as error:
+            raise MedicError(f"run {self.path} has no readable {name}: {error.strerror}") from error
+
+
+def environment(dataset: Dataset, model: ModelPlan) -> dict[str, Any]:
+    """What a number depends on besides its settings."""
+    counts = dataset.domain.bincount(minlength=len(dataset.domains)).tolist()
+    packages = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "scikit-learn", "matplotlib")
+    return {
+        "format": FORMAT,
+        "medic": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in packages},
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "processes": distributed.world(),
+        "gpu": torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else None,
+        "precision": model.precision,
+        "images": dataset.hash,
+        "counts": dict(zip(dataset.domains, counts, strict=True)),
+        "formats": sorted({suffix.lower() for path in dataset.paths if (suffix := Path(path).suffix)}),
+        "weights": None if model.weights is None else file_hash(model.weights),
+        "command": noted_command(),
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the source tree this package runs from, where it does, marked if files differ from it."""
+    here = Path(__file__).parents[2]
+    if not (here / ".git").exists():
+        return None
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        described = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
+    except OSError:  # no git here
+        return None
+    return described.stdout.strip() or None
+
+
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

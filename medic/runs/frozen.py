@@ -1,0 +1,60 @@
+"""A frozen backbone: its features of all images, computed once and kept for all runs that want them."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from medic.data import Dataset
+from medic.data.cache import cached
+from medic.data.images import Resident
+from medic.runs.directory import file_hash
+from medic.models import Backbone, Preprocessing
+from medic.outputs import Output
+from medic.training import Inference, Precision
+
+
+def frozen_features(
+    dataset: Dataset,
+    backbone: Backbone,
+    preprocessing: Preprocessing,
+    identity: str,
+    device: torch.device,
+    precision: Precision,
+    say: Callable[[str], None],
+) -> Resident:
+    """The features of a dataset's images as images of (F, 1, 1), on a device; `identity` tells backbones apart."""
+    shape = tuple(dataset.images.shape[1:])  # files are the same whatever size they are decoded to
+    key = hashlib.sha256(repr((dataset.hash, shape, identity, preprocessing, precision)).encode()).hexdigest()[:16]
+
+    def build() -> dict[str, object]:
+        count = dataset.images.shape[0]
+        say(f"features of {count} images, once")
+        module = _Featurizer(backbone.module).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        output = Inference(module, dataset.images, preprocessing, device, precision)(torch.arange(count))
+        return {"features": output.logits.cpu().numpy()}
+
+    arrays = cached(f"features-{key}", build)  # type: ignore[arg-type]
+    features = torch.from_numpy(arrays["features"])
+    return Resident(features[:, :, None, None].to(device))
+
+
+def weights_identity(name: str, weights: Path | None, seed: int) -> str:
+    """What tells one backbone's weights from another's: the file's contents, or the seed they were drawn with."""
+    if weights is None:
+        return f"{name} drawn with seed {seed}"
+    return f"{name} {file_hash(weights)}"
+
+
+class _Featurizer(nn.Module):
+    """A backbone whose features are its output."""
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, x: Tensor) -> Output:
+        features: Tensor = self.backbone(x)
+        return Output(features.float())

@@ -1,0 +1,59 @@
+"""DomainBed's draws, where a method has more to it than one optimizer and its own penalty."""
+
+import dataclasses
+
+import pytest
+
+from medic.data import BENCHMARKS
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
+
+
+def resolved(mini, **settings):
+    return resolve(RunConfig(dataset=mini, target="street", device="cpu", hparams_seed=1, image_size=64, **settings))
+
+
+@pytest.fixture(autouse=True)
+def large(monkeypatch):
+    """DomainBed draws a weight decay for large images alone."""
+    monkeypatch.setattr("medic.runs.draws.SMALL", 0)
+
+
+def test_the_decay_of_fish_is_that_of_its_inner_adam(mini):
+    plan = resolved(mini, method="fish-domainbed")
+    assert plan.training.optimizer.weight_decay == 0
+    assert plan.training.optimizer.lr in (0.05, 0.1, 0.5)
+    assert 1e-6 <= plan.training.strategy.decay <= 1e-2
+    assert plan.training.strategy.lr < 1e-3
+
+
+def test_the_decay_of_mldg_is_that_of_both(mini):
+    plan = resolved(mini, method="mldg-domainbed")
+    assert plan.training.optimizer.weight_decay == plan.training.strategy.decay > 0
+
+
+def test_the_decay_of_mvdg_is_its_own(mini):
+    assert resolved(mini, method="mvdg", optimizer="adam").training.strategy.decay == 5e-4
+
+
+def test_an_exchanged_penalty_brings_its_own_laws(mini):
+    hparams = resolved(mini, method="vrex", penalty="hgp", optimizer="adam").config.hparams
+    assert set(hparams) == {"alpha", "beta"}
+    own = resolved(mini, method="hgp", optimizer="adam").config.hparams
+    assert hparams == own
+    beside = resolved(mini, method="mldg-domainbed", penalty="balance", objective="ce+ova").config.hparams
+    assert set(beside) == {"beta", "meta_test", "decay", "weight"}
+
+
+@pytest.mark.parametrize(
+    ("method", "dataset", "number", "value"),
+    [("miro", "pacs", "weight", 0.01), ("swad", "vlcs", "ratio", 0.2), ("mixstyle", "office-home", "stages", 2)],
+)
+def test_numbers_of_a_benchmark(mini, monkeypatch, method, dataset, number, value):
+    monkeypatch.setitem(BENCHMARKS, dataset, dataclasses.replace(BENCHMARKS[mini], name=dataset, split=None))
+    config = RunConfig(dataset=dataset, target="street", device="cpu", method=method)
+    other = RunConfig(dataset=mini, target="street", device="cpu", method=method)
+    given = dataclasses.replace(config, hparams={number: 1})
+    assert resolve(config).config.hparams[number] == value
+    assert resolve(other).config.hparams[number] != value
+    assert resolve(given).config.hparams[number] == 1

@@ -1,0 +1,86 @@
+"""Heads trained on the features of a frozen backbone."""
+
+import pytest
+import torch
+
+import medic
+from medic.data.cache import cache_directory
+from medic.errors import MedicError
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
+from medic.runs.review import infer_again
+from medic.models import create_backbone
+
+SETTINGS = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 4, "freeze": "backbone"}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch, mini):
+    monkeypatch.setenv("MEDIC_CACHE", str(tmp_path / "cache"))
+
+
+def kept():
+    return sorted(path.name for path in cache_directory().glob("features-*.npz"))
+
+
+@pytest.mark.parametrize("method", ["erm", "medic++", "medic", "arpl", "fishr", "openmax", "swad"])
+def test_every_kind_of_method_trains_on_features(mini, tmp_path, method):
+    run = medic.train(dataset=mini, method=method, output=str(tmp_path / "runs"), **SETTINGS)
+    assert 0 <= run.metrics["acc"] <= 1
+
+
+def test_the_model_is_whole_and_its_backbone_untouched(mini, tmp_path):
+    from safetensors.torch import save_file
+
+    torch.manual_seed(3)
+    weights = create_backbone("convnet").module.state_dict()
+    save_file(weights, tmp_path / "w.safetensors")
+    run = medic.train(dataset=mini, output=str(tmp_path / "runs"), weights=str(tmp_path / "w.safetensors"), **SETTINGS)
+    assert all(torch.equal(run.model.backbone.state_dict()[name], tensor) for name, tensor in weights.items())
+    again = infer_again(run, "cpu")
+    for split in run.splits:
+        torch.testing.assert_close(again[split].output.logits, run.outputs(split).output.logits)
+    assert run.preprocessing.mean == (0.5,) * 3
+
+
+def test_features_are_computed_once_for_all_runs(mini, tmp_path, capsys):
+    for method, seed in (("erm", 0), ("medic++", 0), ("erm", 1)):
+        medic.train(dataset=mini, method=method, seed=seed, output=str(tmp_path / "runs"), **SETTINGS)
+    # Weights that are drawn are others for another seed.
+    assert len(kept()) == 2
+    assert capsys.readouterr().err.count("features of") == 2
+
+
+def test_features_of_images_that_are_decoded_to_another_size_are_others(folder, tmp_path):
+    settings = {**folder, "freeze": "backbone", "output": str(tmp_path / "runs"), "track": "none"}
+    for store in (32, 48):
+        medic.train(**settings, store_size=store)
+    assert len(kept()) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"freeze": "head"}, "unknown part to freeze 'head', choose from backbone"),
+        ({"augment": "digits"}, "augment 'digits' has no effect on the features of a frozen backbone"),
+        ({"layer": "mixstyle"}, "layer 'mixstyle' works inside the backbone"),
+        ({"method": "miro"}, "'miro' works inside the backbone"),
+        ({"method": "daml"}, "objective 'daml' has a backbone for every domain: leave out --freeze"),
+    ],
+)
+def test_what_works_inside_the_backbone_is_refused(mini, settings, message):
+    with pytest.raises(MedicError, match=message):
+        resolve(RunConfig(**{"dataset": mini, **SETTINGS, **settings}))
+
+
+def test_a_transformer_sees_images_of_its_own_size(mini, tmp_path):
+    """The built-in images are of 32 pixels, and this one takes 160 alone."""
+    settings = {"dataset": mini, "target": "street", "method": "erm", "backbone": "test_vit", "device": "cpu"}
+    run = medic.train(
+        **settings, freeze="backbone", iterations=2, batch_size=4, output=tmp_path, track="none", quiet=True
+    )
+    assert run.config.image_size == 160
+    plan = resolve(RunConfig(**{**settings, "dataset": "digits"})).data
+    assert (plan.size, plan.storage.size) == (160, 32)
+    with pytest.raises(MedicError, match="takes images of 160 px alone: leave out --image-size"):
+        resolve(RunConfig(**settings, image_size=96))

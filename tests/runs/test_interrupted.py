@@ -1,0 +1,103 @@
+"""Runs that are stopped anywhere, and gone on with, are as if they never were."""
+
+import signal
+
+import pytest
+import torch
+
+import medic
+from medic.errors import MedicError
+from medic.runs import directory
+from medic.runs.interrupts import Stopped
+from medic.tables.results import collect, short
+from medic.methods import METHODS
+from medic.training import Trainer
+from tests.runs.parts import in_parts
+from tests.runs.short import SHORT
+
+SOONER = {
+    "hyprometa": {"batch_size": 36, "hparams": {"trust": 1}},
+    "mvdg": {"hparams": {"persist_inner_state": 1}},
+}
+"""Settings with which a system has, within four iterations, all the state that it can: here an epoch is one of them."""
+
+
+def test_a_finished_run_is_not_done_again(run, mini, monkeypatch):
+    before = {path: path.stat().st_mtime_ns for path in run.path.iterdir()}
+    monkeypatch.setattr(Trainer, "step", lambda self: pytest.fail("trained again"))
+    again = medic.train(dataset=mini, method="medic++", output=str(run.path.parent), **SHORT)
+    assert again.path == run.path
+    assert {path: path.stat().st_mtime_ns for path in run.path.iterdir()} == before
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_the_same_when_interrupted(method, mini, tmp_path, monkeypatch):
+    """Stopped after its first iteration and its third, and started again: the same bytes as when left alone."""
+    settings = {"dataset": mini, "method": method, **SHORT, "batch_size": 2 if method in ("medic++", "arith") else 8}
+    settings |= SOONER.get(method, {})
+    whole = medic.train(**settings, output=str(tmp_path / "whole"))
+    parts = in_parts(settings, tmp_path / "parts", monkeypatch, (1, 3))
+    for name in ("model.safetensors", "predictions.npz", "model.json"):
+        assert (parts.path / name).read_bytes() == (whole.path / name).read_bytes()
+    losses = [[record["loss"] for record in run.records] for run in (whole, parts)]
+    assert losses[0] == losses[1]
+
+
+def test_a_run_resumed_at_another_commit_is_of_both(mini, tmp_path, monkeypatch):
+    commits = iter(["a" * 40, "a" * 40, "b" * 40 + "-dirty"])
+    monkeypatch.setattr(directory, "_commit", lambda: next(commits))
+    settings = {"dataset": mini, "method": "erm", **SHORT}
+    run = in_parts(settings, tmp_path, monkeypatch, (1, 3))
+    [result] = collect([tmp_path]).results
+    assert result.environment["resumed"] == [{"iteration": 3, "commit": "b" * 40 + "-dirty"}]
+    assert short(result.environment["commit"]) == "a" * 12 + "+" + "b" * 12 + "-dirty"
+    assert result.path == run.path
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_dropout_draws_are_in_the_checkpoint(mini, tmp_path, monkeypatch, device):
+    """A backbone with dropout draws from the global generator, whose state must be saved too."""
+    from medic.models import HALVES, OURS, ConvNet
+
+    class Dropped(ConvNet):
+        def forward(self, x):
+            return torch.nn.functional.dropout(super().forward(x), 0.5, self.training)
+
+    monkeypatch.setitem(OURS, "dropped", (lambda size: Dropped(), HALVES))
+    settings = {"dataset": mini, "method": "erm", "backbone": "dropped", **SHORT, "device": device}
+    whole = medic.train(**settings, output=str(tmp_path / "whole"))
+    parts = in_parts(settings, tmp_path / "parts", monkeypatch, (1,), signal.SIGTERM)
+    assert (parts.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
+
+
+def test_batch_norm_and_adam_resume(mini, tmp_path, monkeypatch):
+    """A timm backbone with batch norm, trained with Adam, clipping and a larger rate for the heads."""
+    settings = {
+        "dataset": mini, "method": "fish-domainbed", "backbone": "resnet10t", "optimizer": "adamw", "clip_norm": 1.0,
+        "head_lr_scale": 10.0, "lr": 1e-3, **SHORT,
+    }  # fmt: skip
+    whole = medic.train(**settings, output=str(tmp_path / "whole"))
+    parts = in_parts(settings, tmp_path / "parts", monkeypatch, (3,))
+    assert (parts.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
+
+
+def test_a_damaged_checkpoint_is_named(mini, tmp_path, monkeypatch):
+    monkeypatch.setattr(Trainer, "step", lambda self: signal.raise_signal(signal.SIGINT) or [0.0])
+    settings = {"dataset": mini, "method": "erm", "output": str(tmp_path), **SHORT, "iterations": 10**6}
+    with pytest.raises(Stopped):
+        medic.train(**settings)
+    (path,) = tmp_path.glob("*/checkpoint/last.pt")
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(MedicError, match="truncated or not one of ours; delete it"):
+        medic.train(**settings)
+
+
+def test_two_processes_do_not_do_the_same_run(mini, tmp_path, monkeypatch):
+    def also(self):
+        with pytest.raises(MedicError, match="is being written by another process"):
+            medic.train(dataset=mini, method="erm", output=str(tmp_path), **SHORT)
+        pytest.skip("held")
+
+    monkeypatch.setattr(Trainer, "step", also)
+    with pytest.raises(pytest.skip.Exception):
+        medic.train(dataset=mini, method="erm", output=str(tmp_path), **SHORT)

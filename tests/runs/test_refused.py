@@ -1,0 +1,72 @@
+"""What a run refuses, and what it stops at: nothing is lost or left behind."""
+
+import pytest
+import torch
+
+import medic
+from medic.errors import MedicError, TrainingError
+from tests.runs.short import SHORT
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run(mini, tmp_path):
+    settings = {**SHORT, "iterations": 50, "checkpoint_every": 1, "evaluate_every": 50}
+    with pytest.raises(TrainingError, match=r"at iteration (\d+); the checkpoint of iteration \d+ is kept") as error:
+        medic.train(dataset=mini, method="erm", lr=1e6, batch_size=8, output=str(tmp_path), **{
+            key: value for key, value in settings.items() if key != "batch_size"})  # fmt: skip
+    assert "learning rate below 1e+06" in str(error.value)
+    (directory,) = tmp_path.iterdir()
+    kept = torch.load(directory / "checkpoint" / "last.pt", weights_only=True)
+    assert all(torch.isfinite(value).all() for value in kept["trainer"]["model"].values())
+    assert not (directory / "done").exists()
+
+
+def test_outputs_that_are_not_numbers_stop_the_run(mini, tmp_path):
+    """The training loss is finite, but what an evaluation sees is not."""
+    settings = {**SHORT, "batch_size": 8, "evaluate_every": 1, "iterations": 30}
+    with pytest.raises(TrainingError, match=r"at iteration \d+; the checkpoint of iteration \d+ is kept"):
+        medic.train(dataset=mini, method="erm", lr=1e6, output=str(tmp_path), **settings)
+
+
+def test_an_output_that_cannot_be_written(mini, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(MedicError, match=r"output .*file cannot be written: Not a directory"):
+        medic.train(dataset=mini, method="erm", output=str(tmp_path / "file"), **SHORT)
+
+
+def test_nothing_is_written_for_a_mistake(mini, tmp_path):
+    mistakes = (
+        {"backbone": "resnet5O"},
+        {"backbone": "mnist-cnn"},
+        {"backbone": "vit_tiny_patch16_224", "image_size": 96},
+        {"weights": __file__},
+        {"class_groups": 7},
+        {"lr": 0.0},
+        {"score": "energy", "threshold": "fixed"},
+        {"known": list("0123456789"), "threshold": "oracle-10"},
+        {"method": "erm", "backbone": "resnet10t", "batch_size": 1},
+        {"method": "groupdro", "backbone": "resnet10t", "batch_size": 1},
+    )
+    for mistake in mistakes:
+        with pytest.raises(MedicError):
+            medic.train(**{"dataset": mini, "method": "medic++", "output": str(tmp_path / "out"), **SHORT, **mistake})
+    assert not (tmp_path / "out").exists()
+
+
+def test_unknown_settings_are_named():
+    with pytest.raises(MedicError, match="unknown setting 'iteration', did you mean 'iterations'"):
+        medic.train(target="street", iteration=3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"layer": "mixstyle", "backbone": "mnist-cnn"}, "has no stages"),
+        ({"layer": "aloft-e"}, "ALOFT perturbs global filters"),
+        ({"method": "ebil-hads", "backbone": "gfnet_h_ti"}, "has no stages"),
+        ({"method": "aloft-e", "image_size": 50}, "use --image-size 64"),
+    ],
+)
+def test_a_backbone_that_does_not_fit_is_refused_before_images_are_read(mini, tmp_path, monkeypatch, settings, message):
+    monkeypatch.setattr("medic.runs.plans.DataPlan.load", lambda self, say: pytest.fail("images were read"))
+    with pytest.raises(MedicError, match=message):
+        medic.train(dataset=mini, output=tmp_path, **{**SHORT, "method": "erm", **settings})

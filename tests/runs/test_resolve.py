@@ -1,0 +1,262 @@
+"""Configurations: defaults written out, mistakes named before anything starts."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from medic.errors import MedicError
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
+from medic.runs.train import _notes
+from medic.tables.paper_tables import reproduction
+from medic.tables.reproduction import Asked
+from medic.methods import METHODS, usual_numbers
+
+
+def resolved(**settings):
+    return resolve(RunConfig(target="street", **settings))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_resolves_and_is_stable(method):
+    """What resolving wrote out resolves to itself, so a run's own configuration repeats it."""
+    plan = resolved(method=method)
+    assert resolve(plan.config).config == plan.config
+    assert plan.config.batch_size * plan.training.grid.tasks == METHODS[method].training.images
+
+
+def test_the_methods_of_the_paper():
+    plan = resolved(method="medic++")
+    assert plan.training.grid.sizes == (3, 3, 3)
+    assert plan.training.grid.sampling == "adaptive"
+    assert plan.config.objective == "ce+ova"
+    assert plan.config.score == "bcls"
+    assert plan.config.head == "separate"
+    assert resolved(method="erm").config.score == "cls"
+    assert resolved(method="erm").config.inner_lr is None
+
+
+def test_runs_do_not_share_state():
+    a, b = resolved(method="medic++"), resolved(method="medic++")
+    assert a.training.grid is not b.training.grid
+    assert a.training.strategy is not b.training.strategy
+    assert a.training.grid is not METHODS["medic++"].grid
+
+
+def test_the_grid_follows_the_data():
+    one_source = resolved(method="medic++", sources=["printed"])
+    assert one_source.config.steps == [1, 1, 1]
+    assert one_source.config.batch_size == 48
+    two = resolved(method="medic++", sources=["printed", "blended"], known=["0", "1"])
+    assert two.config.steps == [2, 2]
+    assert resolved(method="medic", sources=["printed"]).config.steps == [1, 1]
+
+
+def test_settings_reach_what_they_are_for():
+    plan = resolved(
+        method="medic++", inner_lr=0.5, bn_buffers="restore", optimizer="adam", lr=0.25, steps="5,4", sampling="random",
+        objective="ova", warmup=3, schedule="cosine", known=["0,1,2", "3"],
+    )  # fmt: skip
+    assert plan.training.strategy.lr == 0.5
+    assert plan.training.strategy.bn_buffers == "restore"
+    assert plan.training.optimizer.name == "adam"
+    assert plan.training.optimizer.weight_decay == 0.0
+    assert plan.training.optimizer.momentum is None
+    assert plan.training.grid.sizes == (5, 4)
+    assert plan.training.schedule.warmup == 3
+    assert plan.data.classes.known == ("0", "1", "2", "3")
+    assert plan.model.head == "shared"
+
+
+def test_adam_has_rates_of_its_own():
+    assert resolved(optimizer="adam").config.lr == 1e-3
+    assert resolved(optimizer="adam", lr=0.5).config.lr == 0.5
+
+
+def test_a_preset_keeps_what_it_says(monkeypatch):
+    from medic.methods import Method, Training
+    from medic.strategies import MultiStep
+    from medic.tasks import Grid
+
+    grid = Grid(3, 3, steps=(5, 4), separate="step", class_groups=4)
+    preset = Method("own", "", "", "", grid, MultiStep(lr=0.5), training=Training(lr=1))
+    monkeypatch.setitem(METHODS, "own", preset)
+    plan = resolved(method="own").config
+    assert (plan.steps, plan.separate, plan.class_groups, plan.inner_lr, plan.lr) == ([5, 4], "step", 4, 0.5, 1.0)
+    assert resolved(method="own", sources=["printed"]).config.steps == [1, 1, 1]
+
+
+def test_axes_of_the_methods_own():
+    plan = resolved(method="hyprometa")
+    assert plan.training.grid.splits == {"domain": 2, "clean": 1, "class": 2}
+    assert plan.config.axes is None
+    assert plan.config.hparams == {"beta": 1.0, "prompt": 0.1, "reject": 1.0, "meta_test": 1, "trust": 40}
+
+
+def test_one_name_is_a_list_of_one():
+    assert resolved(sources="printed").config.sources == ["printed"]
+    assert resolved(known="0,1,2").config.known == ["0", "1", "2"]
+    assert resolved(known=[0, 1, 2]).config.known == ["0", "1", "2"]
+
+
+def test_rates_of_domainbed_follow_the_outer_rate():
+    assert resolved(method="mldg-domainbed").config.inner_lr == 1e-3
+    assert resolved(method="mldg-domainbed", lr=1e-4).config.inner_lr == 1e-4
+    assert resolved(method="fish-domainbed", lr=0.1).config.inner_lr == 1e-3
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"method": "medik"}, "unknown method 'medik', did you mean 'medic'?"),
+    ({"dataset": "digit"}, "unknown dataset 'digit', did you mean 'digits'?"),
+    ({"target": None}, "no target given.*handwritten"),
+    ({"target": "stret"}, "unknown domain 'stret', did you mean 'street'?"),
+    ({"sources": ["street", "printed"]}, "the target 'street' is among the sources"),
+    ({"known": ["0", "ten"]}, "unknown class 'ten'"),
+    ({"steps": "3,3"}, "steps 3,3 hold 6 tasks, but the grid has 9"),
+    ({"steps": 5001}, "5001 steps cannot be made of 9 tasks.*--iterations"),
+    ({"steps": "3;3;3"}, "steps '3;3;3'"),
+    ({"class_splits": 7}, "7 class splits need 7 known classes or more, but there are 6"),
+    ({"domain_splits": 4}, "4 domain splits need 4 source domains or more, but there are 3"),
+    ({"lr": 0.0}, "lr is 0.0"),
+    ({"lr": -1.0}, "lr is -1.0"),
+    ({"lr": float("nan")}, "lr is nan"),
+    ({"lr": "fast"}, "lr is 'fast'"),
+    ({"inner_lr": 0.0}, "inner_lr is 0.0"),
+    ({"iterations": 0}, "iterations is 0"),
+    ({"iterations": -5}, "iterations is -5"),
+    ({"batch_size": 0}, "batch_size is 0"),
+    ({"seed": -1}, "seed is -1"),
+    ({"iterations": 2.5}, "iterations is 2.5: give a whole number"),
+    ({"iterations": True}, "iterations is True"),
+    ({"weight_decay": -0.1}, "weight_decay is -0.1: give a number, 0 or more"),
+    ({"method": 5}, "method is 5: give text"),
+    ({"backbone": ["convnet", "resnet18"]}, "backbone is .*: give text; a sweep has several values of a setting under"),
+    ({"known": [0.5, 1.5]}, "known is .*: give a list of names"),
+    ({"save_features": "no"}, "save_features is 'no': give true or false"),
+    ({"hparams": [1]}, "hparams is .*: give names with values or text"),
+    ({"partial": {"street": 3.5}}, "partial is .*: give text or names with lists or a list of names"),
+    ({"track": "tensorbored"}, "unknown tracker 'tensorbored', did you mean 'tensorboard'"),
+    ({"method": "fish-domainbed", "optimizer": "adam"}, "goes a part of the way, for which optimizer 'adam' has"),
+    ({"holdout": 1.0}, "holdout is 1.0"),
+    ({"label_noise": 1.5}, "label_noise is 1.5: give a share between 0 and 1"),
+    ({"objective": "ovaa"}, "unknown objective 'ovaa'"),
+    ({"objective": "ce", "score": "bcls"}, "score 'bcls' needs a one-vs-all head"),
+    ({"objective": "ova", "head": "separate"}, "head 'separate' does not go with objective 'ova'"),
+    ({"threshold": "hard"}, "threshold 'hard' does not go with score 'bcls', which does not say unknown: score by "),
+    ({"score": "reject"}, "score 'reject' needs an output for unknown: train with --objective onering"),
+    ({"method": "arpl", "head": "close"}, "head 'close' does not go with objective 'arpl', which trains reciprocal"),
+    ({"weights": "nowhere.safetensors"}, "weights nowhere.safetensors do not exist"),
+    ({"method": "erm", "inner_lr": 0.1}, "method 'erm' has no inner steps, so inner_lr would do nothing"),
+    ({"method": "erm", "bn_buffers": "restore"}, "bn_buffers would do nothing"),
+    ({"bn_buffers": "restor"}, "unknown bn_buffers 'restor', did you mean 'restore'"),
+    ({"optimizer": "adm"}, "unknown optimizer 'adm', did you mean 'adam'"),
+    ({"optimizer": "adam", "momentum": 0.9}, "momentum is an option of sgd"),
+    ({"schedule": "stp"}, "unknown schedule 'stp', did you mean 'step'"),
+    ({"augment": "digit"}, "unknown augmentation 'digit'"),
+    ({"separate": "tsk"}, "unknown separation 'tsk'"),
+    ({"steps": 0}, "0 steps cannot be made of 9 tasks"),
+    ({"steps": 1.5}, "steps is 1.5: give a whole number or a list of whole numbers or text"),
+    ({"steps": True}, "steps is True"),
+    ({"method": "erm", "sampling": "adaptive"}, "sampling has no effect where classes are not split"),
+    ({"method": "fish", "class_groups": 3}, "class_groups has no effect"),
+    ({"method": "medic", "separate": "step"}, "separate has no effect on method 'medic'"),
+    ({"objective": "ce", "ova_scale": 1.0}, "ova_scale has no effect on objective 'ce'"),
+    ({"method": "mldg", "sources": ["printed"]}, "1 step leaves none for meta-training"),
+    ({"method": "mldg-domainbed", "sources": ["printed", "blended"]}, "2 steps leave none for meta-training"),
+    ({"score": "energy", "threshold": "fixed"}, "'fixed' does not go with score 'energy', which is no probability"),
+    ({"axes": "hospital=2"}, "dataset 'digits' has no further axes"),
+    ({"axes": "hospital"}, "axes 'hospital': give names"),
+    ({"method": "hyprometa", "axes": "clean=2"}, "axis 'clean' is one that method 'hyprometa' makes itself"),
+    ({"method": "hyprometa", "hparams": "trust=-1"}, "trust of HyProMeta is -1"),
+    ({"method": "hyprometa", "freeze": "backbone"}, "the objective 'hyprometa' works inside the backbone"),
+    ({"method": "hyprometa", "head": "separate"}, "head 'separate' does not go with objective 'hyprometa'"),
+    ({"root": "somewhere"}, "dataset 'digits' is built in"),
+    ({"dataset": "pacs"}, "dataset 'pacs' needs --root"),
+    ({"device": "gpu"}, "unknown device 'gpu'"),
+    ({"method": "daml", "sources": ["printed"]}, "method 'daml' needs 2 source domains, and there are 1"),
+    ({"method": "daml", "domain_splits": 2}, "'daml' has a network for every source domain"),
+    ({"method": "daml", "class_splits": 2}, "leave out --domain-splits, --class-splits"),
+    ({"method": "daml", "steps": "1,2"}, "each of which is a task of two steps"),
+    ({"method": "groupdro", "objective": "daml"}, "use --method daml"),
+    ({"method": "daml", "penalty": "hgp"}, "linear in the features, which those of several networks are not"),
+    ({"images": 48, "batch_size": 2}, "images 48 and batch_size 2 say the same"),
+    ({"images": 0}, "images is 0"),
+    ({"class_groups": 2}, "3 class splits need as many groups of classes: use --class-groups 3 or more, or --class-sp"),
+    ({"images": 1}, "images is 1: there are 9 tasks, so give as many or more"),
+    ({"momentum": 2.0}, "momentum is 2.0: give a number below 1"),
+    ({"warmup": 1000}, "warmup is 1000: give no more than the 300 iterations there are"),
+    ({"method": "coral", "batch_size": 1}, "penalty 'coral' needs 2 images of every task or more, not 1"),
+    ({"method": "erm", "penalty": "balance"}, "penalty 'balance' needs a one-vs-all head, and 'close' is none"),
+    ({"method": "vrex", "class_splits": 2, "sampling": "probe"}, "use --method reptile --penalty vrex --steps 1"),
+    ({"method": "groupdro", "class_splits": 2, "sampling": "probe"}, "whose tasks are always the same: leave it out"),
+    ({"method": "andmask", "sources": ["printed"]}, "use a method such as maml, reptile, medic"),
+    ({"method": "daml", "hparams": "temperature=0"}, "temperature of DAML is 0: give a number, above 0"),
+])  # fmt: skip
+def test_mistakes(settings, message):
+    with pytest.raises(MedicError, match=message):
+        resolve(dataclasses.replace(RunConfig(target="street"), **settings))
+
+
+def test_a_network_for_every_source_domain():
+    assert resolved(method="daml").model.networks == 3
+    assert resolved(method="daml", sources=["printed", "blended"]).model.networks == 2
+    assert resolved(method="daml", objective="ce+ova").model.networks == 1
+    plan = resolved(method="daml", sampling="balanced", hparams="mixup=2,alpha_own=0.5")
+    assert plan.training.grid.sizes == (3, 3)
+    assert (plan.model.objective.mixup, plan.model.objective.alphas) == (2.0, (0.5, 0.2))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there():
+    with pytest.raises(MedicError, match="finds no GPU"):
+        resolved(device="cuda")
+
+
+def test_configuration_files_round_trip(tmp_path):
+    config = resolved(method="medic").config
+    (tmp_path / "c.yaml").write_text(config.to_yaml())
+    assert RunConfig.from_yaml(tmp_path / "c.yaml") == config
+
+
+def test_balanced_sampling_draws_every_cell_alike(mini):
+    plan = resolve(RunConfig(dataset=mini, target="street", method="erm", sampling="balanced", batch_size=36))
+    grid = plan.training.grid
+    assert (grid.splits, grid.sizes) == ({"domain": 1, "class": 1}, (1,))
+    problem = plan.data.split(plan.data.load(lambda line: None))
+    cells = grid.index(problem.train.label, problem.train.domain)
+    ((task,),) = grid.draw(cells, 36)
+    labels, domains = problem.train.label[task.indices], problem.train.domain[task.indices]
+    counts = (domains * 6 + labels).bincount()
+    assert set(counts[counts > 0].tolist()) == {2}
+    assert len(counts[counts > 0]) == 18
+
+
+@pytest.mark.parametrize(("method", "size"), [("erm", 45), ("medic++", 5), ("medic", 11)])
+def test_images_are_shared_by_the_tasks(method, size):
+    """45 over 1, 9 and 4 tasks."""
+    config = resolved(method=method, images=45).config
+    assert (config.batch_size, config.images) == (size, None)
+
+
+def test_a_part_brings_what_goes_with_it_to_any_method(mini):
+    layered = resolve(RunConfig(dataset="digits", target="street", method="medic++", layer="mixstyle"))
+    assert layered.config.hparams["stages"] == 2  # 3 elsewhere
+    near = resolve(RunConfig(dataset=mini, target="street", method="erm", penalty="miro", backbone="resnet18"))
+    assert near.model.batch_norm == "frozen"
+    away = resolve(RunConfig(dataset=mini, target="street", method="miro", penalty="balance", objective="ce+ova"))
+    assert away.model.batch_norm == "frozen"  # no method has it: that of the run's own stays
+    assert usual_numbers("pacs")["miro.weight"] == 0.01
+
+
+def test_a_penalty_that_begins_after_the_end_is_said(mini):
+    for method, iterations, said in (("fishr", 300, 1), ("vrex", 300, 1), ("vrex", 501, 0), ("erm", 1, 0)):
+        plan = resolve(RunConfig(dataset=mini, target="street", method=method, iterations=iterations))
+        assert len([line for line in _notes(plan) if "anneal" in line]) == said
+
+
+def test_a_table_of_the_paper_without_weights_is_said():
+    cases = (("pacs-resnet50", {}, 1), ("pacs-resnet50", {"weights": "w"}, 0), ("digitsdg-convnet", {}, 0))
+    for name, settings, said in cases:
+        table = reproduction(name)
+        assert len(list(table.advice(table.configs(Asked(settings=settings))))) == said

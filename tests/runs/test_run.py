@@ -1,0 +1,247 @@
+"""Runs: what they leave behind, and what is read of it."""
+
+import importlib.util
+import json
+import shutil
+import stat
+
+import numpy as np
+import pytest
+import torch
+
+import medic
+from medic.errors import MedicError
+from medic.runs import progress
+from medic.runs.review import infer_again, review
+from medic.runs.train import Session
+from medic.report.page import write_page
+from tests.runs.short import SHORT
+
+
+def test_the_files_of_a_run(run):
+    tracked = {"tensorboard"} if importlib.util.find_spec("tensorboard") else set()
+    assert {path.name for path in run.path.iterdir()} - tracked == {
+        "config.yaml", "environment.json", "results.jsonl", "model.safetensors", "model.json", "predictions.npz",
+        "checkpoint", "done", ".lock",
+    }  # fmt: skip
+    for name in ("model.safetensors", "predictions.npz", "config.yaml"):
+        assert stat.S_IMODE((run.path / name).stat().st_mode) == 0o644
+    environment = json.loads((run.path / "environment.json").read_text())
+    assert environment["packages"]["torch"] == torch.__version__
+    assert len(environment["images"]) == 64
+
+
+def test_records_have_our_keys_and_domainbeds(run):
+    first, last = run.records
+    assert (first["iteration"], last["iteration"]) == (2, 4)
+    for key in ("step", "epoch", "loss", "step_time", "mem_gb", "args", "hparams"):
+        assert key in last
+    for domain in range(4):
+        for split in ("in", "out"):
+            assert 0 <= last[f"env{domain}_{split}_acc"] <= 1
+    assert last["args"]["test_envs"] == [3]
+    assert {"acc", "hscore", "threshold", "threshold_rule", "oscr_c", "oscr_b", "auroc", "fpr95"} <= last[
+        "target"
+    ].keys()
+    assert last["epoch"] == pytest.approx(4 * 9 * 2 / (3 * 6 * 8))
+
+
+def test_predictions_repeat_every_metric(run):
+    arrays = run.predictions
+    rows = arrays["split"] == "target"
+    assert rows.sum() == 100
+    assert (arrays["split"] == "validation").sum() == 3 * 6 * 2
+    assert (arrays["split"] == "source-unknown").sum() == 3 * 4 * 10
+    assert (arrays["label"][arrays["split"] == "source-unknown"] == -1).all()
+    assert arrays["path"].dtype.kind == "U"
+    assert set(arrays["domain"][rows]) == {"street"}
+    assert (arrays["label"][rows] == -1).sum() == 40
+    assert set(arrays["prediction"]) <= set(range(-1, 6))
+    again = review(run, None, "source")
+    for part in ("target", "source"):
+        assert again["bcls"][part].keys() == run.record[part].keys()
+        for key, value in again["bcls"][part].items():
+            assert run.record[part][key] == pytest.approx(value, nan_ok=True)
+    assert run.record["targets"] == {"street": run.metrics}
+    assert set(again) == {"cls", "bcls", "max-logit", "energy"}
+    assert set(review(run, None, "fixed")) == {"cls", "bcls"}
+
+
+def test_the_model_gives_its_predictions_again(run):
+    again = infer_again(run, "cpu")
+    assert list(again) == [*run.splits, "train"] == ["validation", "source-unknown", "target", "train"]
+    for split in run.splits:
+        output, label, _ = again[split]
+        kept, kept_label, _ = run.outputs(split)
+        torch.testing.assert_close(output.logits, kept.logits)
+        torch.testing.assert_close(output.ova, kept.ova)
+        assert torch.equal(label, kept_label)
+    assert not run.model.training
+
+
+def test_scores_that_are_fitted(mini, tmp_path):
+    run = medic.train(dataset=mini, method="openmax", output=str(tmp_path), **SHORT)
+    assert (run.config.score, run.config.threshold) == ("openmax", "hard")
+    assert run.metrics["threshold"] == 0
+    assert (run.path / "score.safetensors").exists()
+    again = review(run, "openmax", "hard")["openmax"]["target"]
+    assert {k: v for k, v in again.items() if "/" not in k} == {k: v for k, v in run.metrics.items() if "/" not in k}
+    assert set(review(run, None, "source")) == {"cls", "max-logit", "energy", "openmax"}
+    assert set(review(run, None, "hard")) == {"openmax"}
+    with pytest.raises(MedicError, match="score 'knn' is fitted on the training images: add --rerun"):
+        review(run, "knn", "source")
+    rerun = review(run, None, "source", infer_again(run, "cpu"))
+    assert set(rerun) == {"cls", "max-logit", "energy", "openmax", "knn", "mahalanobis"}
+    assert 0 <= rerun["knn"]["target"]["auroc"] <= 1
+    with pytest.raises(MedicError, match="needs an output for unknown"):
+        review(run, "reject", "hard")
+
+
+def test_scores_are_fitted_on_features_that_were_kept(mini, tmp_path):
+    run = medic.train(dataset=mini, method="erm", save_features=True, output=str(tmp_path), **SHORT)
+    assert run.splits == ["validation", "source-unknown", "target", "train"]
+    kept, again = review(run, None, "source"), review(run, None, "source", infer_again(run, "cpu"))
+    assert set(kept) == set(again) == {"cls", "max-logit", "energy", "openmax", "knn", "mahalanobis"}
+    for score, found in kept.items():
+        assert found["target"]["auroc"] == pytest.approx(again[score]["target"]["auroc"], abs=1e-6)
+
+
+def test_a_system_with_an_output_for_unknown(mini, tmp_path):
+    run = medic.train(dataset=mini, method="onering", output=str(tmp_path), **SHORT)
+    assert (run.config.score, run.config.threshold) == ("reject", "hard")
+    output = run.outputs("target").output
+    said = torch.cat([output.logits, output.unknown[:, None]], dim=1).argmax(1)
+    decided = run.predictions["prediction"][run.predictions["split"] == "target"]
+    assert (decided == torch.where(said == 6, -1, said).numpy()).all()
+
+
+def test_a_system_of_several_networks(mini, tmp_path):
+    run = medic.train(dataset=mini, method="daml", output=str(tmp_path), **SHORT)
+    assert run.description["model"] == {"backbone": "convnet", "head": "close", "networks": 3}
+    assert len(run.model.networks) == 3
+    again = infer_again(run, "cpu")
+    for split in run.splits:
+        torch.testing.assert_close(again[split].output.logits, run.outputs(split).output.logits)
+
+
+def test_the_description_is_enough_to_use_the_model(run):
+    described = run.description
+    assert described["classes"] == list("012345")
+    assert described["preprocessing"] == {"size": 32, "mean": [0.5] * 3, "std": [0.5] * 3}
+    assert described["threshold"]["rule"] == "source"
+    assert described["threshold"]["value"] == run.metrics["threshold"]
+    assert described["provenance"]["iteration"] in (2, 4)
+
+
+def test_the_threshold_keeps_95_percent_of_validation(run):
+    kept = run.predictions["prediction"][run.predictions["split"] == "validation"] >= 0
+    assert kept.mean() >= 0.95
+
+
+def test_the_directory_is_named_by_what_changes_the_result(run, mini, tmp_path):
+    def name(**settings):
+        return medic.train(
+            **{"dataset": mini, "method": "medic++", "output": str(tmp_path / "b"), **SHORT, **settings}
+        ).path
+
+    assert name().name == run.path.name
+    assert name(device="auto", checkpoint_every=7).name == run.path.name
+    assert name(seed=1).name != run.path.name
+
+
+def test_the_best_weights_are_the_ones_that_are_kept(mini, tmp_path, monkeypatch):
+    """The first of two evaluations is made the better one; the model must be that of iteration 2, not of 4."""
+    from medic.runs import run as module
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "select", lambda records: 0)
+        first = medic.train(dataset=mini, method="erm", output=str(tmp_path / "a"), **SHORT)
+    short = medic.train(
+        dataset=mini, method="erm", output=str(tmp_path / "b"), schedule="constant", **{**SHORT, "iterations": 2}
+    )
+    assert first.description["provenance"]["iteration"] == 2
+    for a, b in zip(first.model.parameters(), short.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_run_that_another_process_finished_meanwhile_is_not_done_again(mini, tmp_path, monkeypatch):
+    settings = {"dataset": mini, "target": "street", "method": "erm", "output": tmp_path, **SHORT}
+    path = medic.train(**settings).path
+    shutil.rmtree(path / "checkpoint")  # as runs come home from other machines
+    done, times = path / "done", {file: file.stat().st_mtime_ns for file in path.glob("*.*")}
+    done.rename(tmp_path / "elsewhere")
+    looked = Session._check
+
+    def late(session):
+        looked(session)
+        (tmp_path / "elsewhere").rename(done)
+
+    monkeypatch.setattr(Session, "_check", late)
+    assert medic.train(**settings).path == path
+    assert times == {file: file.stat().st_mtime_ns for file in path.glob("*.*")}
+
+
+def test_weights_count_by_content(mini, tmp_path):
+    from safetensors.torch import save_file
+
+    from medic.models import ConvNet
+
+    names = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        torch.manual_seed(seed)
+        save_file(ConvNet().state_dict(), tmp_path / f"{name}.safetensors")
+        weights = str(tmp_path / f"{name}.safetensors")
+        names.append(medic.train(dataset=mini, method="erm", weights=weights, output=str(tmp_path / "o"), **SHORT).path)
+    assert names[0] == names[1] != names[2]
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(5, "2.0 it/s"), (40, "4.0 s/it"), (300, "30.0 s/it")])
+def test_how_fast_a_run_is(monkeypatch, capsys, seconds, said):
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    lines = progress.Lines("erm", start=5, iterations=20, every=1)
+    now = seconds
+    lines.advance(15, 0.5)
+    assert f"  15/20  loss 0.500  {said}  left {seconds / 2:.0f} s" in capsys.readouterr().err
+
+
+def test_a_page_where_every_class_is_known(mini, tmp_path):
+    run = medic.train(dataset=mini, method="erm", known=list("0123456789"), output=tmp_path / "runs", **SHORT)
+    (tmp_path / "pages").mkdir()
+    page = write_page(tmp_path / "pages" / "index.html", [run], "all known").read_text()
+    assert "There is no image of an unknown class here" in page
+    assert "known, named correctly" in page
+    assert f'<a href="../runs/{run.path.name}">' in page
+    for absent in ("nan %", "<svg", "unknown, called unknown", "0 more classes", "not a result"):
+        assert absent not in page
+
+
+class TestReading:
+    def test_not_a_run(self, tmp_path):
+        with pytest.raises(MedicError, match="does not exist"):
+            medic.Run(tmp_path / "nothing")
+        with pytest.raises(MedicError, match=r"is not the directory of a run: it has no config\.yaml"):
+            medic.Run(tmp_path)
+
+    def test_unfinished(self, run):
+        (run.path / "done").unlink()
+        with pytest.raises(MedicError, match="is not finished"):
+            medic.Run(run.path)
+
+    @pytest.mark.parametrize("damage", [b"", b"x", b"[]"])
+    def test_damaged(self, run, damage):
+        for name, part in (
+            ("predictions.npz", "predictions"), ("results.jsonl", "metrics"), ("model.safetensors", "model"),
+            ("model.json", "description"),
+        ):  # fmt: skip
+            (run.path / name).write_bytes(damage or (run.path / name).read_bytes()[:-30])
+            with pytest.raises(MedicError, match=r"run|weights"):
+                getattr(medic.Run(run.path), part)
+
+    def test_features_on_request(self, mini, tmp_path):
+        run = medic.train(dataset=mini, method="erm", output=str(tmp_path), save_features=True, **SHORT)
+        assert run.predictions["features"].shape == (400, 256)
+        assert run.predictions["features"].dtype == np.float32
+        assert "ova_logits" not in run.predictions
+        with pytest.raises(MedicError, match="needs a one-vs-all head"):
+            review(run, "bcls", "source")

@@ -1,0 +1,161 @@
+"""What is sent elsewhere, and what never is."""
+
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import medic
+from medic.data.readers import _parquet_rows
+from medic.errors import MedicError
+from medic.runs.command import without_secrets
+from medic.runs.config import RunConfig
+from medic.runs.directory import environment
+from medic.runs.resolve import resolve
+from medic.sweeps.search import _optuna
+from medic.sweeps.executors.cluster import connect
+from medic.runs.trackers import TRACKERS, scalars, start_trackers, tracker_names
+
+SHORT = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 2, "device": "cpu", "quiet": True}
+
+
+def test_tensorboard_has_every_evaluation(mini, tmp_path):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run = medic.train(dataset=mini, method="erm", output=tmp_path, track="tensorboard", **SHORT)
+    found = events.EventAccumulator(str(run.path / "tensorboard"))
+    found.Reload()
+    written = [(event.step, event.value) for event in found.Scalars("target/acc")]
+    assert written == [(record["iteration"], pytest.approx(record["target"]["acc"])) for record in run.records]
+    assert "validation/acc" in found.Tags()["scalars"]
+
+
+def test_mlflow_has_every_evaluation(mini, tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    run = medic.train(dataset=mini, method="erm", output=tmp_path, track="mlflow", **SHORT)
+    client = mlflow.MlflowClient()
+    experiment = client.get_experiment_by_name("medic").experiment_id
+    (found,) = client.search_runs([experiment])
+    written = [(one.step, one.value) for one in client.get_metric_history(found.info.run_id, "target/acc")]
+    assert written == [(record["iteration"], pytest.approx(record["target"]["acc"])) for record in run.records]
+    assert (found.data.params["method"], found.info.status) == ("erm", "FINISHED")
+
+
+def test_wandb_takes_a_run_offline(mini, tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    asked = ["/bin/medic", "search", "--storage", "postgresql://me:S3CRET@host/db"]
+    monkeypatch.setattr(sys, "argv", asked)
+    run = medic.train(dataset=mini, method="erm", output=tmp_path, track="wandb", **SHORT)
+    assert list((run.path / "wandb").glob(f"offline-run-*/run-{run.path.name}.wandb"))
+    assert sys.argv == ["/bin/medic", "search", "--storage", "postgresql://me:S3CRET@host/db"]
+    assert not [file for file in run.path.rglob("*") if file.is_file() and b"S3CRET" in file.read_bytes()]
+
+
+def test_a_server_that_goes_away_does_not_end_a_run(mini, tmp_path, monkeypatch, capsys):
+    def gone(self, record):
+        raise ConnectionError("no route to host")
+
+    pytest.importorskip("tensorboard")
+    monkeypatch.setattr("medic.runs.trackers.TensorBoard.record", gone)
+    run = medic.train(dataset=mini, method="erm", output=tmp_path, track="tensorboard", **{**SHORT, "quiet": False})
+    assert len(run.records) == 2
+    said = capsys.readouterr().err
+    assert said.count("tracker 'tensorboard' is told no more: no route to host") == 1
+
+
+def test_none(mini, tmp_path):
+    run = medic.train(dataset=mini, method="erm", output=tmp_path, track="none", **SHORT)
+    assert not (run.path / "tensorboard").exists()
+
+
+def test_where_numbers_go_does_not_change_the_run(mini, tmp_path):
+    names = {medic.train(dataset=mini, output=tmp_path, track=track, **SHORT).path.name for track in ("none", "auto")}
+    assert len(names) == 1
+
+
+@pytest.mark.parametrize(("asked", "message"), [("tensorbord", "did you mean 'tensorboard'"), ("a,b", "choose from")])
+def test_mistakes_are_named(asked, message):
+    with pytest.raises(MedicError, match=message):
+        tracker_names(asked)
+
+
+def test_a_package_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setattr(sys, "meta_path", [])
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    with pytest.raises(MedicError, match=r"needs the package wandb: pip install 'medic\[wandb\]', or in a clone"):
+        tracker_names("wandb")
+
+
+@pytest.mark.parametrize(
+    ("package", "ask"),
+    [
+        ("optuna", lambda path: _optuna()),
+        ("pandas", lambda path: medic.load_runs(path)),
+        ("pyarrow", lambda path: _parquet_rows(path / "t.parquet")),
+        ("ray", lambda path: connect(None, None, 1)),
+    ],
+)
+def test_extras_are_named_as_they_are_installed(package, ask, monkeypatch, tmp_path):
+    """From an index and from a clone, each by an extra that there is and that holds the package."""
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MedicError, match=f"the package {package}") as error:
+        ask(tmp_path)
+    told = re.search(r": pip install 'medic\[(\w+)\]', or in a clone pip install -c constraints.txt -e '\.\[(\w+)\]'$",
+                     str(error.value))  # fmt: skip
+    extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert told
+    assert told[1] == told[2]
+    assert extras[told[1]][0].startswith(f"{package}>=")
+
+
+def test_only_numbers_are_sent():
+    record = {"loss": 0.5, "target": {"acc": 1, "score": "bcls"}, "averaged": True, "args": {"seed": 3}, "hparams": {}}
+    assert dict(scalars(record)) == {"loss": 0.5, "target/acc": 1.0}
+
+
+def test_credentials_in_what_others_say_are_left_out(monkeypatch, tmp_path):
+    def refuse(path, config, iteration):
+        raise OSError("API request to https://bob:hunter2@ml.example.org/api failed")
+
+    monkeypatch.setitem(TRACKERS, "tensorboard", ("tensorboard", refuse))
+    with pytest.raises(MedicError, match=r"API request to https://ml\.example\.org/api failed"):
+        start_trackers("tensorboard", tmp_path, RunConfig(), 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("postgresql://me:secret@host/db", "postgresql://host/…"),
+        ("--x=mysql+pymysql://root:pa55@10.0.0.1:3306/x", "--x=mysql+pymysql://10.0.0.1/…"),
+        ("postgresql://host/db?user=u&password=s3cret", "postgresql://host/…"),
+        ("postgresql://u:pa/ss@host/db", "postgresql://…"),
+        ("postgresql://u:p@ss@host/db", "postgresql://…"),
+        ("postgresql://u:p@ss/word@host/db", "postgresql://…"),
+        ("postgresql://u:p?ss@host/db", "postgresql://…"),
+        ("postgresql://u:pa ss@host/db", "postgresql://host/…"),
+        ("postgresql://host/db?password=p@ss", "postgresql://…"),
+        ("postgresql://u:p@[::1]:5432/db", "postgresql://[::1]/…"),
+        ("sqlite:///file:x?password=s3cret", "sqlite://…"),
+        ("sqlite:///here.db", "sqlite:///here.db"),
+        ("ray://10.0.0.1", "ray://10.0.0.1"),
+        ("--seed=3", "--seed=3"),
+    ],
+)
+def test_addresses_lose_their_secrets(given, kept):
+    assert without_secrets(given) == kept
+    assert without_secrets(kept) == kept
+
+
+@pytest.mark.parametrize("storage", [["--storage", "postgresql://me:secret@host/db"], ["--storage=secret"]])
+def test_no_secret_is_in_an_environment_file(mini, mini_dataset, monkeypatch, storage):
+    monkeypatch.setattr(sys, "argv", ["/bin/medic", "search", *storage, "--trials", "2"])
+    monkeypatch.setenv("WANDB_API_KEY", "another-secret")
+    written = environment(mini_dataset, resolve(RunConfig(dataset=mini, target="street")).model)
+    assert "secret" not in json.dumps(written)
+    assert written["command"][-2:] == ["--trials", "2"]

@@ -1,0 +1,405 @@
+"""Sweeps: what they span, what they start, and what becomes of what fails."""
+
+import errno
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from medic.cli import main
+from medic.data.holdout import seed_hash
+from medic.errors import MedicError
+from medic.methods import SHARED
+from medic.runs.config import RunConfig
+from medic.runs.directory import RunDirectory
+from medic.runs.draws import draw
+from medic.runs.interrupts import Interrupts
+from medic.runs.resolve import resolve
+from medic.sweeps.executors.here import Here
+from medic.sweeps.launch import _device
+from medic.sweeps.overview import make_overview
+from medic.sweeps.schedule import Schedule, estimate
+from medic.sweeps.sweep import Planner, Sweep, parse_span, titles
+from medic.tables.results import collect
+
+
+def written(path, text):
+    path.write_text(text)
+    return path
+
+
+class TestWhatIsSpanned:
+    def test_all_combinations_over_the_settings(self, tmp_path):
+        file = written(
+            tmp_path / "s.yaml",
+            "dataset: digits\niterations: 7\nspan:\n  target: each\n  algorithm: [erm, medic++]\n  seed: 0..2\n",
+        )
+        configs = Sweep.read(file).configs(tmp_path / "out")
+        assert len(configs) == 4 * 2 * 3
+        assert {config.iterations for config in configs} == {7}
+        assert {config.target for config in configs} == {"handwritten", "printed", "blended", "street"}
+        assert {config.method for config in configs} == {"erm", "medic++"}
+        assert {config.seed for config in configs} == {0, 1, 2}
+
+    def test_variants_are_combined_with_the_span_and_win_over_it(self, tmp_path):
+        file = written(
+            tmp_path / "s.yaml",
+            "target: street\nspan: {seed: [0, 1], steps: [[9]]}\n"
+            "variants:\n- {steps: [3, 3, 3]}\n- {sampling: random}\n",
+        )
+        configs = Sweep.read(file).configs(tmp_path)
+        assert [(c.steps, c.sampling, c.seed) for c in configs] == [
+            ([3, 3, 3], None, 0),
+            ([3, 3, 3], None, 1),
+            ([9], "random", 0),
+            ([9], "random", 1),
+        ]
+
+    def test_every_domain_alone_as_the_source(self, tmp_path):
+        configs = Sweep({"dataset": "digits"}, {"sources": ["each"]}).configs(tmp_path)
+        assert [config.sources for config in configs] == [["handwritten"], ["printed"], ["blended"], ["street"]]
+
+    def test_each_is_of_the_dataset_of_its_run(self, tmp_path):
+        span = {"target": ["each"], "dataset": ["digits", "pacs"]}
+        configs = Sweep({}, span).configs(tmp_path)
+        assert [(config.dataset, config.target) for config in configs] == [
+            *(("digits", domain) for domain in ("handwritten", "printed", "blended", "street")),
+            *(("pacs", domain) for domain in ("art_painting", "cartoon", "photo", "sketch")),
+        ]
+
+    def test_what_is_left_empty_has_its_default(self, tmp_path):
+        file = written(tmp_path / "s.yaml", "seed:\nspan: {lr: [null, 0.1]}\nvariants:\n- {iterations: }\n")
+        configs = Sweep.read(file).configs(tmp_path)
+        assert [(config.seed, config.lr, config.iterations) for config in configs] == [(0, None, 300), (0, 0.1, 300)]
+
+    def test_the_output_of_a_file(self, tmp_path):
+        sweep = Sweep.read(written(tmp_path / "s.yaml", "output: there\n"))
+        assert sweep.output == Path("there")
+        assert sweep.changed({"output": "here"}, {}).output == Path("here")
+        assert Sweep({}).output == Path("runs")
+
+    def test_flags(self, tmp_path):
+        span = parse_span(["method=erm,medic++", "steps=3,3,3|9", "seed=0..1"])
+        assert span == {"method": ["erm", "medic++"], "steps": ["3,3,3", 9], "seed": ["0..1"]}
+        changed = Sweep({"seed": 5}, {"lr": [0.1]}).changed({"lr": 0.2}, {"seed": [1]})
+        (config,) = changed.configs(tmp_path)
+        assert (config.lr, config.seed) == (0.2, 1)
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("dataset: digits\nspam: 1\n", "unknown setting 'spam' in sweep {path}, line 2"),
+            ("span:\n  target: each\n  metod: [erm]\n", "'metod' in sweep {path}, line 3, did you mean 'method'?"),
+            ("variants: erm\n", "line 1: variants are a list"),
+            ("- a\n", "does not hold settings"),
+            ("a: [\n", "sweep {path}, line 2: "),
+            ("target: street\nspan:\n  method:\n  - erm\n  - medik\n", "line 5: unknown method 'medik', did you mean"),
+            ("target: street\nlr: -1\n", "line 2: lr is -1"),
+            ("target: street\niterations: 0\nspan:\n  seed: [0, 1]\n", "line 2: iterations is 0"),
+            ("target: street\niterations: many\n", "line 2: iterations is 'many'"),
+            ("target: street\niterations: [1, 2]\n", "line 2: iterations is [1, 2]: several values"),
+            ("target: street\nseed: 0..2\n", "line 2: seed is '0..2': several values of a setting go under `span`"),
+            ("target: street\nspan:\n  seed: 0...2\n", "line 3: seed is '0...2': give whole numbers, one by one or as"),
+            ("target: street\nspan:\n  seed: [0-2]\n", "line 3: seed is '0-2': give whole numbers"),
+            ("target: street\nspan: a: b\n", "sweep {path}, line 2: mapping values are not allowed here"),
+            ("target: street\nspan:\n  seed: 0..x\n", "line 3: seed is '0..x'"),
+            ("target: street\nspan:\n  seed: 3..1\n", "line 3: seed '3..1' counts from the larger number: write 1..3"),
+            ("target: street\nspan:\n  seed: yes\n", "line 3: seed is True"),
+            ("target: street\nspan:\n  seed:\n", "line 3: seed is spanned by no value"),
+            ("target: street\nspan:\n  seed: []\n", "line 3: seed is spanned by no value"),
+            ("target: street\nlr: 1\nlearning_rate: 2\n", "line 3: lr is given twice"),
+            ("target: street\nhparams: {a: 1,\n  a: 2}\n", "line 3: a is given twice"),
+            ("target: street\nseed: 1\nspan:\n  seed: [2]\n", "line 4: seed is spanned, and has one value"),
+            ("target: street\nspan: {output: [a, b]}\n", "output is where all runs go: give it once"),
+            ("target: !!python/name:os.system\n", "line 1: could not determine a constructor"),
+            ("span:\n  target: each\n  dataset: [digits,\n    digitz]\n", "line 4: unknown dataset 'digitz'"),
+            ("span:\n  dataset: folder\n  target: each\n", "line 2: dataset 'folder' needs --root"),
+            ("variants:\n- {target: street}\n- {target: stret}\n", "line 3: unknown domain 'stret'"),
+        ],
+    )  # fmt: skip
+    def test_mistakes_are_named_with_their_line(self, tmp_path, capsys, text, message):
+        file = written(tmp_path / "s.yaml", text)
+        assert main(["sweep", str(file), "--output", str(tmp_path / "out"), "--dry-run"]) == 2
+        said = capsys.readouterr().err
+        assert message.replace("{path}", str(file)) in said
+        assert said.count("\n") == 1
+
+    @pytest.mark.parametrize("part", ["seed", "seed=", "seed=0,", "sed=1", "output=a,b"])
+    def test_mistakes_in_flags(self, part):
+        with pytest.raises(MedicError, match=r"span|setting"):
+            parse_span([part])
+
+
+def test_two_sweeps_name_the_same_run_alike(mini, tmp_path):
+    one = Sweep({"dataset": mini, "target": "street"}, {"seed": [0, 1], "method": ["erm"]})
+    other = Sweep({"dataset": mini, "method": "erm", "seed": 1}, {"target": ["street", "printed"]})
+    planner = Planner()
+    names = [{job.name for job in planner.jobs(sweep.configs(tmp_path))} for sweep in (one, other)]
+    assert len(names[0] & names[1]) == 1
+
+
+def swept(tmp_path, folder, *options, **settings):
+    """Start a sweep of runs of a second in this process; gives the exit code."""
+    file = written(tmp_path / "sweep.yaml", json.dumps({**folder, "track": "none", **settings}))
+    return main(["sweep", str(file), "--output", str(tmp_path / "out"), "--executor", "here", *options])
+
+
+def test_a_failing_run_among_good_ones(folder, tmp_path, capsys):
+    assert swept(tmp_path, folder, iterations=8, span={"lr": [0.01, 1e30]}) == 1
+    said = capsys.readouterr()
+    assert "1 of 2 runs are in" in said.out
+    assert "failed: erm → z, seed 0, lr 1e+30: " in said.err
+    found = collect([tmp_path / "out"])
+    assert len(found.results) == 1
+    (path,) = found.failed
+    kept = json.loads((path / "error.json").read_text())
+    assert kept["attempts"] == 2
+    assert "a learning rate below 1e+30 may help" in kept["reason"]
+    assert main(["table", str(tmp_path / "out")]) == 0
+    assert f"failed: {kept['reason']}" in capsys.readouterr().err
+
+
+def test_a_full_disk_ends_a_sweep(folder, tmp_path, capsys, monkeypatch):
+    def full(path, state):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("medic.runs.train.save_checkpoint", full)
+    assert swept(tmp_path, folder, span={"seed": [0, 1]}) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    (path,) = (tmp_path / "out").iterdir()
+    assert said == f"medic: error: the disk of {path} is full: make room, and the same command goes on"
+
+
+@pytest.mark.parametrize("executor", ["here", "local"])
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/x"])
+def test_an_output_that_cannot_be_written(folder, tmp_path, capsys, executor, place):
+    (tmp_path / "file").touch()
+    output = tmp_path / place
+    assert swept(tmp_path, folder, "--output", str(output), "--executor", executor, "--quiet") == 2
+    assert capsys.readouterr().err.startswith(f"medic: error: output {output} cannot be written:")
+
+
+def test_a_log_that_cannot_be_written(folder, tmp_path, capsys):
+    (tmp_path / "out" / "logs" / "worker-0.log").mkdir(parents=True)
+    assert swept(tmp_path, folder, "--executor", "local", "--quiet") == 2
+    assert capsys.readouterr().err.startswith(f"medic: error: output {tmp_path}/out/logs cannot be written:")
+
+
+def test_titles_say_what_runs_differ_in(mini):
+    def made(settings, span):
+        return list(titles(Sweep({"dataset": mini, **settings}, span).jobs(Planner())).values())
+
+    assert made({"method": "erm", "target": "street"}, {"lr": [0.1, 0.2], "steps": [None]}) == [
+        "erm → street, seed 0, lr 0.1",
+        "erm → street, seed 0, lr 0.2",
+    ]
+    assert made({"method": "erm"}, {"sources": [["printed"], ["street", "printed"]]}) == [
+        "erm from printed, seed 0",
+        "erm from printed, street, seed 0",
+    ]
+    several = {"sources": [["printed", "street"], ["printed", "blended"]], "target": [["handwritten"]]}
+    assert made({"method": "erm"}, several)[0] == "erm → handwritten, seed 0, sources printed,street"
+
+
+def test_the_terminal_is_left_as_it_was(folder, tmp_path, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    class Interrupted(Here):
+        def close(self, stop):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    jobs = Planner().jobs([RunConfig(**folder, output=str(tmp_path))])
+    asked = Interrupts()
+    asked.ask()
+    with pytest.raises(KeyboardInterrupt):
+        Schedule(jobs).run(Interrupted(), make_overview(False), asked)
+    assert sys.stderr.getvalue().count("\x1b[?25l") == sys.stderr.getvalue().count("\x1b[?25h") == 1
+
+
+@contextmanager
+def one_thread():
+    """As workers have, so that sums are those of theirs."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+ASKED = {"iterations": 40, "evaluate_every": 20, "track": "none", "span": {"seed": "0..3"}}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder, tmp_path_factory):
+    """The output of a sweep of four runs that nothing happened to."""
+    place = tmp_path_factory.mktemp("undisturbed")
+    with one_thread():
+        assert swept(place, folder, "--quiet", **ASKED) == 0
+    return place / "out"
+
+
+@pytest.fixture
+def copied(undisturbed, tmp_path):
+    shutil.copytree(undisturbed, tmp_path / "out")
+    return tmp_path / "out"
+
+
+def test_a_sweep_starts_what_is_missing(folder, copied, tmp_path, capsys):
+    times = {path: path.stat().st_mtime_ns for path in copied.glob("*/results.jsonl")}
+    wider = {**ASKED, "span": {"seed": "0..4"}}
+    assert swept(tmp_path, folder, "--dry-run", **wider) == 0
+    assert "5 runs, 4 of them there, 1 to do" in capsys.readouterr().out
+    assert swept(tmp_path, folder, **wider) == 0
+    assert "5 of 5 runs are in" in capsys.readouterr().out
+    assert times == {path: path.stat().st_mtime_ns for path in times}
+    assert len(collect([copied]).results) == 5
+
+
+def test_a_damaged_run_is_named(folder, copied, tmp_path, capsys):
+    path = min(copied.glob("*/results.jsonl"))
+    path.write_bytes(path.read_bytes()[:500])
+    for options in ([], ["--dry-run"]):
+        assert swept(tmp_path, folder, *options, **ASKED) == 1
+        said = capsys.readouterr()
+        assert f"{path.parent} is damaged: delete it and repeat" in said.err
+        assert ("4 runs, 3 of them there, 0 to do" if options else "3 of 4 runs are in") in said.out
+
+
+def test_how_long_a_sweep_takes(folder, copied, tmp_path, capsys):
+    """By all runs of the directory, spanned or not, and so many at a time; what is not an iteration does not grow."""
+    for number, path in enumerate(sorted(copied.glob("*/done"))):
+        path.write_text(json.dumps({"seconds": 40.0 * (number + 1)}))  # 100 on average, 20 of them in 40 iterations
+        results = path.with_name("results.jsonl")
+        results.write_text(re.sub(r'"step_time": [^,]+', '"step_time": 0.5', results.read_text()))
+    more = {**ASKED, "iterations": 80, "span": {"seed": [7, 8, 9]}}
+    for jobs, said in (("1", "time, one after the other: 6 min 0 s\n"), ("2", "time, 2 at a time: 3 min 0 s\n")):
+        assert swept(tmp_path, folder, "--dry-run", "--executor", "local", "--jobs", jobs, **more) == 0
+        assert said in capsys.readouterr().out
+    jobs = Sweep({**folder, "iterations": 80}).jobs(Planner())
+    results = collect([copied]).results
+    assert estimate(jobs, results) == (120, True)
+    assert estimate(Sweep({**folder, "iterations": 80, "method": "mldg"}).jobs(Planner()), results) == (120, False)
+    assert estimate(jobs, ()) is None
+
+
+def test_a_dry_run_writes_nothing(folder, undisturbed, tmp_path, capsys, monkeypatch):
+    """It comes to the same runs as whoever decoded the images."""
+    monkeypatch.setenv("MEDIC_CACHE", str(tmp_path / "cache"))
+    assert swept(tmp_path, folder, "--dry-run", **ASKED) == 0
+    said = capsys.readouterr().out.split()
+    assert all(path.parent.name in said for path in undisturbed.glob("*/done"))
+    assert [path.name for path in tmp_path.iterdir()] == ["sweep.yaml"]
+
+
+def test_room_is_for_the_devices_that_runs_ask_for(folder):
+    own, other = (Sweep({**folder, "device": device}).jobs(Planner()) for device in ("cpu", "auto"))
+    assert (_device(own), _device(other), _device([*own, *other])) == ("cpu", "auto", "auto")
+
+
+def test_a_dry_run_says_what_is_under_way(folder, copied, tmp_path, capsys):
+    (path, *_) = copied.glob("*/done")
+    path.unlink()
+    for held, state, ending in ((True, "running", " (1 of them under way elsewhere)"), (False, "to do  ", "")):
+        with RunDirectory(path.parent).locked() if held else nullcontext():
+            assert swept(tmp_path, folder, "--dry-run", **ASKED) == 0
+        said = capsys.readouterr().out
+        assert f"{path.parent.name}  {state}  erm" in said
+        assert f"4 runs, 3 of them there, 1 to do{ending}\n" in said
+
+
+def metrics(folder):
+    return {result.path.name: result.records[-1]["target"] for result in collect([folder]).results}
+
+
+CORES = sorted(os.sched_getaffinity(0))
+
+
+def started(tmp_path, folder, cores):
+    """A sweep in a process of its own, with a worker of one thread on each of some cores."""
+    file = written(tmp_path / "sweep.yaml", json.dumps({**folder, **ASKED}))
+    command = [sys.executable, "-m", "medic", "sweep", str(file), "--output", str(tmp_path / "out")]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
+    )
+
+
+def wait_for(pattern, folder, *processes):
+    while not list(folder.glob(pattern)):
+        time.sleep(0.02)
+        assert all(process.poll() is None for process in processes)
+
+
+def workers_of(pid):
+    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    return [int(line) for line in listed.stdout.split()]
+
+
+def test_two_sweeps_at_once_share_the_work_and_a_worker_that_dies_is_replaced(folder, undisturbed, tmp_path):
+    both = [started(tmp_path, folder, [core]) for core in (CORES[0], CORES[-1])]
+    wait_for("out/*/config.yaml", tmp_path, *both)  # until a run is under way
+    os.kill(workers_of(both[0].pid)[0], signal.SIGKILL)
+    said = [process.communicate()[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert all("4 of 4 runs are in" in text for text in said)
+    assert metrics(tmp_path / "out") == metrics(undisturbed)
+    for result in collect([tmp_path / "out"]).results:
+        assert result.environment["command"][1:] == [*both[0].args[3:]]
+
+
+def test_a_sweep_that_is_stopped_and_killed_ends_with_the_same_results(folder, undisturbed, tmp_path):
+    process = started(tmp_path, folder, CORES[:2])
+    wait_for("out/*/checkpoint/last.pt", tmp_path, process)
+    process.send_signal(signal.SIGINT)
+    assert re.search(r"stopped with [1-4] runs? left; the same command goes on", process.communicate()[1])
+    assert process.returncode == 130
+    assert not workers_of(process.pid)
+    process = started(tmp_path, folder, CORES[:2])
+    wait_for("out/*/done", tmp_path, process)
+    process.kill()
+    process.communicate()
+    with one_thread():
+        assert swept(tmp_path, folder, "--quiet", **ASKED) == 0
+    assert metrics(tmp_path / "out") == metrics(undisturbed)
+    assert not collect([tmp_path / "out"]).unfinished
+
+
+def test_the_draws_of_domainbed():
+    """Its own numbers for the first draw of the first trial, of large images."""
+    assert draw(SHARED["large"]["lr"], 1, 0) == pytest.approx(2.702893e-05, rel=1e-6)
+    assert draw(SHARED["large"]["batch_size"], 1, 0) == 39
+
+
+@pytest.mark.parametrize(("method", "least"), [("vrex", 3), ("hgp", 4), ("hutchinson", 4)])
+def test_the_batch_is_drawn_from_where_the_sources_do(mini, method, least):
+    seed = seed_hash(seed_hash(1, 0), "batch_size")
+    expected = int(2 ** np.random.RandomState(seed).uniform(least, 9))  # small images
+    settings = {"dataset": mini, "target": "street", "method": method, "optimizer": "adam", "hparams_seed": 1}
+    assert resolve(RunConfig(**settings)).config.batch_size == expected
+
+
+def test_draws_are_of_adam(mini, tmp_path):
+    sweep = Sweep({"dataset": mini, "target": "street", "method": "erm"}, {"hparams_seed": ["0..3"]})
+    with pytest.raises(MedicError, match="draws rates of Adam"):
+        Planner().jobs(sweep.configs(tmp_path))
+    jobs = Planner().jobs(sweep.changed({"optimizer": "adam"}, {}).configs(tmp_path))
+    assert len(jobs) == 4

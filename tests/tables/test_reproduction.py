@@ -1,0 +1,254 @@
+"""The paper's tables by name: every one can be planned, and two are made."""
+
+import csv
+import io
+import json
+from functools import cache
+
+import pytest
+
+from medic.cli import main
+from medic.data import benchmark
+from medic.errors import MedicError
+from medic.methods import METHODS
+from medic.runs.config import RunConfig
+from medic.runs.plans import open_benchmark
+from medic.runs.resolve import resolve
+from medic.sweeps.launch import Launch
+from medic.sweeps.sweep import Planner
+from medic.tables.paper import PaperTable, paper_tables
+from medic.tables.paper_tables import NAMES, reproduction
+from medic.tables.reproduction import Asked
+from tests.data.pictures import picture
+
+
+@pytest.fixture(scope="module")
+def planner():
+    return Planner()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_quick_table_can_be_run(name, planner):
+    table = reproduction(name, quick=True)
+    cells = table.configs(Asked(seeds=(0, 1)))
+    assert {title for _, title in cells} == set(table.columns)
+    for (label, title), configs in cells.items():
+        jobs = planner.jobs(configs)
+        assert len(jobs) == 2 * len(table.columns[title]), (label, title)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Every benchmark of the paper's tables, an image per class and domain; CMNIST needs none to be planned."""
+    root = tmp_path_factory.mktemp("root")
+    picture(0, (8, 8)).save(root / "one.png")
+    image = (root / "one.png").read_bytes()
+    for name in ("pacs", "office-home", "vlcs", "terra-incognita", "domainnet", "digits-dg"):
+        bench = benchmark(name)
+        layout = next(layout for layout in bench.layouts if not layout.split)
+        for domain in bench.domains:
+            for label in bench.classes or [f"class_{number:03}" for number in range(345)]:
+                folder = root / layout.folders[0] / domain / label
+                folder.mkdir(parents=True)
+                (folder / "1.png").write_bytes(image)
+    return root
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_table_can_be_run(name, root):
+    opened = cache(lambda name: open_benchmark(benchmark(name), root, 0))
+    for configs in reproduction(name).configs(Asked(settings={"root": str(root)})).values():
+        for config in configs:
+            resolve(config, lambda bench, *_: opened(bench.name))
+
+
+@pytest.mark.parametrize("name", paper_tables())
+def test_rows_and_columns_are_the_papers(name):
+    table, paper = reproduction(name), PaperTable(name)
+    assert {(one.paper, one.variant) for one in table.lines} == set(paper.methods)
+    assert set(table.columns) == set(paper.columns) - {"Avg"}
+    assert set(table.metrics) == set(paper.metrics)
+    for one in table.lines:
+        assert one.settings is None or METHODS[one.settings["method"]].paper == one.paper
+
+
+def test_the_authors_settings():
+    (first, *_) = reproduction("pacs-resnet50").configs(Asked(methods=["medic++"]))["MEDIC++", "Sketch"]
+    assert first == RunConfig(
+        dataset="pacs",
+        backbone="resnet50",
+        iterations=6000,
+        method="medic++",
+        sampling="probe",
+        target="sketch",
+        seed=0,
+    )
+
+
+SIZES = {"CMNIST": (2, 2)}
+DEFAULTS = {"lr": 6e-6, "batch_size": 12, "augment": "domainbed", "iterations": 5000, "schedule": "constant"}
+OWN = {"batch_size": 16, "augment": "medic", "schedule": "step", "optimizer": "sgd"}
+
+
+@pytest.mark.parametrize(
+    ("column", "default", "own"),
+    [
+        ("CMNIST", {"lr": 2e-4, "batch_size": 32, "augment": "none"},
+         {"lr": 4e-3, "iterations": 5000, "weight_decay": 1.25e-4, "augment": "none"}),
+        ("PACS", {}, {"lr": 1.8e-3, "iterations": 5000, "class_groups": None}),
+        ("VLCS", {}, {"lr": 9e-4, "iterations": 5000, "class_groups": None}),
+        ("OfficeHome", {}, {"lr": 1.8e-3, "iterations": 5000, "class_groups": 10}),
+        ("TerraIncognita", {}, {"lr": 9e-4, "iterations": 10000, "class_groups": 5}),
+        ("DomainNet", {"batch_size": 18, "iterations": 15000}, {"lr": 9e-4, "iterations": 30000, "class_groups": 20}),
+    ],
+)  # fmt: skip
+def test_the_settings_of_domainbed(root, column, default, own):
+    """As the paper's section on implementation has them; a rate of SGD is ε·α·t, one of Adam ε·α."""
+    table = reproduction("domainbed")
+    opened = cache(lambda name: open_benchmark(benchmark(name), root, 0))
+    assert table.rule == "domainbed"
+    cells = table.configs(Asked(columns=[column], settings={"root": str(root)}))
+    for variant, wanted in (
+        ("default hyper-parameters, no binary head", {**DEFAULTS, "objective": "ce", "optimizer": "adam", **default}),
+        ("own hyper-parameters, with binary head", {**OWN, "objective": "ce+ova", **own}),
+    ):
+        for config in cells[f"MEDIC++, {variant}", column]:
+            found = resolve(config, lambda bench, *_: opened(bench.name)).config
+            assert {name: getattr(found, name) for name in wanted} == {
+                name: pytest.approx(value) if isinstance(value, float) else value for name, value in wanted.items()
+            }
+            assert tuple(found.steps) == SIZES.get(column, (3, 3, 3))
+
+
+def test_domainnet_and_openness():
+    asked = Asked(columns=["real"])
+    for (label, _), (config,) in reproduction("domainnet-resnet50").configs(asked).items():
+        assert (config.iterations, config.batch_size) == (30000, None)
+        assert config.class_groups == (10 if label.startswith("MEDIC") else None)
+    for (label, _), configs in reproduction("officehome-openness").configs(Asked()).items():
+        for config in configs:
+            assert config.objective == "ce+ova"
+            assert config.class_groups == (10 if label.startswith("MEDIC") or label.endswith("cw") else None)
+
+
+def test_weights_are_for_backbones_that_begin_with_some():
+    cells = reproduction("domainbed").configs(Asked(settings={"weights": "w"}))
+    assert {title: {config.weights for config in configs} for (_, title), configs in cells.items()} == {
+        title: {None if title == "CMNIST" else "w"} for title in reproduction("domainbed").columns
+    }
+    with pytest.raises(MedicError, match="weights have no use in digitsdg-convnet"):
+        reproduction("digitsdg-convnet").configs(Asked(settings={"weights": "w"}))
+
+
+def run(capsys, tmp_path, *arguments):
+    options = [
+        "--quick",
+        "--executor",
+        "here",
+        "--quiet",
+        "--output",
+        str(tmp_path),
+        "--device",
+        "cpu",
+        "--track",
+        "none",
+    ]
+    code = main(["reproduce", *arguments, *options])
+    return code, capsys.readouterr()
+
+
+@pytest.mark.parametrize(("name", "rows"), [("paradigms", 14), ("tasks-per-step", 7)])
+def test_a_table_from_nothing(capsys, tmp_path, name, rows):
+    """As CI does: in one process, 20 iterations a run, one of the columns."""
+    short = ("--iterations", "20", "--evaluate-every", "20", "--batch-size", "4")
+    code, said = run(capsys, tmp_path, name, "--only", "street", *short)
+    assert code == 0, said.err
+    lines = said.out.splitlines()
+    assert lines[1] == "Acc"
+    assert len(lines) == 1 + 2 * (rows + 2)
+    assert "–" not in "".join(line.split(")")[-1] for line in lines[3 : 3 + rows])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+class TestOneRun:
+    """Of which two tables are made."""
+
+    SHORT = ("--iterations", "2", "--evaluate-every", "2", "--batch-size", "2")
+    OPTIONS = (*SHORT, "--only", "street", "--methods", "erm")
+
+    def test_a_part_of_it_and_what_is_missing(self, capsys, place):
+        assert run(capsys, place, "confidence-sketch", *self.OPTIONS)[0] == 0
+        code, said = run(capsys, place, "confidence-sketch", *self.OPTIONS, "fish", "--dry-run")
+        assert code == 0
+        assert "2 runs, 1 of them there, 1 to do" in said.out
+
+    def test_nothing_but_the_format(self, capsys, place):
+        title = "confidence-sketch in small: its rows and metrics on the built-in digits, with a ConvNet"
+        for form in ("json", "csv", "latex", "markdown"):
+            code, said = run(capsys, place, "confidence-sketch", *self.OPTIONS, "--format", form)
+            assert code == 0, said.err
+            if form == "json":
+                found = json.loads(said.out)
+                assert (found["title"], found["cells"][0]["column"]) == (title, "street")
+            elif form == "csv":
+                assert [row["metric"] for row in csv.DictReader(io.StringIO(said.out))] == ["conf_p", "conf_n"]
+            else:
+                assert said.out.startswith(r"\begin{tabular}" if form == "latex" else f"{title}\n\n| conf_p")
+
+    def test_tables_share_runs(self, capsys, place):
+        _, said = run(capsys, place, "paradigms", *self.OPTIONS, "--dry-run")
+        assert "3 runs, 1 of them there, 2 to do" in said.out
+        assert main(["table", str(place)]) == 0
+        assert "street" in capsys.readouterr().out
+
+    def test_a_failed_run_is_said(self, capsys, place, monkeypatch):
+        monkeypatch.setattr(Launch, "run", lambda self, jobs: self._plan(jobs))
+        (path,) = (file.parent for file in place.glob("*/done"))
+        (path / "done").rename(path / "not done")
+        (path / "error.json").write_text('{"reason": "a comet"}')
+        code, said = run(capsys, place, "confidence-sketch", *self.OPTIONS)
+        assert code == 1
+        assert f"{path} failed: a comet" in said.err
+        (path / "not done").rename(path / "done")
+
+    def test_a_damaged_run_is_said(self, capsys, place):
+        (path,) = place.glob("*/results.jsonl")
+        path.write_text("{")
+        code, said = run(capsys, place, "confidence-sketch", *self.OPTIONS)
+        assert code == 1
+        assert f"{path.parent} is left out: its results.jsonl is damaged; delete {path.parent}" in said.err
+        assert "–" in said.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "which table?"),
+        (["pacs"], "unknown table of the paper 'pacs'"),
+        (["paradigms", "--only", "moon"], "unknown column 'moon' of paradigms"),
+        (["paradigms", "--methods", "coral"], "unknown method 'coral' of paradigms"),
+        (["paradigms", "--format", "xml"], "unknown format 'xml'"),
+        (["partial-classes", "--target", "printed"], "--target would make other rows or columns of those of partial"),
+        (["partial-classes", "--method", "medic++"], "--method would make"),
+        (["partial-classes", "--seed", "0"], "choose among them with --methods, --only and --seeds"),
+        (["single-domain", "--sources", "printed"], "--sources would make"),
+        (["single-domain", "--dataset", "digits"], "--dataset would make"),
+        (["parameter-sharing", "--head", "shared"], "--head would make"),
+        (["partial-classes", "--split", "digits-6-4"], "--split would make"),
+    ],
+)
+def test_mistakes_are_named(capsys, tmp_path, arguments, message):
+    code, said = run(capsys, tmp_path, *arguments, "--dry-run")
+    assert code == 2
+    assert message in said.err
+
+
+def test_the_list(capsys):
+    assert main(["reproduce", "--list"]) == 0
+    said = capsys.readouterr().out
+    for name in NAMES:
+        assert name in said

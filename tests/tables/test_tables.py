@@ -1,0 +1,358 @@
+"""Selection and tables: golden records, standard errors, formats, and where a cell comes from."""
+
+import csv
+import io
+import json
+import time
+
+import pytest
+
+import medic
+from medic.cli import main
+from medic.errors import MedicError
+from medic.report.formats import entry
+from medic.runs.config import RunConfig
+from medic.tables.cells import Metric
+from medic.tables.comparison import compare
+from medic.tables.results import collect
+from medic.tables.table import find_row, tabulate
+from tests.tables.written import DOMAINS, write_run
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for seed, value in enumerate((0.84, 0.85, 0.86)):
+        write_run(tmp_path, f"erm-a-{seed}", "erm", "a", seed, (value, 0.1))
+        write_run(tmp_path, f"erm-b-{seed}", "erm", "b", seed, (value - 0.1, 0.1))
+        write_run(tmp_path, f"medic-a-{seed}", "medic++", "a", seed, (value + 0.02 + seed / 100, 0.1))
+    return tmp_path
+
+
+def test_mean_and_standard_error(folder):
+    table = tabulate(collect([folder]).results)
+    cell = find_row(table, "erm").cells["a"]
+    assert cell.mean(Metric("acc")) == pytest.approx(85.0)
+    assert cell.error(Metric("acc")) == pytest.approx(0.4714, abs=1e-4)
+    assert entry(table, find_row(table, "erm"), "Avg", "Acc").mean == pytest.approx(80.0)
+    assert entry(table, find_row(table, "medic++"), "Avg", "Acc").mean is None  # b is missing
+
+
+def test_the_selected_evaluation_counts(folder):
+    table = tabulate(collect([folder]).results, "last")
+    assert find_row(table, "erm").cells["a"].mean(Metric("acc")) == pytest.approx(10.0)
+
+
+def test_formats(folder, capsys):
+    shown = {}
+    for form in ("text", "markdown", "latex", "csv", "json"):
+        assert main(["table", str(folder), "--format", form]) == 0
+        shown[form] = capsys.readouterr().out
+    assert "85.0 ± 0.5" in shown["text"]
+    assert "–" in shown["text"].splitlines()[3]  # the missing cell
+    assert "| erm | 85.0 ± 0.5 | 75.0 ± 0.5 | 80.0 |" in shown["markdown"]
+    assert r"erm & 85.0 $\pm$ 0.5 & 21.2 $\pm$ 0.1 & 42.5 $\pm$ 0.2 &" in shown["latex"]
+    rows = list(csv.DictReader(io.StringIO(shown["csv"])))
+    assert [row["mean"] for row in rows if (row["row"], row["target"], row["metric"]) == ("medic++", "b", "Acc")] == [
+        ""
+    ]
+    cells = json.loads(shown["json"])["cells"]
+    assert len(cells[0]["runs"]) == 3
+
+
+def test_rows_are_told_apart_by_what_they_differ_in(folder):
+    write_run(folder, "more", "erm", "a", 0, (0.5, 0.5), lr=0.1)
+    labels = [row.label for row in tabulate(collect([folder]).results).rows]
+    assert labels == ["erm: lr 0.1", "erm: lr –", "medic++"]
+    for trust in (5, 50):
+        write_run(folder, f"trust-{trust}", "l2ot", "a", 0, (0.5, 0.5), hparams={"prompt": 0.1, "trust": trust})
+    write_run(folder, "trust-less", "l2ot", "a", 0, (0.5, 0.5), hparams={"prompt": 0.1})
+    labels = [row.label for row in tabulate(collect([folder]).results).rows]
+    assert labels[2:5] == ["l2ot: hparams trust=5", "l2ot: hparams trust=50", "l2ot: hparams trust=–"]
+    write_run(folder, "others", "medic++", "a", 0, (0.5, 0.5), weights="v")
+    labels = [row.label for row in tabulate(collect([folder]).results).rows]
+    assert labels[5:] == ["medic++: weights v", "medic++: weights w"]
+
+
+def test_labels_have_one_order_and_nothing_that_follows(tmp_path):
+    plain = {"head": "close", "objective": "ce", "score": "cls"}
+    ova = {"ova_scale": 0.5, "score": "bcls", "objective": "ce+ova", "head": "separate"}
+    rows = [
+        ("erm", {**plain, "lr": 0.06}), ("erm", {"lr": 0.1, **plain}), ("erm", {**ova, "lr": 0.06}),
+        ("fish", {"lr": 0.1, "class_splits": 2, "steps": [3, 3], "batch_size": 24}),
+        ("fish", {"steps": [3, 3, 3], "batch_size": 16, "class_splits": 3, "lr": 0.2}),
+    ]  # fmt: skip
+    for number, (method, settings) in enumerate(rows):
+        write_run(tmp_path, f"run-{number}", method, "a", 0, (0.5, 0.5), **settings)
+    assert [row.label for row in tabulate(collect([tmp_path]).results).rows] == [
+        "erm: objective ce+ova, lr 0.06", "erm: objective ce, lr 0.06", "erm: objective ce, lr 0.1",
+        "fish: lr 0.1, class_splits 2", "fish: lr 0.2, class_splits 3",
+    ]  # fmt: skip
+    write_run(tmp_path, "shared", "erm", "a", 0, (0.5, 0.5), **{**ova, "lr": 0.06, "head": "shared"})
+    labels = [row.label for row in tabulate(collect([tmp_path]).results).rows]
+    assert labels[2:4] == [f"erm: head {head}, objective ce+ova, lr 0.06" for head in ("separate", "shared")]
+
+
+def test_how_many_seeds_a_mean_is_over(folder, capsys):
+    said = "means are over 3 seeds, ± their standard error"
+    assert tabulate(collect([folder]).results).notes == (said,)
+    write_run(folder, "medic-b-0", "medic++", "b", 0, (0.5, 0.5))
+    assert tabulate(collect([folder]).results).notes == (f"{said}; over fewer: medic++, b (1)",)
+    assert tabulate(collect([folder / "erm-a-0"]).results).notes == ()
+    assert main(["table", str(folder), "--explain", "medic++", "b"]) == 0
+    assert "medic++, b: 1 run, of each" in capsys.readouterr().out
+
+
+def test_draws_compete_by_validation(tmp_path):
+    write_run(tmp_path, "d0", "erm", "a", 0, (0.9, 0.1), draw=0, lr=0.1)
+    write_run(tmp_path, "d1", "erm", "a", 0, (0.3, 0.2, 0.1), draw=1, lr=0.2)
+    table = tabulate(collect([tmp_path]).results)
+    (row,) = table.rows
+    # Both have the same best validation accuracy: the later draw wins, whatever the target says.
+    assert row.cells["a"].values(Metric("acc")) == [pytest.approx(20.0)]
+    # A choice of the user's is one more, and no run of a draw.
+    write_run(tmp_path, "mine", "erm", "a", 0, (0.5,), draw=0, lr=0.3)
+    table = tabulate(collect([tmp_path]).results)
+    assert [len(row.cells["a"].picks) for row in table.rows] == [1]
+
+
+class TestLeavingOut:
+    @pytest.fixture
+    def runs(self, tmp_path):
+        """Target a: by validation the second draw is best, but sources that it has not seen it meets worse."""
+        for draw, value, met in ((0, 0.9, 0.6), (1, 0.3, 0.5)):
+            settings = {"draw": draw, "lr": 0.1 * (draw + 1)}
+            write_run(tmp_path, f"a-{draw}", "erm", "a", 0, (value, 0.1, 0.1)[: draw + 2], steps=[1, 1], **settings)
+            for other in "bc":
+                pair = {"target": ["a", other], "sources": [d for d in DOMAINS if d not in ("a", other)]}
+                write_run(tmp_path, f"a{other}-{draw}", "erm", "a", 0, (0, 0, 0)[: draw + 2], accs={other: met},
+                          steps=[1], **pair, **settings)  # fmt: skip
+        return tmp_path
+
+    def test_the_row_has_the_runs_with_two_targets(self, runs):
+        """Theirs are fewer sources, so that settings which follow the number of these differ."""
+        table = tabulate(collect([runs]).results, "leave-one-out")
+        assert (len(table.rows), table.columns) == (1, ("a",))
+        (pick,) = table.rows[0].cells["a"].picks
+        assert pick.result.path.name == "a-0"
+        assert table.notes == ("of each run the evaluation that 'leave-one-out' selects",)
+
+    def test_the_runs_that_decided_are_listed(self, runs, capsys):
+        arguments = ["table", str(runs), "--selection", "leave-one-out", "--explain", "erm", "a"]
+        assert main([*arguments, "--format", "json"]) == 0
+        (found,) = json.loads(capsys.readouterr().out)
+        assert (found["decided by"], found["selection"]) == ("ab-0, ac-0", "leave-one-out")
+        assert main(arguments) == 0
+        assert "ab-0, ac-0" in capsys.readouterr().out
+
+    def test_without_one_of_them_there_is_no_value(self, runs):
+        results = [result for result in collect([runs]).results if result.path.name not in ("ab-0", "ac-1")]
+        with pytest.raises(MedicError, match="needs, beside every run, one for each source domain"):
+            tabulate(results, "leave-one-out")
+
+    def test_other_rules_leave_them_out(self, runs):
+        table = tabulate(collect([runs]).results)
+        assert (len(table.rows), table.columns) == (1, ("a",))
+        assert table.notes[0].startswith("4 runs with two targets are left out")
+        assert table.rows[0].cells["a"].picks[0].result.path.name == "a-1"
+
+
+def test_other_images_or_commits_are_not_averaged_silently(folder, capsys):
+    assert main(["table", str(folder)]) == 0
+    assert "these runs are of" not in capsys.readouterr().out
+    write_run(folder, "other", "erm", "c", 0, (0.5, 0.5), commit="c1", images="i1")
+    assert main(["table", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "of 2 lists of images" in said
+    assert "of 2 commits" in said
+
+
+def test_what_else_stands_side_by_side_is_told(folder, capsys):
+    write_run(folder, "other", "coral", "a", 0, (0.5, 0.5), commit="c0-dirty", backbone="convnet", label_noise=0.4)
+    write_run(folder, "third", "coral", "b", 0, (0.5, 0.5), dataset="domainnet")
+    (write_run(folder, "lost", "coral", "c", 0, (0.5, 0.5)) / "environment.json").unlink()
+    assert main(["table", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "note: these methods have different backbones: " in said
+    assert "convnet (coral)" in said
+    assert "note: these methods have different shares of wrong labels: " in said
+    assert "note: 'b' is of 2 datasets: domainnet, pacs; give their folders apart" in said
+    assert "note: these runs are of 2 commits: " in said
+    assert "c0-dirty (other)" in said
+    assert "note: 1 run is of an unknown commit: lost has no environment.json that can be read" in said
+    assert "numbers of iterations" not in said
+
+
+def test_a_finished_run_without_settings_is_read(folder):
+    (folder / "erm-a-0" / "config.yaml").unlink()
+    assert len(collect([folder]).results) == 9
+
+
+def test_records_that_disagree(folder):
+    write_run(folder, "again", "erm", "a", 0, (0.5, 0.4))
+    with pytest.raises(MedicError, match=r"same settings and other results: move one"):
+        tabulate(collect([folder]).results)
+
+
+@pytest.mark.parametrize(
+    ("values", "images", "message"),
+    [((0.2, 0.1), "i0", "other results: move"), ((0.84, 0.1), "i0", None), ((0.8, 0.1), "i1", r"in images \(i0, i1\)")],
+)
+def test_all_records_are_compared(folder, values, images, message):
+    """The last one alone may agree by chance."""
+    write_run(folder, "f", "erm", "a", 0, values, images=images)
+    results = collect([folder]).results
+    if message is None:
+        assert len(tabulate(results).rows[0].cells["a"].picks) == 3
+    else:
+        with pytest.raises(MedicError, match=message):
+            tabulate(results)
+
+
+def test_what_is_missing_is_shown(folder, capsys):
+    """A target and a method of which no run has come to its end."""
+    for name, settings, file in (
+        ("later", {"target": ["c"], "sources": ["a", "b"], "method": "erm"}, ".lock"),
+        ("failed", {"target": ["a"], "sources": ["b", "c"], "method": "coral"}, "error.json"),
+    ):
+        path = folder / name
+        path.mkdir()
+        asked = RunConfig(dataset="pacs", backbone="resnet50", known=["k"] * 6, seed=0, trial_seed=0, **settings)
+        (path / "config.yaml").write_text(asked.to_yaml())
+        (path / "environment.json").write_text('{"weights": "w"}')
+        (path / file).write_text("{}")
+    assert main(["table", str(folder), "--metrics", "acc"]) == 0
+    said = capsys.readouterr()
+    assert said.out.splitlines()[1:5] == [
+        "                  a           b  c  Avg",
+        "coral             –           –  –    –",
+        "erm      85.0 ± 0.5  75.0 ± 0.5  –    –",
+        "medic++  88.0 ± 0.9           –  –    –",
+    ]
+    assert "1 run is not finished" in said.err
+
+
+def test_a_comparison_says_what_a_table_does(folder, capsys):
+    write_run(folder, "other", "erm", "b", 3, (0.5, 0.5), commit="c1")
+    assert main(["table", str(folder), "--compare", "erm", "medic++"]) == 0
+    assert "these runs are of 2 commits" in capsys.readouterr().err
+
+
+def test_half_written_damaged_and_foreign_folders(folder, capsys):
+    (folder / "half").mkdir()
+    (folder / "half" / "config.yaml").write_text("")
+    (folder / "foreign").mkdir()
+    (folder / "foreign" / "notes.txt").write_text("hello")
+    damaged = write_run(folder, "damaged", "erm", "c", 0, (0.5,))
+    for content in (b'{"half a rec', b"\xff\xfe\x00"):
+        (damaged / "results.jsonl").write_bytes(content)
+        assert main(["table", str(folder)]) == 1
+        said = capsys.readouterr()
+        assert "1 run is not finished" in said.err
+        assert f"its results.jsonl is damaged; delete {damaged} and run it again" in said.err
+    (damaged / "results.jsonl").write_text('{"speed": 9}')
+    (damaged / "environment.json").write_text("[]")
+    assert main(["table", str(folder)]) == 1
+    said = capsys.readouterr()
+    assert f"{damaged} is left out: its results.jsonl is not of a run of medic\n" in said.err
+    assert "85.0 ± 0.5" in said.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "folder nowhere does not exist"),
+        (["{folder}", "--selection", "best"], "unknown selection 'best'"),
+        (["{folder}", "--format", "xml"], "unknown format 'xml'"),
+        (["{folder}", "--paper", "pacs"], "unknown table of the paper 'pacs'"),
+        (["{folder}", "--explain", "erm", "d"], "unknown target domain 'd'"),
+        (["{folder}", "--compare", "erm", "coral"], "unknown row 'coral', choose from erm, medic++"),
+        (["{folder}", "--compare", "erm", "erm"], "'erm' and 'erm' are one row"),
+        (["{folder}", "--explain", "medic", "a"], "unknown row 'medic', did you mean 'medic++'"),
+        (["{empty}"], "no finished runs"),
+        (["{folder}", "--metrics", "nonsense"], "unknown metric 'nonsense', choose from domainbed, iteration"),
+        (["{folder}", "--explain", "erm", "a", "--format", "csv"], "shown as text or json, not as csv"),
+    ],
+)
+def test_mistakes_are_named(folder, tmp_path_factory, capsys, arguments, message):
+    places = {"folder": folder, "empty": tmp_path_factory.mktemp("empty")}
+    assert main(["table", *(part.format(**places) for part in arguments)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_paired_comparison(folder):
+    """Differences 2, 3 and 4 points: mean 3, deviation 1, error 1/√3, t = 3√3 with 2 degrees of freedom."""
+    table = tabulate(collect([folder]).results)
+    found = compare(find_row(table, "erm"), find_row(table, "medic++"), "Acc", Metric("acc"), ["a", "b"])
+    assert found.pairs == 3
+    assert found.difference == pytest.approx(3)
+    assert (found.low, found.high) == (pytest.approx(3 - 2.4841, abs=1e-3), pytest.approx(3 + 2.4841, abs=1e-3))
+    assert found.p == pytest.approx(0.03510, abs=1e-4)
+
+
+def test_from_a_cell_to_its_runs(folder, capsys):
+    assert main(["table", str(folder), "--explain", "erm", "a"]) == 0
+    said = capsys.readouterr().out
+    for part in ("erm-a-0", "erm-a-2", "c0", "i0", "validation"):
+        assert part in said
+    assert "erm-b" not in said
+    assert main(["table", str(folder), "--explain", "erm", "a", "--format", "json", "--metrics", "acc"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["Acc"] for one in found] == [pytest.approx(value) for value in (84, 85, 86)]
+    write_run(folder, "old", "fish", "a", 0, (0.5, 0.5))
+    text = (folder / "old" / "results.jsonl").read_text()
+    (folder / "old" / "results.jsonl").write_text(text.replace('"oscr"', '"other"'))
+    assert main(["table", str(folder), "--explain", "fish", "a"]) == 0
+    assert "–" in capsys.readouterr().out
+
+
+def test_a_comparison_as_json(folder, capsys):
+    assert main(["table", str(folder), "--compare", "erm", "medic++", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)[0]
+    assert (found["of"], found["over"], found["difference"]) == ("medic++", "erm", pytest.approx(3))
+
+
+def test_notes_of_a_csv_are_not_in_it(folder, capsys):
+    write_run(folder, "other", "erm", "c", 0, (0.5, 0.5), commit="c1")
+    assert main(["table", str(folder), "--format", "csv"]) == 0
+    said = capsys.readouterr()
+    assert "of 2 commits" in said.err
+    assert "commits" not in said.out
+
+
+def test_runs_as_a_frame(folder):
+    pytest.importorskip("pandas")
+    frame = medic.load_runs(folder)
+    assert len(frame) == 9
+    assert frame[frame.method == "erm"]["target/acc"].max() == pytest.approx(0.86)
+    assert len(medic.load_runs(folder, every=True)) == 18
+    write_run(folder, "fast", "erm", "c", 0, (0.5, 0.5), lr=0.1)
+    found = medic.load_runs(folder / "fast").iloc[0]
+    assert (found["lr"], found["lr/now"]) == (0.1, 0.01)
+
+
+def test_five_thousand_runs(tmp_path):
+    """With the records of seven evaluations each; a loose bound, the machines are shared."""
+    methods = [f"m{number}" for number in range(50)]
+    for method in methods:
+        for target in DOMAINS:
+            for seed in range(4):
+                write_run(tmp_path, f"{method}-{target}-{seed}", method, target, seed, (0.5,) * 7)
+    began = time.perf_counter()
+    table = tabulate(collect([tmp_path]).results)
+    assert len(table.rows) == 50
+    assert (time.perf_counter() - began) * 5000 / 600 < 30
+
+
+def test_precisions_and_images_that_are_drawn_by_seed(tmp_path):
+    """What differs is said; what is drawn anew for every seed is not, nor what is not known of earlier runs."""
+    for seed in (0, 1):
+        write_run(tmp_path / "cmnist", f"run-{seed}", "erm", "a", seed, (0.5, 0.5), images=f"i{seed}", dataset="cmnist")
+        write_run(tmp_path / "pacs", f"run-{seed}", "erm", "a", seed, (0.5, 0.5), images=f"i{seed}")
+    notes = {name: tabulate(collect([tmp_path / name]).results).notes for name in ("cmnist", "pacs")}
+    assert not any("lists of images" in note for note in notes["cmnist"])
+    assert any("2 lists of images" in note for note in notes["pacs"])
+    for seed, precision in ((0, "bf16"), (1, "fp32")):
+        path = tmp_path / "cmnist" / f"run-{seed}" / "environment.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "precision": precision}))
+    (note,) = [note for note in tabulate(collect([tmp_path / "cmnist"]).results).notes if "precisions" in note]
+    assert note == "these runs are of 2 precisions: bf16 (run-0), fp32 (run-1)"

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import medic
+from medic import distributed
 from medic.errors import MedicError
 from medic.runs.build import make_trainer
 from medic.runs.config import RunConfig

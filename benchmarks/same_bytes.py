@@ -94,6 +94,7 @@ def fingerprints(place: Path) -> dict[str, str]:
     """The hashes of what a run left, or what it failed with."""
     files = [*place.glob("*/model.safetensors"), *place.glob("*/predictions.npz")]
     found = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    found |= {str(index): file.parent.name for index, file in enumerate(files)}  # the hash of the settings
     if (place / "error").exists():
         found["error"] = (place / "error").read_text()
     return found

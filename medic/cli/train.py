@@ -1,32 +1,51 @@
 """`medic train`."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from jsonargparse import ArgumentParser, Namespace
 
-from medic.cli.options import add_run_options, run_config
+from medic.cli.options import add_run_options, given_settings
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """The options of a run."""
+    """Add the options of a run."""
     add_run_options(parser)
     parser.add_argument("--print-config", action="store_true", help="print the complete configuration and stop")
 
 
 def run(arguments: Namespace) -> int:
-    """Train, or say what would be trained."""
-    config = run_config(arguments)
-    from medic.runs.resolve import resolve
-    from medic.runs.train import train
-
+    """Train, or print what would be trained."""
+    asked = given_settings(arguments)
     if arguments.print_config:
-        print(resolve(config).config.to_yaml(), end="")
+        from medic.runs.recipe import make_recipe
+
+        print(_configuration(asked, make_recipe(asked)[0].settings), end="")
         return 0
     from medic import distributed
     from medic.report.table import print_run
+    from medic.runs.train import train
 
     with distributed.group():
-        run = train(config)
+        run = train(asked)
         if distributed.rank() == 0:
             print_run(run)
-            selected = f"iteration {run.description['provenance']['iteration']}, selected by source validation"
-            print(f"of {'averaged weights' if run.record.get('averaged') else selected}: {run.path}")
+            iteration = run.description["provenance"]["iteration"]
+            averaged = run.record.get("averaged")
+            selected = "averaged weights" if averaged else f"iteration {iteration}, selected by source validation"
+            print(f"{selected}: {run.path}")
     return 0
+
+
+def _configuration(asked: Mapping[str, Any], complete: Mapping[str, Any]) -> str:
+    """Write a configuration file: settings that were asked for, then the derived ones, commented out.
+
+    Derived settings follow the others, so that a file in which one setting is changed stays consistent.
+    """
+    from medic.runs.settings import to_yaml
+
+    derived = {name: value for name, value in complete.items() if name not in asked}
+    commented = "".join(f"# {line}\n" for line in to_yaml(derived).splitlines())
+    return (
+        f"{to_yaml(asked) if asked else ''}# Derived from the settings above; uncomment a line to fix it.\n{commented}"
+    )

@@ -1,25 +1,24 @@
-"""Methods that differ in the objective, or in how the gradients of domains are combined: one task per source domain."""
+"""Methods that differ in a penalty, in a layer, or in how the gradients of domains are combined."""
 
-from medic.methods.method import Method, Training
-from medic.methods.search import Rate, log10, uniform
-from medic.strategies import AndMask, Joint, SandMask
-from medic.tasks import Grid
+from medic.fields import Part
+from medic.method import Method
+from medic.objectives import Rsc
+from medic.strategies import AndMask, SandMask
+from medic.tasks import GridSpec
 
-DOMAINS = Grid(3, steps=1, pairing="ordered")
+DOMAINS = GridSpec(3, steps=1, pairing="ordered")
 """Every source domain is a task, all in one step, always in the same order."""
 
 ALIGNMENT = (
     Method(
         "groupdro",
-        "domains that are met with more loss weigh more",
+        "domains with a larger loss weigh more",
         "objective: exponential weights on the domains' risks",
         "Sagawa et al. 2020",
-        DOMAINS,
-        Joint(),
+        preset={"penalty": "groupdro"},
+        grid=DOMAINS,
         forward="task",
         each_domain=True,
-        penalty="groupdro",
-        search={"eta": log10("groupdro_eta", -3, -1)},
         paper="GroupDRO",
     ),
     Method(
@@ -27,14 +26,9 @@ ALIGNMENT = (
         "risks that are equal in all domains",
         "objective: penalty on the variance of the domains' risks",
         "Krueger et al. 2021",
-        DOMAINS,
-        Joint(),
+        preset={"penalty": "vrex"},
+        grid=DOMAINS,
         each_domain=True,
-        penalty="vrex",
-        search={
-            "weight": log10("vrex_lambda", -1, 5),
-            "anneal": log10("vrex_penalty_anneal_iters", 0, 4, whole=True),
-        },
         paper="V-REx",
     ),
     Method(
@@ -42,12 +36,10 @@ ALIGNMENT = (
         "features with the same mean and covariance in all domains",
         "objective: penalty on differences of feature moments",
         "Sun and Saenko 2016",
-        DOMAINS,
-        Joint(),
+        preset={"penalty": "coral"},
+        grid=DOMAINS,
         forward="task",
         each_domain=True,
-        penalty="coral",
-        search={"gamma": log10("mmd_gamma", -1, 1)},
         paper="CORAL",
     ),
     Method(
@@ -55,13 +47,7 @@ ALIGNMENT = (
         "learn without the features that matter most",
         "objective: the most supporting features of some samples are muted",
         "Huang et al. 2020",
-        Grid(),
-        Joint(),
-        change="rsc",
-        search={
-            "features": uniform("rsc_f_drop_factor", 0, 0.5),
-            "samples": uniform("rsc_b_drop_factor", 0, 0.5),
-        },
+        change=Part("rsc", Rsc),
         paper="RSC",
     ),
     Method(
@@ -69,43 +55,33 @@ ALIGNMENT = (
         "gradients of the classifier that vary alike in all domains",
         "objective: penalty on differences of gradient variances",
         "Rame et al. 2022",
-        DOMAINS,
-        Joint(),
+        preset={"penalty": "fishr"},
+        grid=DOMAINS,
         each_domain=True,
-        penalty="fishr",
-        search={
-            "weight": log10("lambda", 1, 4),
-            "anneal": uniform("penalty_anneal_iters", 0, 5000, whole=True),
-            "ema": uniform("ema", 0.90, 0.99),
-        },
         paper="Fishr",
     ),
     Method(
         "hgp",
-        "the same gradient and curvature along it in all domains",
+        "the same gradient, and curvature along it, in all domains",
         "objective: penalty on differences of head gradients and Hessian-gradient products",
         "Hemati et al. 2023",
-        DOMAINS,
-        Joint(),
+        preset={"penalty": "hgp"},
+        grid=DOMAINS,
         forward="task",
         each_domain=True,
-        penalty="hgp",
-        search={"alpha": log10("penalty_alpha", -5, -3), "beta": log10("penalty_beta", -3, -1)},
-        least_batch=4,
+        min_log2_batch=4,
         paper="HGP",
     ),
     Method(
         "hutchinson",
-        "the same gradient and curvature per weight in all domains",
+        "the same gradient, and curvature per weight, in all domains",
         "objective: penalty on differences of head gradients and Hessian diagonals",
         "Hemati et al. 2023",
-        DOMAINS,
-        Joint(),
+        preset={"penalty": "hutchinson"},
+        grid=DOMAINS,
         forward="task",
         each_domain=True,
-        penalty="hutchinson",
-        search={"alpha": log10("penalty_alpha", 1, 4), "beta": log10("penalty_beta", 2, 6)},
-        least_batch=4,
+        min_log2_batch=4,
         paper="Hutchinson",
     ),
     Method(
@@ -113,35 +89,19 @@ ALIGNMENT = (
         "stay near the features of the pretrained network",
         "objective: penalty on the distance of stage maps to those before training; batch norm is frozen",
         "Cha et al. 2022",
-        Grid(),
-        Joint(),
-        penalty="miro",
-        numbers={"pacs": {"miro.weight": 0.01}, "vlcs": {"miro.weight": 0.01}},
-        batch_norm="frozen",
+        preset={"penalty": "miro"},
         paper="MIRO",
-    ),
-    Method(
-        "cirl",
-        "features that stay when amplitudes change, each of use by itself",
-        "objective: images with mixed amplitudes, decorrelated features, and an adversary that masks them",
-        "Lv et al. 2022",
-        Grid(),
-        Joint(),
-        "cirl",
-        training=Training(lr=Rate(small=1e-2, large=1e-3), weight_decay=5e-4, head_lr_scale=10.0, images=72),
-        paper="CIRL",
     ),
     Method(
         "andmask",
         "move where the gradients of all domains agree in sign",
         "strategy: coordinates without agreement are masked",
         "Parascandolo et al. 2021",
-        Grid(3, pairing="ordered"),
-        AndMask(),
+        grid=GridSpec(3, pairing="ordered"),
+        strategy=Part("andmask", AndMask),
         forward="task",
-        least_domains=2,
+        min_domains=2,
         each_domain=True,
-        search={"tau": uniform("tau", 0.5, 1)},
         paper="AND-mask",
     ),
     Method(
@@ -149,12 +109,36 @@ ALIGNMENT = (
         "move where the gradients of all domains agree, by how much",
         "strategy: a smooth mask from agreement and spread",
         "Shahtalebi et al. 2021",
-        Grid(3, pairing="ordered"),
-        SandMask(),
+        grid=GridSpec(3, pairing="ordered"),
+        strategy=Part("sandmask", SandMask),
         forward="task",
-        least_domains=2,
+        min_domains=2,
         each_domain=True,
-        search={"tau": uniform("tau", 0, 1), "k": log10("k", -3, 5)},
         paper="SAND-mask",
+    ),
+    Method(
+        "mixstyle",
+        "images learn in each other's styles",
+        "layer: channel statistics are mixed between images behind the stages of the backbone",
+        "Zhou et al. 2021",
+        preset={"layer": "mixstyle"},
+        paper="MixStyle",
+    ),
+    Method(
+        "aloft-e",
+        "noise on the low frequencies of the features",
+        "layer: amplitudes inside global filters are perturbed, element by element",
+        "Guo et al. 2023",
+        preset={"layer": "aloft-e"},
+        backbone="gfnet_h_ti",
+        paper="ALOFT",
+    ),
+    Method(
+        "aloft-s",
+        "noise on the statistics of low frequencies of the features",
+        "layer: amplitudes inside global filters are perturbed, by mean and deviation",
+        "Guo et al. 2023",
+        preset={"layer": "aloft-s"},
+        backbone="gfnet_h_ti",
     ),
 )

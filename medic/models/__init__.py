@@ -1,20 +1,36 @@
-"""Models: backbones by name, and the classifier on top."""
+"""Models: backbones by name, layers inside them, and the classifier on top."""
 
+from collections.abc import Mapping
+
+from medic.fields import Part
+from medic.models.aloft import Aloft
 from medic.models.backbones import HALVES, OURS, Backbone, Preprocessing, create_backbone, fixed_size, native_size
 from medic.models.classifier import Classifier
 from medic.models.convnet import ConvNet, MnistCnn
 from medic.models.ensemble import Ensemble, assemble
-from medic.models.heads import HEADS
+from medic.models.heads import HEADS, Head
 from medic.models.hub import find_weights
+from medic.models.mixstyle import MixStyle
+
+LAYERS: Mapping[str, Part[MixStyle | Aloft]] = {
+    "mixstyle": Part("mixstyle", MixStyle),
+    "aloft-e": Part("aloft-e", Aloft, {"variant": "e"}),
+    "aloft-s": Part("aloft-s", Aloft, {"variant": "s"}),
+}
+"""Layers by the name that `--layer` knows them by."""
 
 __all__ = [
     "HALVES",
     "HEADS",
+    "LAYERS",
     "OURS",
+    "Aloft",
     "Backbone",
     "Classifier",
     "ConvNet",
     "Ensemble",
+    "Head",
+    "MixStyle",
     "MnistCnn",
     "Preprocessing",
     "assemble",

@@ -1,5 +1,6 @@
 """ALOFT: noise on the amplitudes of low frequencies inside a GFNet (Guo et al. 2023)."""
 
+from dataclasses import dataclass
 from math import sqrt
 from typing import Literal, get_args
 
@@ -7,35 +8,39 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medic.errors import MedicError, check_choice, check_range
+from medic.errors import MedicError, check_choice
+from medic.fields import hyperparameter
 from medic.models.gfnet import GlobalFilter
+from medic.modules import DeclaredModule
 
 Variant = Literal["e", "s"]
 EPSILON = 1e-6
 """Added to every variance before its root is taken."""
 
 
-class Aloft(nn.Module):
-    """Perturb the amplitudes of a batch's low frequencies by noise as large as their spread over the batch.
+@dataclass(eq=False)
+class Aloft(DeclaredModule):
+    """Perturbs the amplitudes of a batch's low frequencies by noise as large as their deviation over the batch.
 
     Variant `e` draws noise for every element, `s` for the mean and the deviation over the low frequencies of every
     sample and channel. `factor` scales the noise, `p` is the probability that a call perturbs at all, and `share` the
-    part of the spectrum that counts as low. Phases stay; an amplitude may become negative, which turns its phase.
+    low part of the spectrum. Phases stay; an amplitude may become negative, which inverts its phase.
     """
 
-    def __init__(self, variant: Variant, factor: float = 1.0, p: float = 0.5, share: float = 0.5) -> None:
-        super().__init__()
-        check_choice("variant of ALOFT", variant, get_args(Variant))
-        check_range("ALOFT", factor=factor)
-        check_range("ALOFT", most=1, p=p)
-        check_range("ALOFT", most=1, above=True, share=share)
-        self.variant, self.factor, self.p, self.share = variant, factor, p, share
+    variant: Variant
+    factor: float = hyperparameter(1.0)
+    p: float = hyperparameter(0.5, most=1)
+    share: float = hyperparameter(0.5, most=1, above=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("variant of ALOFT", self.variant, get_args(Variant))
 
     def forward(self, spectrum: Tensor) -> Tensor:
-        """Perturb a complex half spectrum (B, h, w, C) of `rfft2`; a batch of one has no spread and stays."""
+        """Perturb a complex half spectrum (B, h, w, C) of `rfft2`; a batch of one has no deviation and stays."""
         batch, height, width, _ = spectrum.shape
         rows, columns = low_frequencies(height, width, self.share)
-        # A deviation over the low frequencies needs two of them, which a grid of 2x2 has not.
+        # A deviation over the low frequencies needs two of them, more than a grid of 2x2 has.
         if batch < 2 or len(rows) * len(columns) < (1 if self.variant == "e" else 2):
             return spectrum
         shift = height // 2 - rows.start
@@ -48,22 +53,22 @@ class Aloft(nn.Module):
         return spectrum + change.roll(-shift, dims=1)
 
     def insert(self, backbone: nn.Module, inputs: Tensor) -> None:
-        """Perturb the spectrum in every global filter of a backbone, in training; whatever its inputs."""
+        """Insert the layer into every global filter of a backbone, for any inputs."""
         filters = [part for part in backbone.modules() if isinstance(part, GlobalFilter)]
         if not filters:
             name = type(backbone).__name__
-            raise MedicError(f"ALOFT perturbs global filters, and {name} has none: use the backbone gfnet_h_ti")
+            raise MedicError(f"ALOFT perturbs global filters, which {name} has not: use --backbone gfnet_h_ti")
         for part in filters:
             part.perturb = self
 
     @staticmethod
     def _by_element(amplitude: Tensor) -> Tensor:
-        """What to add to amplitudes (B, rows, columns, C): as much as their deviation over the batch."""
+        """Draw noise for amplitudes (B, rows, columns, C) as large as their deviation over the batch."""
         return torch.randn_like(amplitude) * _deviation(amplitude, 0)
 
     @staticmethod
     def _by_statistics(amplitude: Tensor) -> Tensor:
-        """What to add to amplitudes (B, rows, columns, C) so that mean and deviation of a sample's move."""
+        """Draw noise for amplitudes (B, rows, columns, C) that moves the mean and deviation of each sample."""
         mean, deviation = amplitude.mean((1, 2), keepdim=True), _deviation(amplitude, (1, 2))
         to_mean = torch.randn_like(mean) * _deviation(mean, 0)
         to_deviation = torch.randn_like(deviation) * _deviation(deviation, 0)
@@ -71,22 +76,22 @@ class Aloft(nn.Module):
 
 
 def low_frequencies(height: int, width: int, share: float) -> tuple[range, range]:
-    """The rows and columns of a half spectrum that are low frequencies; rows in the order of `fftshift`."""
+    """Return the rows, in the order of `fftshift`, and columns of the low frequencies of a half spectrum."""
     rows, columns = int(height * sqrt(share)), int(width * sqrt(share))
     start = height // 2 - rows // 2
     return range(start, start + rows), range(columns)
 
 
 def _deviation(values: Tensor, dims: int | tuple[int, ...]) -> Tensor:
-    """The deviation over some dimensions, which are kept, and never 0."""
+    """Return the deviation over some dimensions, which are kept; never 0."""
     return (values.var(dims, correction=1, keepdim=True) + EPSILON).sqrt()
 
 
 def _polar(z: Tensor) -> tuple[Tensor, Tensor]:
-    """The amplitude of complex numbers, and their phase as complex numbers of amplitude 1.
+    """Return the amplitude of complex numbers, and their phase as complex numbers of amplitude 1.
 
-    The phase of a number below rounding error is noise, and its gradient without bounds: there the amplitude is 0 and
-    the phase 1, and neither has a gradient.
+    The phase of a number below rounding error is noise with an unbounded gradient: there the amplitude is 0, the phase
+    1, and neither has a gradient.
     """
     known = z.detach().abs() > torch.finfo(z.dtype).eps
     z = torch.where(known, z, 1)

@@ -7,37 +7,37 @@ from torch import Tensor, nn
 
 from medic.errors import check_choice
 from medic.models.backbones import Backbone
-from medic.models.heads import HEADS
+from medic.models.heads import HEADS, Head
 from medic.models.stages import Stage, Taps, collected, find_stages
 from medic.outputs import Output
 
 Norms = Literal["trained", "frozen"]
-"""What becomes of batch-norm statistics in training."""
+"""The policy for batch-norm statistics in training."""
 
 
 class Classifier(nn.Module):
     """A backbone and its head over C known classes.
 
-    `head` is `close` (C close-set outputs alone), `separate` (2C one-vs-all outputs beside them), `shared` (those only;
-    their positive channel serves as close-set logits), `reciprocal` (of ARPL), `ring` (of OneRing), `prompted` (of
-    HyProMeta) or `branches` (of EBiL-HaDS), which reads the map of the backbone's last stage instead of features.
+    `head` is a class, or the name of one: `close` (C close-set outputs), `separate` (2C one-vs-all outputs beside
+    them), `shared` (one-vs-all outputs whose positive channel serves as close-set logits), or that of a system.
     """
 
-    def __init__(self, backbone: Backbone, classes: int, head: str = "separate") -> None:
+    def __init__(self, backbone: Backbone, classes: int, head: str | type[Head] = "separate") -> None:
         super().__init__()
         self.backbone = backbone.module
         self.classes, self.features = classes, backbone.features
         self.norms: Norms = "trained"
         self._taps: Taps | None = None
-        make, width = HEADS[check_choice("head", head, HEADS)], backbone.features
-        self._last: tuple[Stage, ...] = ()  # in a tuple, so that its weights are not listed twice
-        if getattr(make, "reads_maps", False):
+        make = HEADS[check_choice("head", head, HEADS)] if isinstance(head, str) else head
+        width = backbone.features
+        self._last: tuple[Stage, ...] = ()  # in a tuple, so that its weights are not registered twice
+        if make.reads_maps:
             last = find_stages(self.backbone).stages[-1]
             self._last, width = (last,), last.channels
         self.head = make(width, classes)
 
     def forward(self, x: Tensor) -> Output:
-        """Map inputs (N, …) to what the head says of their features (N, F), or of their last map (N, C_s, H, W)."""
+        """Map inputs (N, …) to the outputs of the head for their features (N, F), or for their last map (N, C_s, H, W)."""
         if self._last:
             (last,) = self._last
             with collected(last.module) as maps:
@@ -49,14 +49,14 @@ class Classifier(nn.Module):
         return output if self._taps is None else output._replace(stages=self._taps.take())
 
     def classify(self, features: Tensor) -> Output:
-        """What the head says of features (N, F)."""
-        with torch.autocast(features.device.type, enabled=False):  # heads are small, and confidences need all digits
+        """Return the outputs of the head for features (N, F)."""
+        with torch.autocast(features.device.type, enabled=False):  # cheap, and confidences need full precision
             return Output.of(self.head(features.to(next(self.head.parameters()).dtype)))
 
     def tap(self, always: bool = False) -> tuple[int, ...]:
-        """Give the maps of the backbone's stem and stages with the outputs from now on; returns their channels.
+        """Return the maps of the backbone's stem and stages with the outputs from now on; returns their channels.
 
-        They are large, so that only a pass that is differentiated gives them, or `always` every one.
+        Maps are large, so that only differentiated passes return them, or `always` every pass.
         """
         stem, stages = find_stages(self.backbone)
         tapped = (() if stem is None else (stem,)) + stages
@@ -64,7 +64,7 @@ class Classifier(nn.Module):
         return tuple(stage.channels for stage in tapped)
 
     def train(self, mode: bool = True) -> "Classifier":
-        """Set the mode of all layers; frozen batch norm stays in evaluation mode, though its scale and shift learn."""
+        """Set the mode of all layers; frozen batch norm stays in evaluation mode, but its scale and shift are trained."""
         super().train(mode)
         if self.norms == "frozen":
             for module in self.modules():
@@ -73,9 +73,9 @@ class Classifier(nn.Module):
         return self
 
     def body(self) -> list[nn.Parameter]:
-        """The parameters of the backbone."""
+        """Return the parameters of the backbone."""
         return list(self.backbone.parameters())
 
     def heads(self) -> list[nn.Parameter]:
-        """The parameters of the head, for a rate of their own."""
+        """Return the parameters of the head, for a separate rate."""
         return list(self.head.parameters())

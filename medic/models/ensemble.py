@@ -1,4 +1,4 @@
-"""Several networks that answer as one."""
+"""Several networks as one model."""
 
 import math
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from medic.outputs import Output
 
 
 class Ensemble(nn.Module):
-    """Classifiers over the same C known classes, whose mean softmax is what is said of an input.
+    """Classifiers over the same C known classes, whose softmax is averaged.
 
-    Features are those of all networks side by side. Of what a head says beside close-set logits nothing is kept.
+    Features are those of all networks side by side. Outputs other than close-set logits are dropped.
     """
 
     def __init__(self, networks: Sequence[Classifier]) -> None:
@@ -25,25 +25,25 @@ class Ensemble(nn.Module):
         self.features = sum(network.features for network in networks)
 
     def forward(self, x: Tensor) -> Output:
-        """Map inputs (N, …) to what the networks say of them together."""
+        """Map inputs (N, …) to the joint outputs."""
         return _joined([network(x) for network in self._members])
 
     def classify(self, features: Tensor) -> Output:
-        """What the heads say together of features (N, F), those of all networks side by side."""
+        """Return the joint outputs of the heads for features (N, F), those of all networks side by side."""
         own = features.split([network.features for network in self._members], dim=1)
         return _joined([network.classify(part) for network, part in zip(self._members, own, strict=True)])
 
     def body(self) -> list[nn.Parameter]:
-        """The parameters of all backbones."""
+        """Return the parameters of all backbones."""
         return [parameter for network in self._members for parameter in network.body()]
 
     def heads(self) -> list[nn.Parameter]:
-        """The parameters of all heads, for a rate of their own."""
+        """Return the parameters of all heads, for a separate rate."""
         return [parameter for network in self._members for parameter in network.heads()]
 
     @property
     def norms(self) -> Norms:
-        """What becomes of batch-norm statistics in training, of all networks alike."""
+        """The policy for batch-norm statistics in training, the same for all networks."""
         return self._members[0].norms
 
     @norms.setter
@@ -57,10 +57,10 @@ class Ensemble(nn.Module):
 
 
 def _joined(outputs: Sequence[Output]) -> Output:
-    """Logits z with softmax z = mean_m softmax z_m, and features side by side.
+    """Return logits z with softmax z = mean_m softmax z_m, and features side by side.
 
-    A softmax leaves a constant per sample open: log Σ exp z is the mean of log Σ exp z_m, so that energies keep their
-    meaning, and one network says what it says alone.
+    A softmax leaves a constant per sample open: log Σ exp z is set to the mean of log Σ exp z_m, so that energies keep
+    their meaning and a single network is unchanged.
     """
     logits = torch.stack([output.logits for output in outputs])
     log_mean = logits.log_softmax(2).logsumexp(0) - math.log(len(outputs))
@@ -69,6 +69,6 @@ def _joined(outputs: Sequence[Output]) -> Output:
 
 
 def assemble(backbones: Sequence[Backbone], classes: int, head: str) -> Classifier | Ensemble:
-    """A model of a backbone over C classes, or of several: each with a head of its own, drawn one after the other."""
+    """Make a model over C classes from one backbone or several, each with its own head."""
     networks = [Classifier(backbone, classes, head) for backbone in backbones]
     return networks[0] if len(networks) == 1 else Ensemble(networks)

@@ -1,30 +1,31 @@
 """RSC, representation self-challenging (Huang et al. 2020)."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from medic.errors import check_range
+from medic.fields import hyperparameter, uniform
+from medic.modules import DeclaredModule
 from medic.objectives.objective import classify, split_features
 from medic.outputs import Output
 from medic.tasks import Step
 
 
-class Rsc(nn.Module):
-    """Mutes the features that most support the right logit, for the samples that depend on them most.
+@dataclass(eq=False)
+class Rsc(DeclaredModule):
+    """Mutes the features that most support the true logit, for the samples that depend on them most.
 
-    `features` and `samples` are the shares that are muted. What is at the percentile is muted too, so that even a
-    share of 0 mutes the largest.
+    `features` and `samples` are the muted fractions. Values at the percentile are muted too, so that even a fraction
+    of 0 mutes the largest.
     """
 
-    def __init__(self, features: float = 1 / 3, samples: float = 1 / 3) -> None:
-        super().__init__()
-        check_range("RSC", most=1, features=features, samples=samples)
-        self.features, self.samples = features, samples
+    features: float = hyperparameter(1 / 3, most=1, search=uniform("rsc_f_drop_factor", 0, 0.5))
+    samples: float = hyperparameter(1 / 3, most=1, search=uniform("rsc_b_drop_factor", 0, 0.5))
 
     def forward(self, model: nn.Module, output: Output, step: Step) -> Output:
-        """What the heads say of the features that are left."""
+        """Return the outputs of the heads for the features that are left."""
         z = torch.cat(split_features(output, step))
         with torch.enable_grad():
             leaf = z.detach().requires_grad_()
@@ -39,7 +40,7 @@ class Rsc(nn.Module):
 
 
 def percentile(values: Tensor, share: float) -> Tensor:
-    """The value (N, 1) of every row (N, K) that a share of it lies below, interpolated between neighbours."""
+    """Return the percentile (N, 1) of every row (N, K), interpolated between neighbours."""
     ordered = values.sort(dim=1).values
     position = share * (values.shape[1] - 1)
     below = min(math.floor(position), values.shape[1] - 1)

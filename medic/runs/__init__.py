@@ -1,5 +1,1 @@
-"""Experiments: runs, their settings, their directories, and which evaluation counts."""
-
-from medic.runs.config import RunConfig
-
-__all__ = ["RunConfig"]
+"""One run: its recipe, its directory, and the loop around the trainer."""

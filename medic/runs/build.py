@@ -1,7 +1,6 @@
-"""From a resolved configuration to what is trained, with its images."""
+"""From a recipe to a trainer: the only place that makes state, and a recipe can be built any number of times."""
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,62 +10,67 @@ from medic import distributed
 from medic.data import Dataset, Images, Problem
 from medic.data.cache import cache_directory
 from medic.errors import MedicError
-from medic.runs.frozen import frozen_features, weights_identity
-from medic.runs.resolve import Resolved
 from medic.models import Backbone, Classifier, Ensemble, Preprocessing, assemble, create_backbone
-from medic.modes import statistics_kept
-from medic.objectives import Setup
+from medic.modules import statistics_kept
+from medic.objectives import Objective, Setup
+from medic.runs.frozen import frozen_features, weights_identity
+from medic.runs.recipe import Recipe
+from medic.tasks import Grid
 from medic.training import Trainer, derive, generator
-
-
-def make_backbones(plan: Resolved) -> list[Backbone]:
-    """The backbones of a run, one a network, as they are before training: what no file gives is drawn for each."""
-    torch.manual_seed(derive(plan.config.seed, "model"))
-    name, weights, size = plan.model.backbone, plan.model.weights, plan.data.size
-    return [create_backbone(name, weights, size) for _ in range(plan.model.networks)]
 
 
 @dataclass(frozen=True)
 class Network:
-    """A model as it is before training, how it wants its inputs, and the frozen backbone that computes them, if any."""
+    """A model before training, its preprocessing, and the frozen backbone that computes its inputs, if any."""
 
     model: Classifier | Ensemble
     preprocessing: Preprocessing
     frozen: Backbone | None
 
 
-def make_network(plan: Resolved) -> Network:
-    """Build what is trained; no images are needed for it, so that a mistake is found before they are read."""
-    backbones = make_backbones(plan)
-    preprocessing = replace(backbones[0].preprocessing, size=plan.data.size)
+def build_backbones(recipe: Recipe) -> list[Backbone]:
+    """Make the backbones of a run, one per network; weights that no file gives are drawn for each."""
+    assert recipe.model.backbone is not None
+    torch.manual_seed(derive(recipe.seed, "model"))
+    return [
+        create_backbone(recipe.model.backbone, recipe.weights, recipe.data.image_size) for _ in range(recipe.networks)
+    ]
+
+
+def build_network(recipe: Recipe) -> Network:
+    """Make the model. It needs no images, so that a mistake is found before they are read."""
+    assert recipe.data.image_size is not None
+    assert recipe.model.head is not None
+    device = recipe.execution.pick_device()
+    backbones = build_backbones(recipe)
+    preprocessing = replace(backbones[0].preprocessing, size=recipe.data.image_size)
     frozen = None
-    if plan.model.frozen:
+    if recipe.model.freeze:
         (frozen,) = backbones
         backbones = [replace(frozen, module=nn.Flatten())]
     inputs = torch.zeros(1, len(preprocessing.mean), preprocessing.size, preprocessing.size)
-    if plan.model.layer is not None:
+    if recipe.parts.layer is not None:
+        layer = recipe.parts.layer.build()
         for backbone in backbones:
-            plan.model.layer.insert(backbone.module, inputs)
-    model = assemble(backbones, len(plan.data.classes.known), plan.model.head)
+            layer.insert(backbone.module, inputs)
+    model = assemble(backbones, len(recipe.data.classes.known), recipe.model.head)
     if frozen is None:
-        _check_pass(plan, model, inputs)
-    if plan.model.batch_norm == "frozen":
+        _check_pass(recipe, model, inputs)
+    if recipe.model.batch_norm == "frozen":
         model.norms = "frozen"
-    if plan.model.batch_norm == "sync":
-        if distributed.world() == 1 or plan.model.device.type != "cuda":
-            raise MedicError(
-                "batch_norm 'sync' needs several processes on GPUs: torchrun --nproc-per-node N -m medic …"
-            )
+    if recipe.model.batch_norm == "sync":
+        if distributed.world() == 1 or device.type != "cuda":
+            raise MedicError("batch_norm 'sync' needs several processes on GPUs: use torchrun --nproc-per-node N -m medic")
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    # Convolutions are faster with the channels last, on a CPU as on a GPU; trainer and inference feed them so.
-    model = model.to(plan.model.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    # Convolutions are faster with channels last, on a CPU and on a GPU; trainer and inference use this format.
+    model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return Network(model, preprocessing, frozen)
 
 
-def _check_pass(plan: Resolved, model: nn.Module, inputs: Tensor) -> None:
-    """Refuse passes of one image, where batch norm would have a single value of a channel to learn from."""
-    tasks = 1 if plan.model.objective.passes == "task" else min(plan.training.grid.sizes)
-    if tasks * plan.training.batch_size > 1 or plan.model.batch_norm == "frozen":
+def _check_pass(recipe: Recipe, model: nn.Module, inputs: Tensor) -> None:
+    """Refuse forward passes of one image, from which batch norm cannot take statistics."""
+    tasks = 1 if recipe.method.forward == "task" else min(recipe.grid.sizes)
+    if tasks * recipe.batch_size > 1 or recipe.model.batch_norm == "frozen":
         return
     try:
         with torch.no_grad(), torch.random.fork_rng(), statistics_kept(model):
@@ -75,67 +79,66 @@ def _check_pass(plan: Resolved, model: nn.Module, inputs: Tensor) -> None:
         if isinstance(error, MedicError):
             raise
         raise MedicError(
-            f"batch norm of {plan.model.backbone!r} cannot learn from one image at a time: raise --batch-size"
+            f"batch norm of {recipe.model.backbone!r} cannot learn from one image at a time: raise --batch-size"
         ) from error
 
 
-def make_trainer(
-    plan: Resolved,
-    dataset: Dataset,
-    problem: Problem,
-    say: Callable[[str], None] = lambda line: None,
-    network: Network | None = None,
-) -> Trainer:
-    """Build what is trained, unless it is there, and how, from a resolved configuration."""
-    seed = plan.config.seed
-    if plan.model.compiled:  # so that the next run finds what this one compiled
+def build_objective(recipe: Recipe) -> Objective:
+    """Make the objective with its losses, penalty and change."""
+    parts, scale = recipe.parts, recipe.objective.ova_scale
+    return parts.objective.build(
+        losses=[loss.build(**({"scale": scale} if loss.name == "ova" else {})) for loss in parts.losses],
+        penalties=[] if parts.penalty is None else [parts.penalty.build()],
+        change=None if parts.change is None else parts.change.build(),
+    )
+
+
+def build_trainer(recipe: Recipe, dataset: Dataset, problem: Problem, network: Network | None = None) -> Trainer:
+    """Make a trainer, and its model unless it is given."""
+    device = recipe.execution.pick_device()
+    precision, compiled = recipe.execution.pick_precision(device), recipe.compiles(device)
+    if compiled:  # later runs then find the compiled network
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_directory() / "compiled"))
-    network = network or make_network(plan)
-    model, preprocessing = network.model, network.preprocessing
-    images: Images = dataset.images
+    network = network or build_network(recipe)
+    model, preprocessing, images = network.model, network.preprocessing, dataset.images
     if network.frozen is not None:
-        identity = weights_identity(plan.model.backbone, plan.model.weights, seed)
-        device, precision = plan.model.device, plan.model.precision
-        images = frozen_features(dataset, network.frozen, preprocessing, identity, device, precision, say)
-    body = [p for p in model.body() if p.requires_grad]
-    objective = plan.model.objective
-    objective.prepare(model, _setup(plan, problem, images, preprocessing))
-    objective.to(plan.model.device)
-    plan.training.grid.names = {"domain": dataset.domains, "class": problem.known}
+        identity = weights_identity(str(recipe.model.backbone), recipe.weights, recipe.seed)
+        images = frozen_features(dataset, network.frozen, preprocessing, identity, device, precision)
+    objective = build_objective(recipe)
+    objective.prepare(model, _setup(recipe, problem, images, preprocessing))
+    objective.to(device)
+    sampler = None if recipe.parts.sampler is None else recipe.parts.sampler.build()
+    grid = Grid.of(recipe.grid, derive(recipe.seed, "tasks"), sampler)
+    grid.names = {"domain": dataset.domains, "class": problem.known}
+    body = [parameter for parameter in model.body() if parameter.requires_grad]
     return Trainer(
         model=model,
         images=images,
         samples=problem.train,
-        grid=plan.training.grid,
-        strategy=plan.training.strategy,
+        grid=grid,
+        strategy=recipe.parts.strategy.build(),
         objective=objective,
-        optimizer=plan.training.optimizer.make(body, model.heads(), objective.own_parameters()),
-        schedule=plan.training.schedule,
-        recipe=plan.data.recipe,
+        optimizer=recipe.optim.settings.make(body, model.heads(), objective.parameter_groups()),
+        schedule=recipe.optim.rate_schedule,
+        augmentation=recipe.data.augmentation,
         preprocessing=preprocessing,
-        batch_size=plan.training.batch_size,
-        generator=generator(seed, "augment"),
-        clip_norm=plan.config.clip_norm,
-        frames=None if plan.model.frozen else dataset.frames,
-        device=plan.model.device,
-        precision=plan.model.precision,
-        capture=plan.model.capture,
-        compiled=plan.model.compiled,
-        advisors=plan.training.advisors,
-        say=say,
+        batch_size=recipe.batch_size,
+        generator=generator(recipe.seed, "augment"),
+        clip_norm=recipe.optim.clip_norm,
+        frames=None if recipe.model.freeze else dataset.frames,
+        device=device,
+        precision=precision,
+        capture=recipe.execution.capture,  # type: ignore[arg-type]
+        compiled=compiled,
+        callbacks=[callback.build() for callback in recipe.parts.callbacks],
     )
 
 
-def _setup(plan: Resolved, problem: Problem, images: Images, preprocessing: Preprocessing) -> Setup:
-    """What the objective of a run is prepared for."""
-    grid, size = plan.training.grid, plan.training.batch_size
+def _setup(recipe: Recipe, problem: Problem, images: Images, preprocessing: Preprocessing) -> Setup:
+    """Return the training that the objective is prepared for."""
+    grid, size = recipe.grid, recipe.batch_size
     tasks = max(grid.sizes)
-    shape = images.shape[1:2] if plan.model.frozen else (images.shape[1], preprocessing.size, preprocessing.size)
-    return Setup(
-        tasks,
-        tasks * size,
-        max(1, len(problem.train) // (grid.tasks * size)),
-        tuple(shape),
-        preprocessing.mean,
-        preprocessing.std,
-    )
+    side = preprocessing.size
+    shape = images.shape[1:2] if recipe.model.freeze else (images.shape[1], side, side)
+    epoch = max(1, len(problem.train) // (grid.tasks * size))
+    return Setup(tasks, tasks * size, epoch, tuple(shape), preprocessing.mean, preprocessing.std)

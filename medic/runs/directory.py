@@ -1,4 +1,4 @@
-"""A run's directory: what a run leaves behind, and how it is read again."""
+"""A run's directory: the files that a run writes, and how they are read."""
 
 import dataclasses
 import hashlib
@@ -23,12 +23,13 @@ from torch import Tensor, nn
 from medic import distributed
 from medic._version import __version__
 from medic.data import Dataset
+from medic.data.dataset import Looked
 from medic.errors import BusyError, MedicError, counted, unwritten
 from medic.runs.command import noted_command
-from medic.runs.config import RunConfig
 from medic.runs.evaluation import Seen
-from medic.runs.plans import ModelPlan
-from medic.tables.results import ENVIRONMENT
+from medic.runs.layout import ASKED, CONFIG, DONE, ENVIRONMENT, RECORDS
+from medic.runs.recipe import Recipe
+from medic.runs.settings import read_yaml, to_yaml
 from medic.files import atomic_write, locked, remove_leftovers, write_text
 from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone
 from medic.models.backbones import read_tensors
@@ -37,30 +38,30 @@ from medic.outputs import Output
 
 FORMAT = 1
 SHOWN = 3
-"""How many runs of a folder are named before the rest is left out."""
+"""The number of runs of a folder that a message names."""
 _TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
 
 
-def run_name(config: RunConfig, dataset_hash: str, weights: Path | None) -> str:
-    """The name of a run's directory: a hash of what changes its result, not of where things are."""
+def run_name(recipe: Recipe, dataset: Dataset | Looked) -> str:
+    """Return the name of a run's directory: a hash of what changes its result, not of where files are."""
     identity = {
         "format": FORMAT,
-        "images": dataset_hash,
-        "weights": None if weights is None else file_hash(weights),
-        "settings": config.identity(),
+        "images": recipe.data.fingerprint(dataset, recipe.tasks.axes or ()),
+        "weights": None if recipe.weights is None else file_hash(recipe.weights),
+        "settings": recipe.identity,
     }
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def file_hash(path: Path) -> str:
-    """The sha256 of a file."""
+    """Return the sha256 of a file."""
     state = path.stat()
     return _file_hash(path, state.st_size, state.st_mtime_ns)
 
 
 @lru_cache(maxsize=16)
 def _file_hash(path: Path, size: int, modified: int) -> str:
-    """The same, computed once for as long as the file does not change: a sweep has many runs with the same weights."""
+    """Compute the hash once per version of the file: a sweep has many runs with the same weights."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -75,11 +76,11 @@ class RunDirectory:
     @property
     def done(self) -> bool:
         """Whether the run has finished."""
-        return (self.path / "done").exists()
+        return (self.path / DONE).exists()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the directory and hold it, so that two processes do not do the same run at once."""
+        """Create the directory and lock it, so that no two processes execute the same run at once."""
         busy = BusyError(f"run {self.path} is being written by another process")
         with ExitStack() as held:
             try:
@@ -92,7 +93,7 @@ class RunDirectory:
 
     @property
     def busy(self) -> bool:
-        """Whether a process is at work on the run, as far as this user may see."""
+        """Whether a process is executing the run, as far as this user may see."""
         lock = self.path / ".lock"
         if not os.access(lock, os.W_OK):
             return False
@@ -102,33 +103,34 @@ class RunDirectory:
         except BusyError:
             return True
 
-    def write_start(self, config: RunConfig, dataset: Dataset, model: ModelPlan) -> None:
-        """Write what is known before training."""
-        write_text(self.path / "config.yaml", config.to_yaml())
-        write_text(self.path / ENVIRONMENT, _json(environment(dataset, model)))
+    def write_start(self, recipe: Recipe, dataset: Dataset) -> None:
+        """Write what is known before training: the settings, complete and as asked for, and the environment."""
+        write_text(self.path / ASKED, to_yaml(recipe.asked))
+        write_text(self.path / CONFIG, to_yaml(recipe.settings))
+        write_text(self.path / ENVIRONMENT, _json(environment(dataset, recipe)))
 
     def write_resumed(self, iteration: int) -> None:
-        """Note from which iteration on the run is of another commit, if it is."""
+        """Record the iteration from which on the run has another commit, if it has."""
         path = self.path / ENVIRONMENT
         try:
             noted = json.loads(path.read_text())
-        except (OSError, ValueError):  # a table says that the commit is unknown
+        except (OSError, ValueError):  # a table then reports an unknown commit
             return
         earlier, now = [noted, *noted.get("resumed", ())], _commit()
         if earlier[-1].get("commit") != now:
             write_text(path, _json({**noted, "resumed": [*earlier[1:], {"iteration": iteration, "commit": now}]}))
 
     def write_records(self, records: Sequence[dict[str, Any]]) -> None:
-        """Write all evaluations so far, a line each."""
-        write_text(self.path / "results.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+        """Write all evaluations so far, one line each."""
+        write_text(self.path / RECORDS, "".join(json.dumps(record) + "\n" for record in records))
 
     def write_model(self, model: nn.Module, description: dict[str, Any]) -> None:
-        """Write the weights, with nothing in the header, and what is needed to use them."""
+        """Write the weights, without metadata in the header, and the description that is needed to use them."""
         self._write_tensors("model.safetensors", model.state_dict())
         write_text(self.path / "model.json", _json({"format": FORMAT, **description}))
 
     def write_score(self, tensors: dict[str, Tensor]) -> None:
-        """Write what a score was fitted to."""
+        """Write the fitted state of a score."""
         self._write_tensors("score.safetensors", tensors)
 
     def _write_tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
@@ -141,14 +143,14 @@ class RunDirectory:
             np.savez(file, **arrays)  # type: ignore[arg-type]
 
     def write_done(self, seconds: float) -> None:
-        """Say that the run has finished, and how long it took."""
-        write_text(self.path / "done", json.dumps({"seconds": round(seconds, 2)}) + "\n")
+        """Mark the run as finished, with its duration in seconds."""
+        write_text(self.path / DONE, json.dumps({"seconds": round(seconds, 2)}) + "\n")
 
 
 def seconds_taken(path: Path) -> float | None:
-    """How long a finished run took, if it says so."""
+    """Return the duration of a finished run in seconds, if it is known."""
     try:
-        return float(json.loads((path / "done").read_text())["seconds"])
+        return float(json.loads((path / DONE).read_text())["seconds"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
@@ -160,9 +162,9 @@ class Run:
         self.path = Path(path)
         if not self.path.is_dir():
             raise MedicError(f"run {self.path} does not exist: give the directory that the end of a run names")
-        missing = [name for name in ("config.yaml", "done") if not (self.path / name).exists()]
-        if missing == ["done"]:
-            raise MedicError(f"run {self.path} is not finished: start its command again to resume it")
+        missing = [name for name in (CONFIG, DONE) if not (self.path / name).exists()]
+        if missing == [DONE]:
+            raise MedicError(f"run {self.path} is unfinished: rerun the same command to resume it")
         if missing:
             raise self._no_run(missing[0])
 
@@ -170,23 +172,23 @@ class Run:
         return f"Run({str(self.path)!r})"
 
     @cached_property
-    def config(self) -> RunConfig:
-        """The settings it ran with."""
-        return RunConfig.from_yaml(self.path / "config.yaml")
+    def settings(self) -> dict[str, Any]:
+        """The complete settings of the run."""
+        return read_yaml(self.path / CONFIG)
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
         """Every evaluation, in order."""
-        return [self._json("results.jsonl", line) for line in self._text("results.jsonl").splitlines()]
+        return [self._json(RECORDS, line) for line in self._text(RECORDS).splitlines()]
 
     @cached_property
     def description(self) -> dict[str, Any]:
-        """What is known of the model: classes, preprocessing, score, threshold, provenance."""
+        """The description of the model: classes, preprocessing, score, threshold, provenance."""
         return self._json("model.json", self._text("model.json"))
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The metrics on the target, of the selected evaluation; with several targets, their means."""
+        """The metrics of the selected evaluation on the target, or their means over several targets."""
         return dict(self.record["target"])
 
     @property
@@ -209,17 +211,16 @@ class Run:
 
     @property
     def splits(self) -> list[str]:
-        """The splits that there are predictions of: validation, target, source-unknown where there are any, and train
-        where features were kept."""
+        """The splits with predictions: validation, target, source-unknown if it has images, train if features were kept."""
         return list(dict.fromkeys(self.predictions["split"].tolist()))
 
     @property
     def domains(self) -> list[str]:
-        """The names of the domains that there are predictions of; `outputs` numbers them."""
+        """The names of the domains with predictions, in the order in which `outputs` numbers them."""
         return sorted(set(self.predictions["domain"].tolist()))
 
     def outputs(self, split: str) -> Seen:
-        """What the model said of the images of a split, with their labels and domains."""
+        """Return the model's outputs for a split, with labels and domains."""
         rows = self.predictions["split"] == split
         arrays = {name: torch.from_numpy(self.predictions[name][rows]) for name in _TENSORS if name in self.predictions}
         domain = torch.from_numpy(np.searchsorted(self.domains, self.predictions["domain"][rows]))
@@ -228,8 +229,8 @@ class Run:
 
     @cached_property
     def score(self) -> Score:
-        """The score that the run measured with, as it was fitted if it was."""
-        score = get_score(self.config.score or "cls")
+        """The score of the run, with its fitted state."""
+        score = get_score(self.settings.get("score") or "cls")
         if score.fitter is None:
             return score
         fitted = FITTED[score.name].from_tensors(read_tensors(self.path / "score.safetensors"))
@@ -237,7 +238,7 @@ class Run:
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """How the model wants its inputs."""
+        """The preprocessing of the model's inputs."""
         wanted = self.description["preprocessing"]
         return Preprocessing(tuple(wanted["mean"]), tuple(wanted["std"]), wanted["size"])
 
@@ -255,13 +256,13 @@ class Run:
         return model.eval()
 
     def _no_run(self, missing: str) -> MedicError:
-        """The error to raise where a folder is none of a run; the one around several is easily given for it."""
-        inside = sorted(path.parent for path in self.path.glob("*/config.yaml") if (path.parent / "done").exists())
+        """Return the error for a folder that is not a run, perhaps the one around several runs."""
+        inside = sorted(path.parent for path in self.path.glob(f"*/{CONFIG}") if (path.parent / DONE).exists())
         if not inside:
-            return MedicError(f"{self.path} is not the directory of a run: it has no {missing}")
+            return MedicError(f"{self.path} is not a run directory: it has no {missing}")
         some = ", ".join([*map(str, inside[:SHOWN]), *(["…"] if len(inside) > SHOWN else [])])
-        way = f"give one of them, {some}; `medic table {self.path} --explain METHOD TARGET` says which is which"
-        return MedicError(f"{self.path} has {counted(len(inside), 'finished run')} in it: {way}")
+        way = f"give one of them, {some}; `medic table {self.path} --explain METHOD TARGET` lists them"
+        return MedicError(f"{self.path} contains {counted(len(inside), 'finished run')}: {way}")
 
     def _json(self, name: str, text: str) -> dict[str, Any]:
         try:
@@ -279,8 +280,9 @@ class Run:
             raise MedicError(f"run {self.path} has no readable {name}: {error.strerror}") from error
 
 
-def environment(dataset: Dataset, model: ModelPlan) -> dict[str, Any]:
-    """What a number depends on besides its settings."""
+def environment(dataset: Dataset, recipe: Recipe) -> dict[str, Any]:
+    """Return what a result depends on besides the settings."""
+    device = recipe.execution.pick_device()
     counts = dataset.domain.bincount(minlength=len(dataset.domains)).tolist()
     packages = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "scikit-learn", "matplotlib")
     return {
@@ -294,18 +296,18 @@ def environment(dataset: Dataset, model: ModelPlan) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "processes": distributed.world(),
-        "gpu": torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else None,
-        "precision": model.precision,
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "precision": recipe.execution.pick_precision(device),
         "images": dataset.hash,
         "counts": dict(zip(dataset.domains, counts, strict=True)),
         "formats": sorted({suffix.lower() for path in dataset.paths if (suffix := Path(path).suffix)}),
-        "weights": None if model.weights is None else file_hash(model.weights),
+        "weights": None if recipe.weights is None else file_hash(recipe.weights),
         "command": noted_command(),
     }
 
 
 def _commit() -> str | None:
-    """The commit of the source tree this package runs from, where it does, marked if files differ from it."""
+    """Return the commit of the source tree that the package runs from, marked if files differ, or None."""
     here = Path(__file__).parents[2]
     if not (here / ".git").exists():
         return None

@@ -1,5 +1,6 @@
-"""DomainBed's random search: hyper-parameters that a number draws, each from a generator of its own name."""
+"""DomainBed's random search: hyperparameters drawn from a seed, each by a generator named after it."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -7,54 +8,73 @@ import numpy as np
 
 from medic.data.holdout import seed_hash
 from medic.errors import MedicError
-from medic.runs.config import RunConfig
-from medic.methods import SHARED, Law, Method, Numbers, Range
+from medic.fields import Law, Range, log10
+from medic.method import SMALL, Method
+from medic.runs.specs.objective import parse_hparams
 
-SMALL = 32
-"""The side in pixels up to which images are of DomainBed's small family."""
+_LARGE: Mapping[str, Law] = {
+    "lr": log10("lr", -5, -3.5),
+    "weight_decay": log10("weight_decay", -6, -2),
+    "batch_size": Range("batch_size", 3, 5.5, 2.0, whole=True),
+}
+
+SHARED: Mapping[str, Mapping[str, Law]] = {
+    "small": {"lr": log10("lr", -4.5, -2.5), "batch_size": Range("batch_size", 3, 9, 2.0, whole=True)},
+    "large": _LARGE,
+    "domainnet": {**_LARGE, "batch_size": Range("batch_size", 3, 5, 2.0, whole=True)},
+}
+"""The ranges that all methods share: for images of up to 32 pixels, for larger ones, and for DomainNet."""
 
 
 def draw(law: Law, hparams_seed: int, trial_seed: int) -> float | int:
-    """The value that DomainBed draws for a number."""
+    """Draw DomainBed's value of a hyperparameter."""
     seed = seed_hash(seed_hash(hparams_seed, trial_seed), law.name)
     return law.draw(np.random.RandomState(seed))
 
 
-def with_draws(config: RunConfig, method: Method, size: int, sources: int, tasks: int) -> RunConfig:
-    """The settings with the numbers that `hparams_seed` stands for; what was given explicitly stays.
+def domainbed_draws(
+    given: Mapping[str, Any],
+    layered: Mapping[str, Any],
+    method: Method,
+    search: Mapping[str, Law],
+    image_size: int,
+    sources: int,
+    tasks: int,
+) -> dict[str, Any]:
+    """Return the settings that `hparams_seed` draws; settings that were given explicitly are left out.
 
-    DomainBed's batch is per source domain; here it is dealt over the tasks of an iteration.
+    DomainBed's batch size is per source domain; here it is divided between the tasks of an iteration.
     """
-    if "lr" in method.search and config.lr is None and config.optimizer not in (None, method.training.optimizer):
+    own = method.preset.get("optimizer", "sgd")
+    if "lr" in search and "lr" not in given and given.get("optimizer", own) != own:
         raise MedicError(
-            f"the outer step of method {method.name!r} goes a part of the way, for which optimizer "
-            f"{config.optimizer!r} has no usual rate: leave out --optimizer, or give --lr"
+            f"method {method.name!r} interpolates weights, for which optimizer {given['optimizer']!r} has no usual "
+            "rate: leave out --optimizer, or give --lr"
         )
-    if config.hparams_seed == 0:
-        return config
-    if (config.optimizer or method.training.optimizer) == "sgd" and "lr" not in method.search:
-        raise MedicError(f"hparams_seed {config.hparams_seed} draws rates of Adam, as DomainBed: add --optimizer adam")
-    trial = config.seed if config.trial_seed is None else config.trial_seed
+    number = given.get("hparams_seed", 0)
+    if number == 0:
+        return {}
+    if layered["optimizer"] == "sgd" and "lr" not in search:
+        raise MedicError(f"hparams_seed {number} draws learning rates of Adam, as DomainBed: add --optimizer adam")
+    trial = given.get("trial_seed", given.get("seed", 0))
 
     def drawn(law: Law) -> Any:
-        return draw(law, config.hparams_seed, trial)
+        return draw(law, number, trial)
 
-    shared = SHARED["domainnet" if config.dataset == "domainnet" else "small" if size <= SMALL else "large"]
+    family = "domainnet" if given.get("dataset") == "domainnet" else "small" if image_size <= SMALL else "large"
+    shared = SHARED[family]
     sizes = cast(Range, shared["batch_size"])
-    batch = max(1, drawn(replace(sizes, low=method.least_batch)) * sources // tasks)
     decay = drawn(shared["weight_decay"]) if "weight_decay" in shared else 0.0
     settings: dict[str, Any] = {"lr": drawn(shared["lr"]), "weight_decay": decay}
-    if config.images is None:
-        settings["batch_size"] = batch
-    own = dict(method.search)
-    if "lr" in own:  # the rate of the outer step, which goes a part of the way; DomainBed's is that of the inner ones
-        settings |= {"inner_lr": settings["lr"], "lr": drawn(own.pop("lr")), "weight_decay": 0.0}
-    numbers = {name: drawn(law) for name, law in own.items()}
-    if getattr(method.strategy, "inner", None) == "adam":  # DomainBed's own, whose inner steps have the decay too
-        numbers["decay"] = decay
-    given = Numbers(config.hparams).given
-    return replace(
-        config,
-        **{name: value for name, value in settings.items() if getattr(config, name) is None},
-        hparams={**numbers, **given} or None,
-    )
+    if "images" not in given:
+        batch = drawn(replace(sizes, low=method.min_log2_batch))
+        settings["batch_size"] = max(1, batch * sources // tasks)
+    laws = dict(search)
+    if "lr" in laws:  # the interpolation factor of the outer step; DomainBed's rate is that of the inner steps
+        settings |= {"inner_lr": settings["lr"], "lr": drawn(laws.pop("lr")), "weight_decay": 0.0}
+    values = {name: drawn(law) for name, law in laws.items()}
+    if method.strategy.values.get("inner") == "adam":  # whose inner steps have the weight decay too
+        values["decay"] = decay
+    hparams = {**values, **parse_hparams(given.get("hparams"))}
+    kept = {name: value for name, value in settings.items() if name not in given}
+    return {**kept, **({"hparams": hparams} if hparams else {})}

@@ -1,7 +1,7 @@
-"""A frozen backbone: its features of all images, computed once and kept for all runs that want them."""
+"""A frozen backbone: the features of all images, computed once and cached for all runs."""
 
 import hashlib
-from collections.abc import Callable
+import logging
 from pathlib import Path
 
 import torch
@@ -15,6 +15,8 @@ from medic.models import Backbone, Preprocessing
 from medic.outputs import Output
 from medic.training import Inference, Precision
 
+logger = logging.getLogger(__name__)
+
 
 def frozen_features(
     dataset: Dataset,
@@ -23,15 +25,14 @@ def frozen_features(
     identity: str,
     device: torch.device,
     precision: Precision,
-    say: Callable[[str], None],
 ) -> Resident:
-    """The features of a dataset's images as images of (F, 1, 1), on a device; `identity` tells backbones apart."""
-    shape = tuple(dataset.images.shape[1:])  # files are the same whatever size they are decoded to
+    """Return the features of a dataset's images as images of (F, 1, 1), on a device; `identity` names the weights."""
+    shape = tuple(dataset.images.shape[1:])  # the hash does not depend on the decoded size
     key = hashlib.sha256(repr((dataset.hash, shape, identity, preprocessing, precision)).encode()).hexdigest()[:16]
 
     def build() -> dict[str, object]:
         count = dataset.images.shape[0]
-        say(f"features of {count} images, once")
+        logger.info("computing the features of %d images once", count)
         module = _Featurizer(backbone.module).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         output = Inference(module, dataset.images, preprocessing, device, precision)(torch.arange(count))
         return {"features": output.logits.cpu().numpy()}
@@ -42,14 +43,14 @@ def frozen_features(
 
 
 def weights_identity(name: str, weights: Path | None, seed: int) -> str:
-    """What tells one backbone's weights from another's: the file's contents, or the seed they were drawn with."""
+    """Identify a backbone's weights by the contents of their file, or by the seed they were drawn with."""
     if weights is None:
         return f"{name} drawn with seed {seed}"
     return f"{name} {file_hash(weights)}"
 
 
 class _Featurizer(nn.Module):
-    """A backbone whose features are its output."""
+    """A backbone that returns its features as outputs."""
 
     def __init__(self, backbone: nn.Module) -> None:
         super().__init__()

@@ -1,12 +1,12 @@
 """A finished run, measured again: with another score or threshold, or by running its model once more."""
 
-import dataclasses
 from typing import Any
 
 from medic.errors import MedicError, check_choice
 from medic.runs.directory import Run
 from medic.runs.evaluation import Outputs, Seen, measure, measured
-from medic.runs.resolve import resolve
+from medic.runs.recipe import make_recipe
+from medic.runs.settings import SETTINGS
 from medic.openset import RULES, SCORES, Score
 from medic.training import infer
 
@@ -31,7 +31,7 @@ def review(run: Run, score: str | None, rule: str, outputs: Outputs | None = Non
 
 def _is_there(run: Run, score: Score, outputs: Outputs) -> bool:
     """Whether all that a score needs is there: parts of the outputs, and what it was or can be fitted on."""
-    fitted = score.fitter is None or run.config.score == score.name or "train" in outputs
+    fitted = score.fitter is None or run.settings["score"] == score.name or "train" in outputs
     return score.reads(outputs["target"].output) and fitted
 
 
@@ -46,19 +46,21 @@ def _ready(run: Run, score: Score, outputs: Outputs) -> Score:
         )
     if score.fitter is None:
         return score
-    if run.config.score == score.name:
+    if run.settings["score"] == score.name:
         return run.score
     return score.fit(outputs["train"].output, outputs["train"].label)
 
 
 def infer_again(run: Run, device: str) -> Outputs:
     """Run a finished run's model over its images once more, those that it was trained on among them."""
-    plan = resolve(dataclasses.replace(run.config, device=device, weights=None))
-    dataset = plan.data.load(lambda line: None)
+    settings = {name: value for name, value in run.settings.items() if name in SETTINGS}
+    recipe, opened = make_recipe({**settings, "device": device, "weights": None})
+    place = recipe.execution.pick_device()
+    dataset = recipe.data.load(opened, place)
     if dataset.hash != run.description["provenance"]["images"]:
         raise MedicError(f"run {run.path} was made from other images of {dataset.name!r} than there are now")
-    model, problem = run.model.to(plan.model.device), plan.data.split(dataset)
-    given = (run.preprocessing, plan.model.device, run.config.views)
+    model, problem = run.model.to(place), recipe.data.divide(dataset, recipe.seed)
+    given = (run.preprocessing, place, recipe.evaluation.views)
     return {
         split: Seen.of(infer(model, dataset.images, samples.indices, *given), samples)
         for split, samples in {**measured(problem), "train": problem.train}.items()

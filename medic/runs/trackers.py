@@ -1,6 +1,7 @@
-"""Trackers: other programs that a run's numbers are sent to while they are made."""
+"""Experiment trackers: programs that receive a run's metrics while it trains."""
 
 import importlib.util
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -9,26 +10,30 @@ from typing import Any, Protocol
 
 from medic.errors import MedicError, check_choice, first_line, lacking
 from medic.runs.command import secrets_hidden
-from medic.runs.config import RunConfig
+from medic.runs.settings import identity
+
+logger = logging.getLogger(__name__)
+
+Settings = Mapping[str, Any]
 
 
 class Tracker(Protocol):
-    """Is told of every evaluation of a run."""
+    """Receives every evaluation of a run."""
 
     def record(self, record: Mapping[str, Any]) -> None:
-        """An evaluation was made."""
+        """Log an evaluation."""
 
     def close(self) -> None:
-        """The run has ended, one way or another."""
+        """End the run."""
 
 
 class TensorBoard:
     """Event files in the run's directory, for `tensorboard --logdir`."""
 
-    def __init__(self, path: Path, config: RunConfig, iteration: int) -> None:
+    def __init__(self, path: Path, settings: Settings, iteration: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # What was written of iterations that a killed run has to do again is dropped.
+        # Drop events of iterations that a killed run repeats.
         self._writer = SummaryWriter(str(path / "tensorboard"), purge_step=iteration + 1 if iteration else None)
 
     def record(self, record: Mapping[str, Any]) -> None:
@@ -45,18 +50,18 @@ class TensorBoard:
 class WeightsAndBiases:
     """A run of Weights & Biases, which takes project, mode and key from its own environment variables."""
 
-    def __init__(self, path: Path, config: RunConfig, iteration: int) -> None:
+    def __init__(self, path: Path, settings: Settings, iteration: int) -> None:
         import wandb
 
         project = os.environ.get("WANDB_PROJECT", "medic")
-        with secrets_hidden():  # it keeps the command that it finds itself in
+        with secrets_hidden():  # wandb records the command line
             self._run = wandb.init(
                 project=project,
                 id=path.name,
-                name=title(config),
+                name=title(settings),
                 dir=str(path),
                 resume="allow",
-                config=config.identity(),
+                config=identity(settings),
             )
 
     def record(self, record: Mapping[str, Any]) -> None:
@@ -64,14 +69,14 @@ class WeightsAndBiases:
         self._run.log(dict(scalars(record)), step=record["iteration"])
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining data."""
         self._run.finish()
 
 
 class MLflow:
     """A run of MLflow, which takes the address of its server from its own environment variables."""
 
-    def __init__(self, path: Path, config: RunConfig, iteration: int) -> None:
+    def __init__(self, path: Path, settings: Settings, iteration: int) -> None:
         import mlflow
 
         self._client = mlflow.MlflowClient()
@@ -82,13 +87,13 @@ class MLflow:
         if known:
             self._run = known[0].info.run_id
         else:
-            tags = {"medic_run": path.name, "mlflow.runName": title(config)}
+            tags = {"medic_run": path.name, "mlflow.runName": title(settings)}
             self._run = self._client.create_run(number, tags=tags).info.run_id
-            settings = {name: str(value)[:500] for name, value in config.identity().items() if value is not None}
-            self._client.log_batch(self._run, params=[mlflow.entities.Param(*item) for item in settings.items()])
+            values = {name: str(value)[:500] for name, value in identity(settings).items() if value is not None}
+            self._client.log_batch(self._run, params=[mlflow.entities.Param(*item) for item in values.items()])
 
     def record(self, record: Mapping[str, Any]) -> None:
-        """Log every number, in one message; `@` and `=` are not allowed in names there."""
+        """Log every number in one message; MLflow does not allow `@` and `=` in names."""
         from mlflow.entities import Metric
 
         now, step = int(1000 * time.time()), record["iteration"]
@@ -96,20 +101,20 @@ class MLflow:
         self._client.log_batch(self._run, metrics=[Metric(name, value, now, step) for name, value in named])
 
     def close(self) -> None:
-        """Say that it has ended."""
+        """Mark the run as ended."""
         self._client.set_terminated(self._run)
 
 
-TRACKERS: Mapping[str, tuple[str, Callable[[Path, RunConfig, int], Tracker]]] = {
+TRACKERS: Mapping[str, tuple[str, Callable[[Path, Settings, int], Tracker]]] = {
     "tensorboard": ("tensorboard", TensorBoard),
     "wandb": ("wandb", WeightsAndBiases),
     "mlflow": ("mlflow", MLflow),
 }
-"""By name: the package that each needs, and how it is started."""
+"""Trackers by name: the package that each requires, and its class."""
 
 
 def tracker_names(asked: str) -> list[str]:
-    """The trackers that are asked for: `auto` is TensorBoard where it is installed."""
+    """Return the requested trackers; `auto` is TensorBoard if it is installed."""
     if asked == "auto":
         return ["tensorboard"] if importlib.util.find_spec("tensorboard") else []
     for name in (names := check_trackers(asked)):
@@ -120,19 +125,19 @@ def tracker_names(asked: str) -> list[str]:
 
 
 def check_trackers(asked: str) -> list[str]:
-    """The trackers that are named, whether or not they are installed here."""
+    """Return the named trackers, installed here or not."""
     if asked in ("auto", "none"):
         return []
     return [check_choice("tracker", name, ["auto", "none", *TRACKERS]) for name in asked.split(",")]
 
 
-def start_trackers(asked: str, path: Path, config: RunConfig, iteration: int) -> dict[str, Tracker]:
-    """Start what was asked for, for a run that begins or goes on at an iteration."""
+def start_trackers(asked: str, path: Path, settings: Settings, iteration: int) -> dict[str, Tracker]:
+    """Start the requested trackers of a run that starts or resumes at an iteration."""
     started: dict[str, Tracker] = {}
     for name in tracker_names(asked):
         try:
-            started[name] = TRACKERS[name][1](path, config, iteration)
-        except Exception as error:  # whatever their packages raise: an address, a key, a version
+            started[name] = TRACKERS[name][1](path, settings, iteration)
+        except Exception as error:  # their packages raise anything
             for tracker in started.values():
                 tracker.close()
             raise MedicError(
@@ -142,9 +147,9 @@ def start_trackers(asked: str, path: Path, config: RunConfig, iteration: int) ->
 
 
 def scalars(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Every number of a record with its path: `target/acc`. Settings are not among them."""
+    """Yield every number of a record with its path, `target/acc`, except settings."""
     for name, value in record.items():
-        if name in ("args", "hparams"):
+        if name in ("args", "hparams", "asked"):
             continue
         if isinstance(value, Mapping):
             yield from scalars(value, f"{prefix}{name}/")
@@ -152,27 +157,29 @@ def scalars(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield prefix + name, float(value)
 
 
-def title(config: RunConfig) -> str:
-    """What a run is called among others."""
-    return f"{config.dataset} {config.method} → {config.target_names}, seed {config.seed}"
+def title(settings: Settings) -> str:
+    """Return the title of a run from its complete settings."""
+    target = ", ".join(settings["target"])
+    return f"{settings['dataset']} {settings['method']} → {target}, seed {settings['seed']}"
 
 
-def tell(trackers: Mapping[str, Tracker], record: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, Tracker]:
-    """Tell trackers of an evaluation; gives those that took it. A server that went away does not end a run."""
-    took = {}
+def record_all(trackers: Mapping[str, Tracker], record: Mapping[str, Any]) -> dict[str, Tracker]:
+    """Send an evaluation to all trackers; return those that accepted it. A lost server does not end a run."""
+    accepted = {}
     for name, tracker in trackers.items():
         try:
             tracker.record(record)
-            took[name] = tracker
-        except Exception as error:  # whatever their packages raise
-            say(f"tracker {name!r} is told no more: {first_line(error)}; results.jsonl has every number")
-    return took
+            accepted[name] = tracker
+        except Exception as error:  # their packages raise anything
+            reason = first_line(error)
+            logger.warning("tracker %r failed and is dropped: %s; results.jsonl has every number", name, reason)
+    return accepted
 
 
-def close_all(trackers: Mapping[str, Tracker], say: Callable[[str], None]) -> None:
-    """End them."""
+def close_all(trackers: Mapping[str, Tracker]) -> None:
+    """Close all trackers."""
     for name, tracker in trackers.items():
         try:
             tracker.close()
-        except Exception as error:  # whatever their packages raise
-            say(f"tracker {name!r} was not told that the run has ended: {first_line(error)}")
+        except Exception as error:  # their packages raise anything
+            logger.warning("tracker %r could not be closed: %s", name, first_line(error))

@@ -1,6 +1,7 @@
 """One run, from its settings to its directory: the loop around the trainer."""
 
 import dataclasses
+import logging
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,88 +16,84 @@ from torch import Tensor, nn
 from medic import distributed, openset
 from medic.data import Dataset
 from medic.errors import MedicError, TrainingError, counted, first_line, unwritten
+from medic.logs import shown
+from medic.models import OURS, Classifier
 from medic.runs import memory
-from medic.runs.build import Network, make_network, make_trainer
-from medic.runs.config import RunConfig
+from medic.runs.build import Network, build_network, build_objective, build_trainer
 from medic.runs.directory import Run, RunDirectory, run_name
 from medic.runs.evaluation import Evaluator, choose_threshold, measured, predictions
 from medic.runs.interrupts import Interrupts, Stopped
-from medic.runs.plans import COMPILED
-from medic.runs.progress import Reporter, make_reporter, make_sayer
-from medic.runs.resolve import Resolved, resolve
+from medic.runs.progress import Progress
+from medic.runs.recipe import COMPILED, Recipe, make_recipe
 from medic.runs.selection import select, without_target
-from medic.runs.trackers import Tracker, close_all, start_trackers, tell, tracker_names
-from medic.models import OURS, Classifier
-from medic.training import (
-    Swad,
-    load_checkpoint,
-    save_checkpoint,
-)
+from medic.runs.settings import SETTINGS
+from medic.runs.trackers import Tracker, close_all, record_all, start_trackers, tracker_names
+from medic.training import Swad, load_checkpoint, save_checkpoint
+
+logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 60.0
-"""The work that a killed run loses at most, unless checkpoints are asked for by iterations."""
-
+"""The work that a killed run loses at most, unless `checkpoint_every` is given."""
 
 REFRESHED = 500
-"""Iterations that batch-norm statistics of averaged weights are estimated from, or as many as the run had."""
-
+"""Iterations from which batch-norm statistics of averaged weights are estimated, or as many as the run has."""
 
 Watch = Callable[[Mapping[str, Any]], None]
-"""Is told of every evaluation, but not of what it measured on the target; may raise to end the run."""
+"""Receives every evaluation, without its metrics on the target; may raise to end the run."""
 
 
 def train(
-    config: RunConfig,
+    asked: Mapping[str, Any],
     quiet: bool = False,
     watch: Watch = lambda record: None,
     interrupts: Interrupts | None = None,
 ) -> Run:
-    """Do a run, or what is left of it, or nothing if it is done; its directory is made in `config.output`.
+    """Train a run, resume it, or return it if it is finished; its directory is created in the output directory.
 
-    Processes that `torchrun` started do it together; the first of them writes and speaks. It stops, with a checkpoint,
-    on Ctrl-C and SIGTERM, or when `interrupts` are asked to.
+    Processes started by `torchrun` train it together; the first of them writes. A run stops with a checkpoint on Ctrl-C
+    and SIGTERM, or when `interrupts` are asked to.
     """
     began = time.monotonic()
-    with distributed.group(), torch.random.fork_rng():  # the caller's global generator is left alone
-        quiet = quiet or distributed.rank() > 0
-        resolved = resolve(config)
-        memory.forget_peak()  # of an earlier run of this process
-        if resolved.model.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(resolved.model.device)
-        # What may be wrong with these is found before the images are read.
-        tracker_names(config.track)
-        network = make_network(resolved)
-        say = make_sayer(quiet)
-        dataset = resolved.data.load(say)
-        images = resolved.data.fingerprint(dataset, resolved.config.axes or ())
-        directory = RunDirectory(Path(config.output) / run_name(resolved.config, images, resolved.model.weights))
+    with distributed.group(), torch.random.fork_rng(), shown(quiet or distributed.rank() > 0):
+        recipe, opened = make_recipe(asked)
+        device = recipe.execution.pick_device()
+        memory.reset_peak()  # of an earlier run of this process
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        tracker_names(recipe.execution.track)  # mistakes are found before images are read
+        network = build_network(recipe)
+        dataset = recipe.data.load(opened, device)
+        directory = RunDirectory(Path(recipe.execution.output) / run_name(recipe, dataset))
         if directory.done:
-            say(f"{directory.path} is finished")
+            logger.info("%s is finished", directory.path)
             return Run(directory.path)
-        session = Session(resolved, dataset, network, directory, say, watch, began)
-        for line in _notes(resolved):
-            say(line)
+        session = Session(recipe, dataset, network, directory, watch, began)
+        for line in _notes(recipe):
+            logger.info(line)
         with directory.locked() if session.writes else nullcontext(), interrupts or Interrupts() as received:
-            if distributed.any_rank(session.writes and directory.done):  # by another, since it was looked for above
-                say(f"{directory.path} is finished")
+            if distributed.any_rank(session.writes and directory.done):  # by another process, meanwhile
+                logger.info("%s is finished", directory.path)
                 return Run(directory.path)
             try:
-                session.run(received, quiet)
+                session.run(received)
             except OSError as error:
                 raise unwritten("run", directory.path, error) from error
         return Run(directory.path)
 
 
-def _notes(plan: Resolved) -> Iterator[str]:
-    """What a person should know before a long run."""
-    if plan.model.backbone not in OURS and plan.model.weights is None:
-        yield f"backbone {plan.model.backbone} starts from random weights; --weights FILE gives it trained ones"
-    if not plan.data.classes.unknown:
-        yield "every class is known, so only the accuracy is measured; --known or --split leaves some unknown"
-    end = plan.config.iterations
-    for begins in plan.model.objective.restarts(len(plan.training.grid.sizes)):
-        if begins >= end:
-            yield f"the penalty has its weight from iteration {begins} on, the run ends at {end}: --hparams anneal=N"
+def _notes(recipe: Recipe) -> Iterator[str]:
+    """Yield what a person should know before a long run."""
+    if recipe.model.backbone not in OURS and recipe.weights is None:
+        yield f"backbone {recipe.model.backbone} starts from random weights: give trained ones with --weights FILE"
+    if not recipe.data.unknown:
+        yield "every class is known, so only the accuracy is measured: leave some unknown with --known or --split"
+    end = recipe.optim.iterations
+    for start in build_objective(recipe).restart_iterations(len(recipe.grid.sizes)):
+        if start >= end:
+            yield (
+                f"the penalty starts at iteration {start}, but training stops at {end}: "
+                "lower it with --hparams anneal=N"
+            )
 
 
 class Session:
@@ -104,130 +101,132 @@ class Session:
 
     def __init__(
         self,
-        resolved: Resolved,
+        recipe: Recipe,
         dataset: Dataset,
         network: Network,
         directory: RunDirectory,
-        say: Callable[[str], None],
         watch: Watch,
         began: float,
     ) -> None:
-        self.config, self.dataset, self.directory = resolved.config, dataset, directory
+        self.recipe, self.dataset, self.network, self.directory = recipe, dataset, network, directory
+        self.device = recipe.execution.pick_device()
         self.writes = distributed.rank() == 0
-        self.say = say
-        self.plan, self.network = resolved, network
-        self.problem = resolved.data.split(dataset)
-        self.trainer = make_trainer(resolved, dataset, self.problem, say, network)
-        inference = self.trainer.inference(self._evaluates_much(), self.config.views)
-        score, rule = openset.get_score(resolved.model.score), resolved.model.threshold
-        self.evaluator = Evaluator(dataset.domains, self.problem, inference, score, rule)
+        self.problem = recipe.data.divide(dataset, recipe.seed)
+        self.trainer = build_trainer(recipe, dataset, self.problem, network)
+        assert recipe.evaluation.score is not None
+        assert recipe.evaluation.threshold is not None
+        assert recipe.evaluation.evaluate_every is not None
+        self.every, self.rule = recipe.evaluation.evaluate_every, recipe.evaluation.threshold
+        inference = self.trainer.inference(self._compiles_evaluation(), recipe.evaluation.views)
+        score = openset.get_score(recipe.evaluation.score)
+        self.evaluator = Evaluator(dataset.domains, self.problem, inference, score, self.rule)
         self._check()
         self.records: list[dict[str, Any]] = []
         self.best: dict[str, Tensor] = {}
         self.losses: list[float] = []  # of the iterations since the last evaluation
-        self.seconds = 0.0  # of an iteration, since the last evaluation or start; no part of the result
-        self.began = began  # less what was spent before the run was resumed
+        self.seconds = 0.0  # per iteration since the last evaluation or start; no part of the result
+        self.began = began  # minus the time spent before the run was resumed
         self._saved, self._saved_at = 0, time.monotonic()
-        self.averaging = resolved.training.averaging
+        self.averaging: Swad | None = None if recipe.parts.averaging is None else recipe.parts.averaging.build()
         self.trackers: dict[str, Tracker] = {}
         self.watch = watch
 
-    def _evaluates_much(self) -> bool:
-        """Whether a compiled network pays for evaluation too."""
-        evaluations = -(-self.config.iterations // self.plan.training.evaluate_every)
+    def _compiles_evaluation(self) -> bool:
+        """Whether compiling pays off for evaluation too."""
+        evaluations = -(-self.recipe.optim.iterations // self.every)
         images = len(self.problem.train) + sum(len(samples) for samples in measured(self.problem).values())
-        return self.plan.model.compiled and evaluations * images >= COMPILED
+        return self.recipe.compiles(self.device) and evaluations * images >= COMPILED
 
     def _check(self) -> None:
-        """Find out before anything is written whether the model takes the images, and the rule the target."""
+        """Check before anything is written that the model takes the images, and the threshold rule the target."""
         try:
             self.evaluator.inference(self.problem.train.indices[:1])
         except MedicError:
             raise
         except (RuntimeError, ValueError, AssertionError, TypeError) as error:
             shape = " × ".join(map(str, self.dataset.images.shape[1:]))
-            backbone, reason = self.plan.model.backbone, first_line(error)
+            backbone, reason = self.recipe.model.backbone, first_line(error)
             raise MedicError(f"backbone {backbone!r} does not take images of {shape}: {reason}") from error
-        if openset.RULES[self.plan.model.threshold].oracle and not bool((self.problem.target.label < 0).any()):
-            raise MedicError(f"threshold {self.plan.model.threshold!r} needs unknown images, and the target has none")
+        if openset.RULES[self.rule].oracle and not bool((self.problem.target.label < 0).any()):
+            raise MedicError(f"threshold {self.rule!r} needs unknown images, but the target has none")
 
-    def run(self, interrupts: Interrupts, quiet: bool) -> None:
+    def run(self, interrupts: Interrupts) -> None:
         """Train to the end, and write everything."""
+        recipe = self.recipe
         resumes = self.directory.checkpoint.exists()
         distributed.barrier()
         if resumes:
             self._load()
-            self.say(f"{self.directory.path} resumes at iteration {self.trainer.iteration}")
+            logger.info("%s resumes at iteration %d", self.directory.path, self.trainer.iteration)
             if self.writes:
                 self.directory.write_resumed(self.trainer.iteration)
         else:
             if self.writes:
-                self.directory.write_start(self.config, self.dataset, self.plan.model)
+                self.directory.write_start(recipe, self.dataset)
             self._save()
-        config = self.config
         if self.writes:
-            self.trackers = start_trackers(config.track, self.directory.path, config, self.trainer.iteration)
-        title = f"{config.method} → {', '.join(self.plan.data.targets)}"
-        reporter = make_reporter(title, self.trainer.iteration, config.iterations, quiet)
+            self.trackers = start_trackers(
+                recipe.execution.track, self.directory.path, recipe.settings, self.trainer.iteration
+            )
+        title = f"{recipe.run.method} → {', '.join(recipe.data.target or ())}"
+        progress = Progress(title, self.trainer.iteration, recipe.optim.iterations)
         try:
-            self._iterate(interrupts, reporter)
+            self._iterate(interrupts, progress)
             if self.averaging is not None:
-                self._average(self.averaging, reporter)
+                self._average(self.averaging)
         except TrainingError as error:
-            hint = f"the checkpoint of iteration {self._saved} is kept; a learning rate below {config.lr:g} may help"
+            hint = f"the checkpoint of iteration {self._saved} is kept; try a lower --lr than {recipe.optim.lr:g}"
             raise TrainingError(f"{error}; {hint}") from error
         except RuntimeError as error:
             if distributed.world() == 1:
                 raise
-            kept = f"the checkpoint of iteration {self._saved} is kept, and the same command resumes it"
+            kept = f"the checkpoint of iteration {self._saved} is kept: rerun the same command to resume"
             raise TrainingError(f"another process has ended: {first_line(error)}; {kept}") from error
         finally:
-            reporter.close()
-            close_all(self.trackers, self.say)
+            progress.close()
+            close_all(self.trackers)
         self._finish()
         if interrupts.received:
             raise Stopped("stopped when the run was finished", interrupts.received)
 
-    def _iterate(self, interrupts: Interrupts, reporter: Reporter) -> None:
-        config, trainer = self.config, self.trainer
-        every = self.plan.training.evaluate_every
+    def _iterate(self, interrupts: Interrupts, progress: Progress) -> None:
+        trainer, iterations = self.trainer, self.recipe.optim.iterations
         trainer.model.train()
         began, started = time.perf_counter(), trainer.iteration
-        while trainer.iteration < config.iterations and not self._is_averaged():
+        while trainer.iteration < iterations and not self._is_averaged():
             self.losses += trainer.step()
             if self.averaging is not None:
                 self.averaging.update(self._weights())
-            reporter.advance(trainer.iteration, self.losses[-1] if self.losses else None)
-            last = trainer.iteration == config.iterations
-            evaluating = last or trainer.iteration % every == 0
+            progress.advance(trainer.iteration, self.losses[-1] if self.losses else None)
+            evaluating = trainer.iteration == iterations or trainer.iteration % self.every == 0
             if evaluating:
                 self.losses += trainer.wait()
                 self.seconds = (time.perf_counter() - began) / max(1, trainer.iteration - started)
-                self._evaluate(reporter)
+                self._evaluate()
                 began, started = time.perf_counter(), trainer.iteration
             stopping = distributed.any_rank(interrupts.received is not None)
             if evaluating or stopping or distributed.any_rank(self._checkpoint_due()):
                 self.losses += trainer.wait()
                 self._save()
             if stopping:
-                stopped = f"stopped at iteration {trainer.iteration}; the same command resumes it"
+                stopped = f"stopped at iteration {trainer.iteration}: rerun the same command to resume"
                 raise Stopped(stopped, interrupts.received or signal.SIGTERM)
 
-    def _average(self, averaging: Swad, reporter: Reporter) -> None:
-        """Put the averaged weights into the model, with batch-norm statistics that fit them, and measure it."""
+    def _average(self, averaging: Swad) -> None:
+        """Load the averaged weights into the model, re-estimate batch-norm statistics, and evaluate."""
         with torch.no_grad():
             torch._foreach_copy_(list[Tensor](self._weights()), averaging.result())
-        self.trainer.refresh_statistics(min(REFRESHED, self.config.iterations))
+        self.trainer.refresh_statistics(min(REFRESHED, self.recipe.optim.iterations))
         if not averaging.converged:
-            reporter.say(
-                f"the validation loss did not settle: of {counted(len(self.records), 'evaluation')} no "
-                f"{averaging.converge} in a row begin with their lowest, so the weights since the last but one are "
-                "averaged; more evaluations or iterations may find where it does"
+            logger.info(
+                "the validation loss did not converge within %s, so the weights since the last but one are averaged; "
+                "lower --evaluate-every or raise --iterations",
+                counted(len(self.records), "evaluation"),
             )
-        self._evaluate(reporter, averaged=True)
+        self._evaluate(averaged=True)
 
     def _weights(self) -> list[nn.Parameter]:
-        """What is averaged."""
+        """Return the weights to average."""
         return [parameter for parameter in self.trainer.model.parameters() if parameter.requires_grad]
 
     def _is_averaged(self) -> bool:
@@ -235,19 +234,19 @@ class Session:
         return self.averaging is not None and self.averaging.dead
 
     def _checkpoint_due(self) -> bool:
-        every = self.config.checkpoint_every
+        every = self.recipe.evaluation.checkpoint_every
         if every is None:
             return time.monotonic() - self._saved_at >= CHECKPOINT_SECONDS
         return self.trainer.iteration % every == 0
 
-    def _evaluate(self, reporter: Reporter, averaged: bool = False) -> None:
-        """Measure the model, and keep its weights if they are the best so far by source validation."""
+    def _evaluate(self, averaged: bool = False) -> None:
+        """Evaluate the model, and keep its weights if source validation selects them."""
         self.trainer.check_finite()
         try:
             metrics = self.evaluator.record()
         except TrainingError as error:
             raise TrainingError(f"{error} at iteration {self.trainer.iteration}") from error
-        record = {**self._progress(), **metrics, **self._averaged(averaged), **self._domainbed()}
+        record = {**self._progress(), **metrics, **self._averaged(averaged), **self._provenance()}
         self.records.append(record)
         self.losses.clear()
         if self.averaging is not None and not averaged:
@@ -256,33 +255,31 @@ class Session:
             self.best = {name: tensor.detach().clone() for name, tensor in self.trainer.model.state_dict().items()}
         if self.writes:
             self.directory.write_records(self.records)
-        self.trackers = tell(self.trackers, record, reporter.say)
+        self.trackers = record_all(self.trackers, record)
         self.watch(without_target(record, self.problem.targets))
         found = "  ".join(
             f"{name} {100 * record['target'][key]:.1f}"
             for name, key in (("acc", "acc"), ("H-score", "hscore"), ("OSCR", "oscr"))
             if key in record["target"]
         )
-        validation = 100 * record["validation"]["acc"]
         what = "averaged weights" if averaged else f"iteration {record['iteration']}"
-        reporter.say(f"{what}: validation acc {validation:.1f}; target {found}")
+        logger.info("%s: validation acc %.1f; target %s", what, 100 * record["validation"]["acc"], found)
 
     def _averaged(self, averaged: bool) -> dict[str, Any]:
-        """What a record says of averaged weights: that they are, and whether the loss had converged before."""
+        """Return the keys of a record of averaged weights."""
         if not averaged or self.averaging is None:
             return {}
         return {"averaged": True, "converged": self.averaging.converged}
 
     def _selected(self) -> int:
-        """The position of the record that source validation selects."""
+        """Return the position of the record that source validation selects."""
         return select([without_target(record, self.problem.targets) for record in self.records])
 
     def _progress(self) -> dict[str, Any]:
         trainer, gigabyte = self.trainer, 2**30
         images = trainer.iteration * trainer.batch_size * trainer.grid.tasks
-        on_gpu = self.plan.model.device.type == "cuda"
-        peak = torch.cuda.max_memory_allocated() if on_gpu else memory.peak()
-        advice = {name: value for advisor in trainer.advisors for name, value in advisor.report().items()}
+        peak = torch.cuda.max_memory_allocated() if self.device.type == "cuda" else memory.peak()
+        advice = {name: value for callback in trainer.callbacks for name, value in callback.metrics().items()}
         return {
             "iteration": trainer.iteration,
             "step": trainer.iteration,
@@ -294,20 +291,26 @@ class Session:
             **({"advice": advice} if advice else {}),
         }
 
-    def _domainbed(self) -> dict[str, Any]:
-        """The keys that DomainBed's own scripts group runs by."""
-        config = self.config
+    def _provenance(self) -> dict[str, Any]:
+        """Return the settings of a record, with the keys by which DomainBed's scripts group runs.
+
+        The settings that were asked for are in the first record only, because they never change.
+        """
+        recipe = self.recipe
+        asked = {name: value for name, value in recipe.asked.items() if not SETTINGS[name].local}
+        trial = recipe.data.trial_seed
         return {
+            **({} if self.records else {"asked": asked}),
             "args": {
-                "dataset": self.plan.data.benchmark.domainbed or config.dataset,
-                "algorithm": config.method,
+                "dataset": recipe.data.benchmark.domainbed or recipe.data.dataset,
+                "algorithm": recipe.run.method,
                 "test_envs": list(self.problem.targets),
-                "seed": config.seed,
-                "trial_seed": self.plan.data.trial_seed,
-                "hparams_seed": config.hparams_seed,
-                "holdout_fraction": config.holdout,
+                "seed": recipe.seed,
+                "trial_seed": recipe.seed if trial is None else trial,
+                "hparams_seed": recipe.objective.hparams_seed,
+                "holdout_fraction": recipe.data.holdout,
             },
-            "hparams": config.identity(),
+            "hparams": recipe.identity,
         }
 
     def _save(self) -> None:
@@ -334,7 +337,7 @@ class Session:
                 self.averaging.load_state_dict(state["averaging"])
         except (KeyError, RuntimeError, TypeError, ValueError, IndexError) as error:
             path = self.directory.checkpoint
-            raise MedicError(f"checkpoint {path} is not of this run; delete it to start this run again") from error
+            raise MedicError(f"checkpoint {path} does not belong to this run: delete it to restart the run") from error
         self._saved = self.trainer.iteration
         self.began -= state.get("spent", 0.0)
         if self.writes:
@@ -342,13 +345,13 @@ class Session:
 
     def _finish(self) -> None:
         """Write the selected model and its predictions."""
-        model = self.trainer.model
+        model, saves = self.trainer.model, self.recipe.evaluation.save_features
         model.load_state_dict(self.best)
         score = self.evaluator.fitted_score()
-        outputs = self.evaluator.infer_all(self.config.save_features or "features" in score.needs)
-        threshold = choose_threshold(outputs, score, self.plan.model.threshold)
+        outputs = self.evaluator.infer_all(saves or "features" in score.needs)
+        threshold = choose_threshold(outputs, score, self.rule)
         saved = outputs
-        if self.config.save_features:  # what scores are fitted on, too
+        if saves:  # scores are fitted on the training images
             saved = {**outputs, "train": self.evaluator.infer(self.problem.train, features=True)}
         if self.writes:
             self.directory.write_predictions(predictions(self.dataset, self.problem, saved, score, threshold.value))
@@ -359,42 +362,42 @@ class Session:
         distributed.barrier()
         last = self.records[-1]
         images = self.trainer.batch_size * self.trainer.grid.tasks / last["step_time"] if last["step_time"] else 0.0
-        where = "on the GPU" if self.plan.model.device.type == "cuda" else "of the process"
-        self.say(f"{images:.0f} images/s in training; peak memory {where} {last['mem_gb']:.2f} GiB")
+        where = "on the GPU" if self.device.type == "cuda" else "of the process"
+        logger.info("%.0f images/s in training; peak memory %s %.2f GiB", images, where, last["mem_gb"])
 
     def _whole(self, model: nn.Module) -> nn.Module:
-        """The model with the backbone that it was frozen without."""
+        """Return the model with the backbone that was frozen, if it was."""
         if self.network.frozen is None:
             return model
-        whole = Classifier(self.network.frozen, len(self.problem.known), self.plan.model.head)
+        assert self.recipe.model.head is not None
+        whole = Classifier(self.network.frozen, len(self.problem.known), self.recipe.model.head)
         whole.head.load_state_dict(model.head.state_dict())  # type: ignore[union-attr]
         return whole
 
     def _description(self, threshold: openset.Threshold, record: int) -> dict[str, Any]:
-        config, preprocessing = self.config, self.trainer.preprocessing
-        data = self.plan.data
+        recipe, data = self.recipe, self.recipe.data
+        classes = data.classes
+        averaged = self.averaging is not None
         return {
-            "model": {"backbone": config.backbone, "head": config.head, "networks": self.plan.model.networks},
+            "model": {"backbone": recipe.model.backbone, "head": recipe.model.head, "networks": recipe.networks},
             "classes": list(self.problem.known),
-            "preprocessing": dataclasses.asdict(preprocessing),
-            "views": config.views,
-            "score": {"name": config.score, "state": {}},
+            "preprocessing": dataclasses.asdict(self.trainer.preprocessing),
+            "views": recipe.evaluation.views,
+            "score": {"name": recipe.evaluation.score, "state": {}},
             "threshold": threshold._asdict(),
             "provenance": {
-                "dataset": config.dataset,
+                "dataset": data.dataset,
                 "images": self.dataset.hash,
                 "split": {
-                    "name": data.classes.name(config.dataset, data.opened.classes),
-                    "hash": data.classes.hash,
-                    "openness": data.classes.openness,
+                    "name": classes.name(data.dataset, self.dataset.classes),
+                    "hash": classes.hash,
+                    "openness": classes.openness,
                 },
-                "sources": list(data.sources),
-                "target": list(data.targets),
-                "method": config.method,
-                "seed": config.seed,
-                "selection": "averaged weights"
-                if self.averaging is not None
-                else "pooled source-validation accuracy, first on ties",
+                "sources": data.sources,
+                "target": data.target,
+                "method": recipe.run.method,
+                "seed": recipe.seed,
+                "selection": "averaged weights" if averaged else "pooled source-validation accuracy, first on ties",
                 "iteration": self.records[record]["iteration"],
                 "record": record,
             },

@@ -1,4 +1,4 @@
-"""What all strategies share: the contract, the parameters they read, and what they leave behind."""
+"""The base of all strategies: their protocol, the parameters they adapt, and the gradients they accumulate."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,20 +8,21 @@ from typing import Any, Literal, Protocol, get_args
 import torch
 from torch import Tensor, nn
 
-from medic.errors import MedicError, check_choice, check_range, counted
+from medic.errors import MedicError, check_choice, counted
+from medic.fields import check_hyperparameters
 from medic.objectives import Risk
 from medic.tasks import Step
 
 Objective = Callable[[nn.Module, Step], Risk]
 Gradients = list[Tensor | None]
-"""One gradient per trainable parameter, None where the loss does not reach it."""
+"""One gradient per trainable parameter, None where the loss does not depend on it."""
 
 BnBuffers = Literal["keep", "interpolate", "restore"]
 
 
 @dataclass(frozen=True, repr=False)
 class Update:
-    """What a strategy saw while it filled `p.grad`: the risks (t,) of all tasks with penalties, and every sample."""
+    """The outputs of an iteration: the risks (t,) of all tasks with penalties, and the logits of every sample."""
 
     risks: Tensor
     logits: Tensor
@@ -30,7 +31,7 @@ class Update:
 
     @property
     def loss(self) -> Tensor:
-        """The mean risk of the tasks, each at the weights it was met with."""
+        """The mean risk of the tasks, each at the weights it was computed with."""
         return self.risks.mean()
 
     def __repr__(self) -> str:
@@ -41,34 +42,37 @@ class Update:
 
 
 class Strategy(Protocol):
-    """A drop-in for `loss.backward()`: adds to `p.grad` and leaves the weights where they were."""
+    """A drop-in for `loss.backward()`: adds to `p.grad` and leaves the weights unchanged."""
 
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
         """Turn the steps of one iteration into gradients."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that later updates depend on."""
+        """Return the state that later updates depend on."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` left off."""
+        """Restore the state."""
 
 
 class Stateless:
-    """A strategy that carries nothing from one iteration to the next."""
+    """A strategy without state between iterations."""
+
+    def __post_init__(self) -> None:
+        check_hyperparameters(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """No state."""
+        """Return no state."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """No state."""
+        """Restore no state."""
 
 
 @dataclass
 class InnerLoop:
-    """What strategies with inner steps share: the inner rate α, and what becomes of batch-norm statistics.
+    """The base of strategies with inner steps: the inner rate α, and the policy for batch-norm statistics.
 
-    `bn_buffers` is `keep` (as the authors do), `interpolate` (go the share `bn_rate` of the way, as Fish) or `restore`.
+    `bn_buffers` is `keep` (as the authors do), `interpolate` (move by the fraction `bn_rate`, as Fish) or `restore`.
     """
 
     lr: float = 1e-2
@@ -78,19 +82,22 @@ class InnerLoop:
 
     def __post_init__(self) -> None:
         check_choice("bn_buffers", self.bn_buffers, get_args(BnBuffers))
-        check_range("the inner steps", above=True, lr=self.lr)
-        check_range("the inner steps", most=1, bn_rate=self.bn_rate)
+        if not 0 < self.lr < float("inf"):
+            raise MedicError(f"lr of the inner steps is {self.lr}: give a number above 0")
+        if not 0 <= self.bn_rate <= 1:
+            raise MedicError(f"bn_rate of the inner steps is {self.bn_rate}: give a number from 0 to 1")
+        check_hyperparameters(self)
 
     def check_steps(self, count: int) -> None:
-        """Refuse a number of steps that the strategy cannot work with; any will do unless it says otherwise."""
+        """Refuse a number of steps that the strategy cannot use; any number will do by default."""
 
-    def share(self, rate: float, tasks: int) -> float:
-        """How far an outer step of plain SGD goes on the way that the inner steps went: here lr Σg, there Σg / t."""
+    def interpolation_factor(self, rate: float, tasks: int) -> float:
+        """Return the fraction of the inner displacement that one outer SGD step of this rate covers."""
         return min(1.0, rate / (self.lr * tasks))
 
 
 class Measured(nn.Module):
-    """A model with its objective: what a strategy adapts the parameters of."""
+    """A model with its objective as one module, whose parameters a strategy adapts."""
 
     def __init__(self, model: nn.Module, objective: Objective) -> None:
         super().__init__()
@@ -102,20 +109,20 @@ class Measured(nn.Module):
 
 
 def trainable(model: nn.Module, objective: Objective) -> dict[str, nn.Parameter]:
-    """The parameters that a strategy adapts, by their names in `Measured`; an objective can have some of its own.
+    """Return the parameters that a strategy adapts, by their names in `Measured`: the model's and the objective's own.
 
-    Those of players, which have optimizers of their own, are not among them.
+    Parameters of auxiliary networks, which have their own optimizers, are left out.
     """
-    played = {p for player in getattr(objective, "players", ()) for p in player.parameters()}
+    excluded = {p for network in getattr(objective, "auxiliary", ()) for p in network.parameters()}
     named = Measured(model, objective).named_parameters()
-    parameters = {name: p for name, p in named if p.requires_grad and p not in played}
+    parameters = {name: p for name, p in named if p.requires_grad and p not in excluded}
     if not parameters:
         raise MedicError("the model has no parameter that requires a gradient")
     return parameters
 
 
 def count_tasks(steps: Sequence[Step]) -> int:
-    """The number of tasks t in all steps."""
+    """Return the number of tasks t in all steps."""
     return sum(len(step.sizes) for step in steps)
 
 
@@ -130,12 +137,12 @@ def accumulate(parameters: Sequence[nn.Parameter], gradients: Gradients, scale: 
             parameter.grad.add_(gradient)
         elif gradient.stride() == parameter.stride():
             parameter.grad = gradient
-        else:  # fused optimizers take gradients in the memory order of the weights alone
+        else:  # fused optimizers require gradients in the memory order of the weights
             parameter.grad = torch.empty_like(parameter).copy_(gradient)
 
 
 def summarise(steps: Sequence[Step], risks: Sequence[Risk]) -> Update:
-    """Collect what was seen of the forwarded steps."""
+    """Collect the outputs of the forwarded steps."""
     domains = [step.domain for step in steps if step.domain is not None]
     return Update(
         torch.cat([(risk.tasks if risk.penalty is None else risk.tasks + risk.penalty).detach() for risk in risks]),
@@ -147,7 +154,7 @@ def summarise(steps: Sequence[Step], risks: Sequence[Risk]) -> Update:
 
 @contextmanager
 def weights_restored(parameters: Sequence[nn.Parameter]) -> Iterator[list[Tensor]]:
-    """Put the weights back, bit by bit, whatever happens inside; gives their values from before."""
+    """Restore the weights exactly on exit; yields copies of them."""
     before = [torch.empty_like(parameter) for parameter in parameters]
     with torch.no_grad():
         torch._foreach_copy_(before, list(parameters))
@@ -161,17 +168,17 @@ def weights_restored(parameters: Sequence[nn.Parameter]) -> Iterator[list[Tensor
 
 @contextmanager
 def buffers(model: nn.Module, policy: BnBuffers, rate: float) -> Iterator[None]:
-    """What becomes of the buffers (batch-norm statistics) that the forward passes inside move.
+    """Apply a policy to the buffers (batch-norm statistics) that the forward passes inside move.
 
-    `keep` leaves them as the last pass did, `restore` puts them back, and `interpolate` goes the share `rate` of the
-    way; counters, which are integers, cannot go part of a way and are kept.
+    `keep` leaves them as after the last pass, `restore` puts them back, and `interpolate` moves them by the fraction
+    `rate`; integer counters cannot be interpolated and are kept.
     """
     before = [] if policy == "keep" else [(buffer, buffer.clone()) for buffer in model.buffers()]
-    share = 0.0 if policy == "restore" else rate
+    fraction = 0.0 if policy == "restore" else rate
     try:
         yield
     finally:
         with torch.no_grad():
             for buffer, old in before:
                 if buffer.is_floating_point() or policy == "restore":
-                    buffer.copy_(old.lerp(buffer, share) if share else old)
+                    buffer.copy_(old.lerp(buffer, fraction) if fraction else old)

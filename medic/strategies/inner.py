@@ -1,6 +1,6 @@
 """The inner loop: a sequence of steps on moving weights, to first or second order."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from medic import distributed
-from medic.errors import MedicError, check_choice, check_range
-from medic.moments import load_optimizer, optimizer_state
+from medic.errors import MedicError, check_choice
 from medic.objectives import Risk
-from medic.strategies.base import Gradients, Measured, Objective, trainable
-from medic.strategies.twice import DifferentiatedTwice
+from medic.optimizers import load_optimizer, optimizer_state
+from medic.strategies.base import Gradients, Measured, Objective, accumulate, weights_restored
+from medic.strategies.second_order import CheapSecondDerivatives
 from medic.tasks import Step
 
 Move = Callable[[Sequence[nn.Parameter], Gradients], None]
@@ -22,7 +22,7 @@ InnerOptimizer = Literal["sgd", "adam"] | Callable[[list[nn.Parameter]], torch.o
 
 
 def sgd(lr: float) -> Move:
-    """Plain gradient descent."""
+    """Return a move of plain gradient descent."""
 
     @torch.no_grad()
     def move(parameters: Sequence[nn.Parameter], gradients: Gradients) -> None:
@@ -33,7 +33,7 @@ def sgd(lr: float) -> Move:
 
 
 def stateful(optimizer: torch.optim.Optimizer) -> Move:
-    """A step of a torch optimizer. What is in `p.grad` stays there."""
+    """Return a move by a step of a torch optimizer; `p.grad` stays unchanged."""
 
     def move(parameters: Sequence[nn.Parameter], gradients: Gradients) -> None:
         kept = [parameter.grad for parameter in parameters]
@@ -50,24 +50,22 @@ def check_inner(inner: InnerOptimizer, decay: float | None) -> None:
     """Refuse an inner optimizer that is neither a known name nor a factory, and a weight decay of any but Adam."""
     if not callable(inner):
         check_choice("inner optimizer", inner, ["sgd", "adam"])
-    if decay is not None:
-        check_range("the inner steps", decay=decay)
-        if inner != "adam":
-            raise MedicError("the weight decay of inner steps is one of inner='adam': leave out decay")
+    if decay is not None and inner != "adam":
+        raise MedicError("only inner='adam' has a weight decay of inner steps: leave out decay")
 
 
 def make_optimizer(
     inner: InnerOptimizer, parameters: Sequence[nn.Parameter], lr: float, decay: float | None = None
 ) -> torch.optim.Optimizer:
-    """The inner optimizer over the given parameters: Adam by name, or what a factory makes of them."""
+    """Make the inner optimizer of the parameters: Adam by name, or by a factory."""
     if callable(inner):
         return inner(list(parameters))
-    # Its counters are then on the GPU too, and nothing waits for them.
+    # With `capturable` the counters are on the GPU, so that nothing synchronises.
     return torch.optim.Adam(list(parameters), lr=lr, weight_decay=decay or 0.0, capturable=parameters[0].is_cuda)
 
 
-class Kept:
-    """An inner optimizer that is made once and kept, with its state, for as long as its parameters are the same."""
+class KeptOptimizer:
+    """An inner optimizer that is made once and kept, with its state, as long as its parameters are the same."""
 
     def __init__(self) -> None:
         self._optimizer: torch.optim.Optimizer | None = None
@@ -76,7 +74,7 @@ class Kept:
     def get(
         self, inner: InnerOptimizer, parameters: Sequence[nn.Parameter], lr: float, decay: float | None = None
     ) -> torch.optim.Optimizer:
-        """The optimizer of these parameters, made as `make_optimizer` does."""
+        """Return the optimizer of these parameters, making it as `make_optimizer` does."""
         held = self._optimizer.param_groups[0]["params"] if self._optimizer else []
         if self._optimizer is None or [id(p) for p in held] != [id(p) for p in parameters]:
             self._optimizer = make_optimizer(inner, parameters, lr, decay)
@@ -86,11 +84,11 @@ class Kept:
         return self._optimizer
 
     def state_dict(self) -> dict[str, Any] | None:
-        """The state of the optimizer, if there is one yet."""
+        """Return the state of the optimizer, if it exists."""
         return optimizer_state(self._optimizer) if self._optimizer else self._loaded
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Go on where `state_dict` left off."""
+        """Restore the state."""
         self._optimizer, self._loaded = None, state
 
 
@@ -98,17 +96,17 @@ def first_order(
     model: nn.Module,
     steps: Sequence[Step],
     objective: Objective,
+    parameters: Sequence[nn.Parameter],
     weights: Sequence[float],
     move: Move | None,
     to_end: bool = False,
 ) -> tuple[Gradients, list[Risk]]:
-    """Sum the weighted gradients of the steps, each taken where the earlier ones have moved the weights to.
+    """Sum the weighted gradients of the steps, each at the weights that the earlier ones led to.
 
-    Returns Σ_i w_i g_i(θ_i) and the risks. The gradients are summed, not recovered from how far the weights went:
-    (θ - θ̂) / α cancels in float32. The weights are left where the last but one step led, or with `to_end` the
-    last; without `move` they stay.
+    Returns Σ_i w_i g_i(θ_i) and the risks. The gradients are summed, not recovered from the displacement, because
+    (θ - θ̂) / α cancels in float32. The weights end where the last but one step led, or with `to_end` the last;
+    without `move` they stay.
     """
-    parameters = list(trainable(model, objective).values())
     total: Gradients = [None] * len(parameters)
     risks = []
     for index, (step, weight) in enumerate(zip(steps, weights, strict=True)):
@@ -119,20 +117,41 @@ def first_order(
         total = _add(total, gradients, weight)
         if move is not None and (to_end or index + 1 < len(steps)):
             move(parameters, gradients)
-            torch.clear_autocast_cache()  # under autocast the next step must not meet copies of the old weights
+            torch.clear_autocast_cache()  # autocast must not reuse casts of the old weights
     return total, risks
 
 
+def displace(
+    model: nn.Module,
+    steps: Sequence[Step],
+    objective: Objective,
+    parameters: Sequence[nn.Parameter],
+    move: Move,
+    scale: float = 1.0,
+) -> list[Risk]:
+    """Walk the steps, restore the weights, and add `scale` times the displacement θ - θ̂ to `p.grad`."""
+    with weights_restored(parameters) as before:
+        reached, risks = first_order(model, steps, objective, parameters, [1.0] * len(steps), move, to_end=True)
+        displacement = torch._foreach_sub(before, [parameter.detach() for parameter in parameters])
+    # A parameter without a gradient gets none here either, so that the outer optimizer leaves it alone.
+    accumulate(parameters, [d if g is not None else None for d, g in zip(displacement, reached, strict=True)], scale)
+    return risks
+
+
 def second_order(
-    model: nn.Module, steps: Sequence[Step], objective: Objective, weights: Sequence[float], lr: float
+    model: nn.Module,
+    steps: Sequence[Step],
+    objective: Objective,
+    start: Mapping[str, nn.Parameter],
+    weights: Sequence[float],
+    lr: float,
 ) -> tuple[Gradients, list[Risk]]:
-    """Differentiate Σ_i w_i l_i(θ_i) by θ through every inner step θ_{i+1} = θ_i - lr · l_i'(θ_i)."""
-    start = trainable(model, objective)
+    """Differentiate Σ_i w_i l_i(θ_i) by θ, the parameters `start`, through every θ_{i+1} = θ_i - lr · l_i'(θ_i)."""
     measured = Measured(model, objective)
     fast: dict[str, Tensor] = dict(start)
     risks: list[Risk] = []
     for index, step in enumerate(steps):
-        with DifferentiatedTwice():
+        with CheapSecondDerivatives():
             risk: Risk = functional_call(measured, fast, (step,))
         risks.append(risk)
         if index + 1 < len(steps):
@@ -148,7 +167,7 @@ def second_order(
 
 
 def _add(total: Gradients, gradients: Gradients, weight: float) -> Gradients:
-    """`total + weight · gradients`, in place where there is a total."""
+    """Return `total + weight · gradients`, in place where a total exists."""
     if weight == 0:
         return total
     both = [(t, g) for t, g in zip(total, gradients, strict=True) if t is not None and g is not None]

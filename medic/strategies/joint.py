@@ -12,10 +12,11 @@ from medic.tasks import Step
 
 @dataclass
 class Joint(Stateless):
-    """The gradient of the mean task risk: what `loss.backward()` gives."""
+    """The gradient of the mean task risk, as `loss.backward()` computes it."""
 
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
         """Fill `p.grad` with (1/t) Σ_i l_i'(θ)."""
-        gradients, risks = first_order(model, steps, objective, [1.0] * len(steps), move=None)
-        accumulate(list(trainable(model, objective).values()), gradients, 1 / count_tasks(steps))
+        parameters = list(trainable(model, objective).values())
+        gradients, risks = first_order(model, steps, objective, parameters, [1.0] * len(steps), move=None)
+        accumulate(parameters, gradients, 1 / count_tasks(steps))
         return summarise(steps, risks)

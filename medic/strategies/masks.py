@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from medic import distributed
-from medic.errors import check_range
+from medic.fields import hyperparameter, log10, uniform
 from medic.strategies.base import Objective, Stateless, Update, accumulate, summarise, trainable
 from medic.tasks import Step
 
@@ -17,16 +17,13 @@ class AndMask(Stateless):
     """AND-mask (Parascandolo et al. 2021): a coordinate moves if the signs of its task gradients agree.
 
     With g_i the gradient of task i, all at the same weights, a = |mean_i sign g_i| and M = [a ≥ τ], a tensor of
-    parameters gets M · mean_i g_i / mean M. Three tasks have a = 1 or 1/3, so that every τ between is alike.
+    parameters gets M · mean_i g_i / mean M. Three tasks have a = 1 or 1/3, so that every τ between gives the same mask.
     """
 
-    tau: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_range("AND-mask", most=1, tau=self.tau)
+    tau: float = hyperparameter(1.0, most=1, search=uniform("tau", 0.5, 1))
 
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
-        """Fill `p.grad` with what the tasks agree on."""
+        """Fill `p.grad` with the masked mean gradient."""
         parameters = list(trainable(model, objective).values())
         tasks = [task for step in steps for task in step.tasks()]
         risks, found = [], []
@@ -40,7 +37,7 @@ class AndMask(Stateless):
         return summarise(tasks, risks)
 
     def _combined(self, gradients: Sequence[Tensor | None]) -> Tensor | None:
-        """One tensor's gradient, from those of the tasks; None where no task reaches it."""
+        """Combine the gradients of one tensor over the tasks; None where no task depends on it."""
         reached = [gradient for gradient in gradients if gradient is not None]
         if not reached:
             return None
@@ -50,12 +47,12 @@ class AndMask(Stateless):
         return mask * stacked.mean(0) / (1e-10 + mask.mean())
 
     def mask(self, gradients: Tensor) -> Tensor:
-        """How much of every coordinate is kept, from the gradients (tasks, …)."""
+        """Return the mask of the coordinates from their gradients (tasks, …)."""
         return self.agreement(gradients) >= self.tau - 1e-6  # 1/3 + 1/3 + 1/3 may be less than 1
 
     @staticmethod
     def agreement(gradients: Tensor) -> Tensor:
-        """|mean sign| over the tasks, 0 to 1."""
+        """Return |mean sign| over the tasks, from 0 to 1."""
         return gradients.sign().mean(0).abs()
 
 
@@ -63,20 +60,16 @@ class AndMask(Stateless):
 class SandMask(AndMask):
     """SAND-mask (Shahtalebi et al. 2021): as AND-mask with M = max(0, tanh(k (a - τ) / v)), v the variance of g_i.
 
-    At the τ = 1 of DomainBed's defaults the mask is 0 everywhere and nothing is learnt; ours is 0.5.
+    At DomainBed's default τ = 1 the mask is 0 everywhere and nothing is learnt; our default is 0.5.
     """
 
-    tau: float = 0.5
-    k: float = 10.0
-
-    def __post_init__(self) -> None:
-        check_range("SAND-mask", most=1, below=True, tau=self.tau)  # at 1 it would mask everything
-        check_range("SAND-mask", above=True, k=self.k)
+    tau: float = hyperparameter(0.5, most=1, below=True, search=uniform("tau", 0, 1))
+    k: float = hyperparameter(10.0, above=True, search=log10("k", -3, 5))
 
     def mask(self, gradients: Tensor) -> Tensor:
-        """1 where all gradients are equal, less where they differ."""
+        """Return 1 where all gradients are equal, less where they differ."""
         surplus = self.agreement(gradients) - self.tau
         if len(gradients) == 1:
             return (surplus > 0).to(gradients)
-        # Without spread the quotient is ±∞, whose tanh is ±1; 0/0, at the threshold itself, is no agreement.
+        # Without variance the quotient is ±∞, whose tanh is ±1; 0/0, at the threshold itself, counts as 0.
         return (self.k * surplus / gradients.var(0)).tanh().clamp(min=0).nan_to_num(0.0)

@@ -1,12 +1,13 @@
 """Meta-train, then meta-test: MLDG and MEDIC."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
-from medic.errors import MedicError, check_range
+from medic.errors import MedicError
+from medic.fields import hyperparameter
 from medic.objectives import Risk
 from medic.strategies.base import (
     Gradients,
@@ -27,27 +28,25 @@ from medic.tasks import Step
 
 @dataclass
 class TwoStep(Stateless, InnerLoop):
-    """Descend A(θ) + β B(θ - α A'(θ)): B is met where a step on A leads.
+    """Descends A(θ) + β B(θ - α A'(θ)): B is evaluated where a step on A leads.
 
-    With more than two steps, the last `meta_test` are meta-test and each of the others is paired with one of
-    them in turn, as DomainBed's MLDG does. `inner="adam"` takes the virtual step with a fresh Adam, a step of
-    size `lr` in every coordinate. To first order the step itself is not differentiated.
+    With more than two steps, the last `meta_test` are meta-test and each of the others is paired with one of them in
+    turn, as DomainBed's MLDG does. `inner="adam"` takes the virtual step with a fresh Adam, a step of size `lr` in
+    every coordinate. To first order the step itself is not differentiated.
     """
 
-    beta: float = 1.0
+    beta: float = hyperparameter(1.0)
     second_order: bool = False
     inner: InnerOptimizer = "sgd"
-    meta_test: int = 1
-    decay: float | None = None
+    meta_test: int = hyperparameter(1, least=1)
+    decay: float | None = hyperparameter(None)
     """The weight decay of an inner Adam."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        InnerLoop.__post_init__(self)
         check_inner(self.inner, self.decay)
-        check_range("two steps", beta=self.beta)
-        check_range("two steps", 1, meta_test=self.meta_test)
         if self.second_order and self.inner != "sgd":
-            raise MedicError("the second order is taken through plain SGD: inner='sgd'")
+            raise MedicError("second order requires plain inner SGD: use inner='sgd'")
 
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
         """Fill `p.grad` with the sum over pairs, divided by the number t of tasks."""
@@ -55,17 +54,17 @@ class TwoStep(Stateless, InnerLoop):
         train, test = steps[: -self.meta_test], steps[-self.meta_test :]
         seen: list[Step] = []
         risks: list[Risk] = []
-        parameters = list(trainable(model, objective).values())
+        parameters = trainable(model, objective)
         with buffers(model, self.bn_buffers, self.bn_rate):
             for pair in zip(train, itertools.cycle(test), strict=False):
-                gradients, found = self._pair(model, pair, objective)
-                accumulate(parameters, gradients, 1 / count_tasks(steps))
+                gradients, found = self._pair(model, pair, objective, parameters)
+                accumulate(list(parameters.values()), gradients, 1 / count_tasks(steps))
                 seen += pair
                 risks += found
         return summarise(seen, risks)
 
     def check_steps(self, count: int) -> None:
-        """There must be a step to train on beside those to test on."""
+        """Refuse steps that leave none for meta-training."""
         if count <= self.meta_test:
             leave = "1 step leaves" if count == 1 else f"{count} steps leave"
             raise MedicError(
@@ -74,15 +73,19 @@ class TwoStep(Stateless, InnerLoop):
                 + "more domains, more splits, --repeat, or another method"
             )
 
-    def _pair(self, model: nn.Module, pair: tuple[Step, Step], objective: Objective) -> tuple[Gradients, list[Risk]]:
-        weights = (1.0, self.beta)
+    def _pair(
+        self,
+        model: nn.Module,
+        pair: tuple[Step, Step],
+        objective: Objective,
+        parameters: Mapping[str, nn.Parameter],
+    ) -> tuple[Gradients, list[Risk]]:
+        weights, adapted = (1.0, self.beta), list(parameters.values())
         if self.second_order:
-            return second_order(model, pair, objective, weights, self.lr)
-        parameters = list(trainable(model, objective).values())
-        move = (
-            sgd(self.lr)
-            if self.inner == "sgd"
-            else stateful(make_optimizer(self.inner, parameters, self.lr, self.decay))
-        )
-        with weights_restored(parameters):
-            return first_order(model, pair, objective, weights, move)
+            return second_order(model, pair, objective, parameters, weights, self.lr)
+        if self.inner == "sgd":
+            move = sgd(self.lr)
+        else:
+            move = stateful(make_optimizer(self.inner, adapted, self.lr, self.decay))
+        with weights_restored(adapted):
+            return first_order(model, pair, objective, adapted, weights, move)

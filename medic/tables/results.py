@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from medic.errors import MedicError, counted
-from medic.runs.config import RunConfig
+from medic.runs.settings import identity, read_yaml
 
 ENVIRONMENT = "environment.json"
 """In a run's directory: what its numbers depend on besides its settings."""
@@ -139,7 +139,7 @@ def read_runs(paths: Iterable[Path]) -> Collection:
 
 def _unfinished(path: Path) -> Result | None:
     try:
-        return Result(path, (), RunConfig.from_yaml(path / "config.yaml").identity())
+        return Result(path, (), identity(read_yaml(path / "config.yaml")))
     except MedicError:  # it failed before it began, or is not ours
         return None
 

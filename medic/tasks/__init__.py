@@ -1,9 +1,10 @@
 """Tasks: a partition of the training set along labelled axes, dealt over the steps of an iteration."""
 
 from medic.tasks.cells import Cells
-from medic.tasks.grid import Grid, Separation, Task, gather
+from medic.tasks.grid import Grid, Task, gather
 from medic.tasks.partition import MatchedPairs, chunks, matched_pairs, step_sizes
 from medic.tasks.samplers import SAMPLERS, Adaptive, Random, Sampler
+from medic.tasks.spec import GridSpec, Pairing, Separation
 from medic.tasks.step import Step
 
 __all__ = [
@@ -11,7 +12,9 @@ __all__ = [
     "Adaptive",
     "Cells",
     "Grid",
+    "GridSpec",
     "MatchedPairs",
+    "Pairing",
     "Random",
     "Sampler",
     "Separation",

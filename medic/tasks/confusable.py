@@ -1,37 +1,34 @@
-"""Class splits that put confusable classes into the same task, by potentials of class pairs."""
+"""A sampler that puts confusable classes into the same task, by potentials of class pairs."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from medic.errors import check_range
+from medic.fields import hyperparameter
 from medic.tasks.lagged import Lagged, block_sums
 from medic.tasks.partition import chunks
 
 
+@dataclass
 class Confusable(Lagged):
     """Option (v) of the paper, after Liu et al. (2020): classes that the model confuses go to the same task.
 
-    Every domain has a symmetric potential K of class pairs, at first 1. For classes i and j that an iteration both has
-    of the domain, `K_ij ← K_ij^forgetting · exp(strength · u_ij)`, where u_ij is the mean of how often each of them is
-    taken for the other, `(p(j | i) + p(i | j)) / 2`. An order of all classes is drawn by K and cut into contiguous
-    tasks.
+    Every domain has a symmetric potential K of class pairs, at first 1. For classes i and j that an iteration has both
+    of the domain, `K_ij ← K_ij^forgetting · exp(strength · u_ij)`, where u_ij is the mean probability that one of them
+    is taken for the other, `(p(j | i) + p(i | j)) / 2`. An order of all classes is drawn by K and cut into tasks.
 
-    K is kept as its logarithm, which the update is linear in: log K averaged over the class pairs of two groups is
-    what u averaged over them would have made. The diagonal is not used.
+    K is kept as its logarithm, in which the update is linear, so that log K can be averaged over groups of classes.
+    The diagonal is not used.
     """
 
-    def __init__(self, forgetting: float = 0.5, strength: float = 1.0, lag: int = 4) -> None:
-        super().__init__(lag)
-        check_range("sampling 'confusable'", most=1, forgetting=forgetting)
-        check_range("sampling 'confusable'", strength=strength)
-        self.forgetting = forgetting
-        self.strength = strength
+    forgetting: float = hyperparameter(0.5, most=1)
+    strength: float = hyperparameter(1.0)
 
     def potentials(self, domains: Sequence[int], ahead: int = 0) -> Tensor | None:
-        """The lagged log K (C, C), of the product over `domains` (all met, if empty), or None while there is none."""
+        """Return the lagged log K (C, C) of the product over `domains` (all met, if empty), or None while there is none."""
         past = self.past(domains, ahead)
         return None if past is None else past.sum(0)
 
@@ -48,32 +45,32 @@ class Confusable(Lagged):
         return [list(chunk) for chunk in chunks(order, parts)]
 
     def initial(self, classes: int) -> float:
-        """K is 1."""
+        """Start with K = 1."""
         return 0.0
 
     def updated(self, matrices: Tensor, mean: Tensor, met: Tensor) -> Tensor:
-        """Move the pairs of classes that were both met."""
+        """Update the pairs of classes that were both met."""
         taken = (mean + mean.mT) / 2
         return torch.where(met & met.mT, self.forgetting * matrices + self.strength * taken, matrices)
 
 
 def group_potentials(potentials: Tensor | None, groups: Sequence[tuple[int, ...]]) -> Tensor:
-    """Log K (G, G) between groups of classes: the mean over the blocks of (C, C); 0 without any."""
+    """Return log K (G, G) between groups of classes: the mean over the blocks of (C, C), or 0 without any."""
     sizes = torch.tensor([len(group) for group in groups])
     return block_sums(potentials, groups, unknown=0.0) / (sizes[:, None] * sizes)
 
 
 def potential_order(potentials: Tensor, generator: torch.Generator) -> list[int]:
-    """Order all groups by log K (G, G), so that those of high potential are near each other.
+    """Draw an order of all groups by log K (G, G) that keeps groups of high potential near each other.
 
-    The first two are the pair i, j with probability K_ij / Σ K, each further one has a probability proportional to the
-    product of its K with all before it. Where these are all 0 it is uniform.
+    The first two are the pair i, j with probability K_ij / Σ K; each further group has a probability proportional to
+    the product of its K with all before it, or uniform where these are all 0.
     """
     count = len(potentials)
     weights = potentials.clone().fill_diagonal_(-torch.inf)
-    # Of log weights plus Gumbel noise the largest is a draw with these weights; all noise is drawn at once.
+    # The largest of log weights plus Gumbel noise is a draw with these weights.
     noise = -torch.empty(count, count, dtype=torch.double).exponential_(generator=generator).log().numpy()
-    scores = weights.logsumexp(1).numpy()  # of the first of a pair, its row sum
+    scores = weights.logsumexp(1).numpy()  # row sums weigh the first of the pair
     rows = weights.numpy()
     unused = np.ones(count, dtype=bool)
     order: list[int] = []

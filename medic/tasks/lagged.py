@@ -1,51 +1,56 @@
-"""What samplers that learn share: a matrix per domain, made of the softmax and used some iterations late."""
+"""The base of samplers that learn: a confusion matrix per domain, used some iterations late."""
 
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from medic.errors import MedicError
+from medic.fields import check_hyperparameters
 
 
+@dataclass
 class Lagged(ABC):
-    """Keeps a matrix (C, C) per domain of how the model confuses its classes, from what training computes anyway.
+    """A sampler with a matrix (C, C) per domain of how the model confuses its classes in training.
 
-    A split uses the matrices as they were `lag` iterations earlier. So it is the same whenever it is drawn, up to
-    `lag - 1` iterations before its turn, and on every device.
+    A split uses the matrices of `lag` iterations earlier. It is therefore the same on every device, and whenever it is
+    drawn, up to `lag - 1` iterations ahead.
     """
 
+    _: KW_ONLY
+    lag: int = 4
     probes = False
 
-    def __init__(self, lag: int) -> None:
-        if lag < 1:
-            raise MedicError(f"lag is {lag}: a split can use what earlier iterations observed, so 1 or more")
-        self.lag = lag
-        self.ahead = lag - 1
+    def __post_init__(self) -> None:
+        check_hyperparameters(self)
+        if self.lag < 1:
+            raise MedicError(f"lag is {self.lag}: give 1 or more, since a split uses earlier iterations")
+        self.ahead = self.lag - 1
         self._matrices = torch.empty(0, 0, 0)  # (domains, classes, classes), grown to what is observed
         self._pending: deque[Tensor] = deque()
 
     @abstractmethod
     def initial(self, classes: int) -> float:
-        """What every entry of a matrix is at the start."""
+        """Return the initial value of every entry of a matrix."""
 
     @abstractmethod
     def updated(self, matrices: Tensor, mean: Tensor, met: Tensor) -> Tensor:
-        """The matrices (D, C, C) after an iteration.
+        """Return the matrices (D, C, C) after an iteration.
 
-        `mean` (D, C, C) has the mean softmax over its samples of each (domain, class) in a row, where `met` (D, C, 1).
+        Rows of `mean` (D, C, C) are the mean softmax of a (domain, class); `met` (D, C, 1) marks those with samples.
         """
 
     @property
     def observed(self) -> bool:
-        """Whether it was ever told anything."""
+        """Whether it has observed an iteration."""
         return len(self._matrices) > 0
 
     def past(self, domains: Sequence[int], ahead: int = 0) -> Tensor | None:
-        """The lagged matrices of `domains` (all met, if empty), (number, C, C), or None while there are none."""
+        """Return the lagged matrices of `domains` (all met, if empty), (number, C, C), or None while there are none."""
         position = len(self._pending) - self.lag + ahead
         if position < 0:
             return None
@@ -54,7 +59,7 @@ class Lagged(ABC):
         return past[known] if known else None
 
     def summarise(self, logits: Tensor, y: Tensor, domain: Tensor | None, domains: int) -> Tensor | None:
-        """The softmax summed over the samples of every (domain, class)."""
+        """Sum the softmax over the samples of every (domain, class)."""
         return softmax_sums(logits, y, domain, domains)
 
     def observe(self, summary: Tensor) -> None:
@@ -68,7 +73,7 @@ class Lagged(ABC):
             self._pending.popleft()
 
     def _met(self, matrices: Tensor) -> list[int]:
-        """The domains whose matrices were ever updated; a running list of them would not be lagged."""
+        """Return the domains whose matrices were ever updated; a running list of them would not be lagged."""
         changed = (matrices != self.initial(matrices.shape[1])).flatten(1).any(1)
         return [domain for domain, met in enumerate(changed.tolist()) if met]
 
@@ -81,23 +86,23 @@ class Lagged(ABC):
             self._matrices = torch.cat([self._matrices, new])
 
     def state_dict(self) -> dict[str, Any]:
-        """The running matrices, and the past ones that splits still have to use."""
+        """Return the running matrices and the past ones that splits still use."""
         return {"confusion": self._matrices, "pending": list(self._pending)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` left off."""
+        """Restore the state."""
         self._matrices = state["confusion"]
         self._pending = deque(state["pending"])
 
 
 def softmax_sums(logits: Tensor, y: Tensor, domain: Tensor | None, domains: int) -> Tensor:
-    """Sums over the samples of every (domain, class) of their softmax, and their number: (domains, C, C + 1).
+    """Sum the softmax over the samples of every (domain, class), with their count: (domains, C, C + 1).
 
-    The close-set logits are (N, C), classes and domains (N,). It stays on their device and asks it for nothing.
+    Close-set logits are (N, C), classes and domains (N,). Nothing synchronises with the device.
     """
     classes = logits.shape[1]
     row = y if domain is None else domain * classes + y
-    # A product with one-hot rows, not index_add, whose order of summation is undefined on a GPU.
+    # A product with one-hot rows, because the summation order of index_add is undefined on a GPU.
     member = (row[:, None] == torch.arange(domains * classes, device=row.device)).double()
     probability = logits.detach().double().softmax(dim=1)
     sums = member.T @ torch.cat([probability, probability.new_ones(len(row), 1)], dim=1)
@@ -105,14 +110,14 @@ def softmax_sums(logits: Tensor, y: Tensor, domain: Tensor | None, domains: int)
 
 
 def block_sums(matrix: Tensor | None, groups: Sequence[tuple[int, ...]], unknown: float) -> Tensor:
-    """Sums (G, G) over the blocks of a matrix (C, C) that `groups` of classes make.
+    """Sum the blocks (G, G) of a matrix (C, C) that `groups` of classes make.
 
-    Without a matrix, or if it is of fewer classes, every entry is `unknown`.
+    Without a matrix, or with one of fewer classes, every entry counts as `unknown`.
     """
     classes = 1 + max(max(group) for group in groups)
     if matrix is None or len(matrix) < classes:
         matrix = torch.full((classes, classes), unknown, dtype=torch.double)
-    if all(len(group) == 1 for group in groups):  # nothing to sum, however many classes there are
+    if all(len(group) == 1 for group in groups):  # nothing to sum
         chosen = torch.tensor([group[0] for group in groups])
         return matrix[chosen][:, chosen]
     member = torch.zeros(len(groups), len(matrix), dtype=matrix.dtype)

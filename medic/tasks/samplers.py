@@ -1,6 +1,7 @@
-"""How the classes of a domain are dealt over tasks: at random, or so that confusable ones are apart or together."""
+"""Samplers: they deal the classes of a domain over tasks, at random or by how the model confuses them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,16 +14,16 @@ from medic.tasks.partition import chunks
 
 
 class Sampler(Protocol):
-    """Splits class labels over tasks; may learn from what training computes anyway.
+    """Splits class labels over tasks; may learn from the outputs of training.
 
-    What it learns from is a small tensor made of the outputs on the device (`summarise`), which may reach the host
-    (`observe`) some iterations later.
+    `summarise` reduces the outputs to a small tensor on the device, which reaches the host (`observe`) some iterations
+    later.
     """
 
     ahead: int
-    """How many iterations may be split before the first of them is observed, without changing any split."""
+    """The number of iterations that may be split before the first of them is observed, with the same result."""
     probes: bool
-    """Whether it is to be shown fresh images before every split, instead of what training computes."""
+    """Whether it observes fresh images before every split instead of the outputs of training."""
 
     def split(
         self,
@@ -34,28 +35,28 @@ class Sampler(Protocol):
     ) -> list[list[int]]:
         """Deal the `groups` of classes of a domain split over `parts` tasks: lists of positions in `groups`.
 
-        `ahead` iterations were split and not observed yet.
+        `ahead` iterations were split but not observed yet.
         """
 
     def summarise(self, logits: Tensor, y: Tensor, domain: Tensor | None, domains: int) -> Tensor | None:
-        """What there is to learn from the close-set logits (N, C) of samples of classes and domains (N,)."""
+        """Summarise the close-set logits (N, C) of samples of classes and domains (N,), on their device."""
 
     def observe(self, summary: Tensor) -> None:
-        """Take in the summary of one iteration."""
+        """Learn from the summary of one iteration."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that later splits depend on."""
+        """Return the state that later splits depend on."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` left off."""
+        """Restore the state."""
 
 
+@dataclass
 class Random:
     """Option (i) of the paper: a uniform split.
 
-    By the name `balanced` it is option (ii): a grid that splits nothing is then drawn with equal numbers of every
-    domain and class. Grids that split both are always. By the name `informative` it is option (iv): an advisor then
-    chooses among the tasks of such splits.
+    Named `balanced` it is option (ii): a grid without splits is then drawn with equal counts per domain and class, as
+    grids that split both always are. Named `informative` it is option (iv): a callback chooses among its tasks.
     """
 
     ahead = 8
@@ -69,40 +70,39 @@ class Random:
         generator: torch.Generator,
         ahead: int = 0,
     ) -> list[list[int]]:
-        """Shuffle and cut into chunks."""
+        """Shuffle the groups and cut them into chunks."""
         order: list[int] = torch.randperm(len(groups), generator=generator).tolist()
         return [list(chunk) for chunk in chunks(order, parts)]
 
     def summarise(self, logits: Tensor, y: Tensor, domain: Tensor | None, domains: int) -> Tensor | None:
-        """Nothing."""
+        """Summarise nothing."""
 
     def observe(self, summary: Tensor) -> None:
         """Learn nothing."""
 
     def state_dict(self) -> dict[str, Any]:
-        """No state."""
+        """Return no state."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """No state."""
+        """Restore no state."""
 
 
+@dataclass
 class Adaptive(Lagged):
     """Option (vi) of the paper: classes that the model confuses go to different tasks of their domain.
 
-    A chain visits every class once: the first at random, each next one with the probability of being taken for it,
-    p(j | i) over the classes j not visited. Dealing the chain round-robin puts neighbours into different tasks.
+    A chain visits every class once: the first at random, each next one with the probability p(j | i) that the current
+    class i is taken for it, over the classes j not visited. Dealing the chain round-robin separates neighbours.
 
-    p is a moving average per domain, row by row, of the softmax that training computes anyway:
+    p is a moving average per domain, row by row, of the softmax in training:
     `p ← decay · p + (1 - decay) · mean over the iteration's samples of class i`, starting uniform.
     """
 
-    def __init__(self, decay: float = 0.9, lag: int = 4) -> None:
-        super().__init__(lag)
-        self.decay = decay
+    decay: float = 0.9
 
     def confusion(self, domains: Sequence[int], ahead: int = 0) -> Tensor | None:
-        """The lagged confusion (C, C) averaged over `domains` (all met, if empty), or None while there is none."""
+        """Return the lagged confusion (C, C) averaged over `domains` (all met, if empty), or None while there is none."""
         past = self.past(domains, ahead)
         return None if past is None else past.mean(0)
 
@@ -122,46 +122,46 @@ class Adaptive(Lagged):
         return [order[part::parts] for part in range(parts)]
 
     def initial(self, classes: int) -> float:
-        """Uniform."""
+        """Start uniform."""
         return 1 / classes
 
     def updated(self, matrices: Tensor, mean: Tensor, met: Tensor) -> Tensor:
-        """Average the mean softmax of the classes that were met into their rows."""
+        """Average the mean softmax of the met classes into their rows."""
         return torch.where(met, self.decay * matrices + (1 - self.decay) * mean, matrices)
 
 
 class Chained(Adaptive):
-    """Option (v) of the paper, read otherwise than `Confusable`: the chain of `Adaptive`, cut into contiguous tasks."""
+    """Another reading of option (v) of the paper: the chain of `Adaptive`, cut into contiguous tasks."""
 
     def deal(self, order: list[int], parts: int) -> list[list[int]]:
         """Cut a chain into chunks, so that neighbours are together."""
         return [list(chunk) for chunk in chunks(order, parts)]
 
 
+@dataclass
 class Probe(Adaptive):
-    """Option (vi) as the authors ran it: the confusion is that of fresh images, met right before every split.
+    """Option (vi) as the authors ran it: the confusion is measured on fresh images right before every split.
 
-    It remembers nothing, costs a forward pass per iteration, and nothing can be split ahead.
+    It keeps no average, costs a forward pass per iteration, and nothing can be split ahead.
     """
 
+    lag: int = 1
+    decay: float = 0.0
     probes = True
 
-    def __init__(self) -> None:
-        super().__init__(decay=0.0, lag=1)
-
     def summarise(self, logits: Tensor, y: Tensor, domain: Tensor | None, domains: int) -> Tensor | None:
-        """Nothing of what training computes."""
+        """Ignore the outputs of training."""
 
     def observe(self, summary: Tensor) -> None:
-        """Take the mean softmax of the fresh images; classes without any are uniform."""
+        """Take the mean softmax of fresh images; classes without any are uniform."""
         self._matrices = torch.empty(0, 0, 0)
         super().observe(summary)
 
 
 def group_confusion(confusion: Tensor | None, groups: Sequence[tuple[int, ...]]) -> Tensor:
-    """The confusion (G, G) between groups of classes: sums over the blocks of (C, C), rows normalised.
+    """Return the confusion (G, G) between groups of classes: sums over the blocks of (C, C), rows normalised.
 
-    Without a confusion, and for classes it has not met, it is uniform.
+    It is uniform without a confusion and for classes it has not met.
     """
     blocks = block_sums(confusion, groups, unknown=1.0)
     return blocks / blocks.sum(1, keepdim=True)
@@ -171,7 +171,7 @@ def chain(confusion: Tensor, generator: torch.Generator) -> list[int]:
     """Visit every group once: the first uniformly, each next one by the confusion row of the current one."""
     count = len(confusion)
     weights = (confusion + 1e-8).numpy()
-    # Of waiting times with these rates the shortest is a draw with these weights; all are drawn at once.
+    # The shortest of exponential waiting times with these rates is a draw with these weights.
     waiting = torch.empty(count, count, dtype=torch.double).exponential_(generator=generator).numpy()
     order = [int(torch.randint(count, (), generator=generator))]
     used = np.zeros(count)
@@ -190,3 +190,4 @@ SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "informative": Random,
     "probe": Probe,
 }
+"""Samplers by the name that `--sampling` knows them by."""

@@ -1,7 +1,7 @@
-"""Training: the one loop's body, its optimizers, its checkpoints."""
+"""Training: the loop's body, its optimizers, callbacks and checkpoints."""
 
-from medic.training.advisors import Advisor
-from medic.training.averaging import Swad
+from medic.training.averaging import AVERAGES, Swad
+from medic.training.callbacks import SAMPLER_CALLBACKS, Callback
 from medic.training.capture import Capture
 from medic.training.checkpoint import load_checkpoint, save_checkpoint
 from medic.training.inference import Inference, infer
@@ -11,7 +11,9 @@ from medic.training.seeds import derive, generator
 from medic.training.trainer import Trainer
 
 __all__ = [
-    "Advisor",
+    "AVERAGES",
+    "SAMPLER_CALLBACKS",
+    "Callback",
     "Capture",
     "Inference",
     "OptimizerName",

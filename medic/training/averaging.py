@@ -2,18 +2,20 @@
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from medic.errors import MedicError, TrainingError, check_range
+from medic.errors import MedicError, TrainingError
+from medic.fields import Part, check_hyperparameters, hyperparameter
 
 
 class RunningMean:
-    """The mean of the lists of tensors that were added; until one is, whatever it was made with."""
+    """The mean of the lists of tensors that were added; before the first, the list it was made with."""
 
     def __init__(self, tensors: list[Tensor] | None = None, count: int = 0) -> None:
         self.tensors, self.count = tensors or [], count
@@ -28,7 +30,7 @@ class RunningMean:
         self.count += 1
 
     def copy(self) -> "RunningMean":
-        """The same mean, in tensors of its own."""
+        """Return the same mean in separate tensors."""
         return RunningMean([tensor.clone() for tensor in self.tensors], self.count)
 
 
@@ -47,24 +49,27 @@ class Valley(NamedTuple):
     threshold: float
 
 
+@dataclass
 class Swad:
     """The mean of the parameters from where the validation loss stops falling to where it has risen for good.
 
     Parameters are averaged over the iterations of each segment, from one evaluation to the next, and segments are
-    averaged with equal weights. The loss has converged when it did not fall below that at the end of a segment for
-    the rest of `converge` segments. The valley ends, and training is dead, when it stayed for `tolerance` segments
-    above the threshold: 1 + `ratio` times the mean loss of the segments that showed convergence.
+    averaged with equal weights. The loss has converged when the first of `converge` successive segments has the least
+    loss. The valley ends, and training is dead, when the loss stays above the threshold for `tolerance` segments:
+    1 + `ratio` times the mean loss of the segments that showed convergence.
     """
 
-    def __init__(self, converge: int = 3, tolerance: int = 6, ratio: float = 0.3) -> None:
-        check_range("SWAD", 1, converge=converge, tolerance=tolerance)
-        check_range("SWAD", ratio=ratio)
-        self.converge, self.tolerance, self.ratio = converge, tolerance, ratio
+    converge: int = hyperparameter(3, least=1)
+    tolerance: int = hyperparameter(6, least=1)
+    ratio: float = hyperparameter(0.3, on={"vlcs": 0.2})
+
+    def __post_init__(self) -> None:
+        check_hyperparameters(self)
         self.valley: Valley | None = None
         self._dead = False
         self._segment, self._final = RunningMean(), RunningMean()
         # Both queues of the method end with the newest segment, so one holds them; its tensors never change.
-        self._queue: deque[Segment] = deque(maxlen=max(converge, tolerance))
+        self._queue: deque[Segment] = deque(maxlen=max(self.converge, self.tolerance))
         self._placed = True
 
     @property
@@ -78,7 +83,7 @@ class Swad:
         return self._dead
 
     def update(self, parameters: Sequence[Tensor]) -> None:
-        """Count the parameters, detached, in the current segment: call it after every iteration."""
+        """Add the parameters to the current segment. Call it after every iteration."""
         if self._dead:
             return
         if not self._placed:
@@ -87,7 +92,7 @@ class Swad:
         self._segment.add(parameters)
 
     def close(self, loss: float, iteration: int) -> bool:
-        """End the segment with the mean validation loss over source domains; whether training should stop."""
+        """End the segment with the mean validation loss over source domains; return whether training should stop."""
         if self._dead:
             return True
         if self._segment.count == 0:
@@ -103,9 +108,9 @@ class Swad:
         return self._dead
 
     def result(self) -> list[Tensor]:
-        """The parameters to use if training ended now, as copies; of a run that never converged, the last segment's.
+        """Return copies of the averaged parameters so far; without convergence those of the last segment.
 
-        Iterations since the last evaluation count only if there was none yet.
+        Iterations since the last evaluation count only before the first evaluation.
         """
         if self.valley is None:
             last = self._queue[-1].parameters if self._queue else self._segment.tensors
@@ -120,7 +125,7 @@ class Swad:
         return final.tensors
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, in plain containers; each copy of the parameters once, and those that change copied."""
+        """Return the state in plain containers: each copy of the parameters once, mutable ones copied."""
         copies = [segment.parameters for segment in self._queue]
         final = next((i for i, copy in enumerate(copies) if copy is self._final.tensors), len(copies))
         if final == len(copies):
@@ -137,10 +142,10 @@ class Swad:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` gave; it moves to the device of the parameters at the next `update`."""
+        """Restore the state, which moves to the device of the parameters at the next `update`."""
         numbers = [self.converge, self.tolerance, self.ratio]
         if state["numbers"] != numbers:
-            raise MedicError(f"this state of SWAD is of the numbers {state['numbers']}, not {numbers}")
+            raise MedicError(f"this state of SWAD has the hyperparameters {state['numbers']}, not {numbers}")
         self._load(state, None)
         self._placed = False
 
@@ -162,17 +167,17 @@ class Swad:
         self._dead = state["dead"]
 
     def _newest(self, count: int) -> list[Segment]:
-        """The newest segments, at most `count`, oldest first."""
+        """Return the newest segments, at most `count`, oldest first."""
         return list(self._queue)[-count:]
 
     def _find_valley(self) -> None:
-        """Before convergence: if the oldest segment has the least loss, start the mean and add what came before."""
+        """Check for convergence: if the oldest segment has the least loss, start the mean and add earlier segments."""
         latest = self._newest(self.converge)
         losses = [segment.loss for segment in latest]
         if len(latest) < self.converge or losses[0] > min(losses):
             return
         self.valley = Valley(latest[0].end, (1 + self.ratio) * fmean(losses))
-        # Of no weight: it is the result only if the loss rises at once, so that nothing is ever added.
+        # With weight 0: it is the result only if the loss rises at once, so that nothing is ever added.
         self._final = RunningMean(latest[0].parameters)
         if self.tolerance > self.converge:
             queue = self._newest(self.tolerance)[: self.tolerance - self.converge + 1]
@@ -185,7 +190,7 @@ class Swad:
             self._final.add(segment.parameters)
 
     def _follow_valley(self, valley: Valley) -> None:
-        """After convergence: add the oldest segment, if it is not of before, or find that the loss has risen."""
+        """After convergence: add the oldest segment of the valley, or end the valley if the loss has risen."""
         queue = self._newest(self.tolerance)
         if queue[0].end < valley.start:
             return
@@ -193,3 +198,7 @@ class Swad:
             self._dead = True
         else:
             self._final.add(queue[0].parameters)
+
+
+AVERAGES: Mapping[str, Part[Swad]] = {"swad": Part("swad", Swad)}
+"""Weight averages by the name that `--averaging` knows them by."""

@@ -1,6 +1,7 @@
 """The fast path on a GPU: a whole iteration as one CUDA graph."""
 
 import gc
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -10,16 +11,18 @@ import torch
 from medic.errors import MedicError, first_line
 from medic.training.iteration import Batch, Iteration, Outcome
 
+logger = logging.getLogger(__name__)
+
 Capture = Literal["auto", "on", "off"]
 WARM_UP = 3
-"""Iterations that are run before one is captured: real ones, on a stream of their own, as libraries want it."""
+"""Iterations that run eagerly, on a dedicated stream, before one is captured."""
 GRAPHS = 8
-"""How many shapes of an iteration are captured; further ones run eagerly."""
+"""The number of iteration shapes that are captured; further ones run eagerly."""
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Collect no garbage inside: freeing an old graph or event would spoil the one that is being captured."""
+def garbage_collection_paused() -> Iterator[None]:
+    """Pause the garbage collector inside, because freeing an old graph or event would break a capture."""
     gc.collect()
     enabled = gc.isenabled()
     gc.disable()
@@ -31,10 +34,10 @@ def undisturbed() -> Iterator[None]:
 
 
 class Captured:
-    """An iteration that is launched as one graph from its fourth time on; until then, and if it cannot be, eagerly.
+    """An iteration that is replayed as one CUDA graph from the fourth call on, or runs eagerly if capture fails.
 
-    Learning rates are tensors on the device, so nothing has to be captured again when they change; an iteration of
-    other task sizes gets a graph of its own.
+    Learning rates are tensors on the device, so that changing them needs no new capture. Iterations with other task
+    sizes get their own graphs.
     """
 
     def __init__(
@@ -43,16 +46,15 @@ class Captured:
         mode: Capture,
         state: Callable[[], dict[str, Any]],
         restore: Callable[[dict[str, Any]], None],
-        say: Callable[[str], None],
     ) -> None:
-        self.iteration, self.mode, self._say = iteration, mode, say
+        self.iteration, self.mode = iteration, mode
         self._state, self._restore = state, restore
         self._graphs: dict[tuple[tuple[int, ...], ...], tuple[torch.cuda.CUDAGraph, Batch, Outcome]] = {}
         self._stream = torch.cuda.Stream()
         self._runs = 0
 
     def __call__(self, batch: Batch) -> Outcome:
-        """Do one iteration with a batch on the host."""
+        """Run one iteration with a batch on the host."""
         self._runs += 1
         if self.mode == "off" or self._runs <= WARM_UP:
             return self._eager(batch)
@@ -71,11 +73,11 @@ class Captured:
         return outcome
 
     def _capture(self, batch: Batch) -> bool:
-        """Record an iteration; if that fails, put everything back and say which part cannot be recorded."""
+        """Capture an iteration; if that fails, restore the state and name the part that cannot be captured."""
         before = self._state()
         inputs, graph = batch.to(self.iteration.device), torch.cuda.CUDAGraph()
         try:
-            with undisturbed(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with garbage_collection_paused(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 outcome = self.iteration(inputs)
         except (RuntimeError, AssertionError) as error:
             torch.cuda.synchronize()
@@ -83,7 +85,7 @@ class Captured:
             reason = f"{self.iteration.part} cannot be captured as a CUDA graph: {first_line(error)}"
             if self.mode == "on":
                 raise MedicError(f"{reason}; use --capture auto") from error
-            self._say(f"{reason}; running eagerly")
+            logger.info("%s; running eagerly", reason)
             self.mode = "off"
             return False
         self._graphs[batch.sizes] = (graph, inputs, outcome)

@@ -1,4 +1,4 @@
-"""Checkpoints: one file that is whole or not there."""
+"""Checkpoints: one file that is complete or does not exist."""
 
 import pickle
 from pathlib import Path
@@ -9,27 +9,27 @@ import torch
 from medic.errors import MedicError
 from medic.files import atomic_write
 
-FORMAT = 1
+FORMAT = 2
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write tensors, numbers, strings and containers of them, replacing what was there in one move."""
+    """Write tensors, numbers, strings and containers of them, replacing an earlier file atomically."""
     path.parent.mkdir(exist_ok=True)
     with atomic_write(path) as file:
         try:
             torch.save({"medic_checkpoint": FORMAT, **state}, file)
-        except RuntimeError as error:  # torch's writer hides why the file took no more
+        except RuntimeError as error:  # torch's writer hides the cause
             raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read what `save_checkpoint` wrote; nothing in the file is executed."""
+    """Read a checkpoint; nothing in the file is executed."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, OSError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
         raise MedicError(
-            f"checkpoint {path} is truncated or not one of ours; delete it to start this run again"
+            f"checkpoint {path} is truncated or not a checkpoint of medic: delete it to restart the run"
         ) from error
     if not isinstance(state, dict) or state.get("medic_checkpoint") != FORMAT:
-        raise MedicError(f"checkpoint {path} is not one of ours, or of another version; delete it to start again")
+        raise MedicError(f"checkpoint {path} was written by another version of medic: delete it to restart the run")
     return state

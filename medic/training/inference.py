@@ -1,4 +1,4 @@
-"""One pass of a model over images, in evaluation mode."""
+"""Inference: a model applied to images in evaluation mode."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,23 +9,23 @@ from torch import Tensor, nn
 from medic import distributed
 from medic.data import Augmentation, Images
 from medic.models import Preprocessing
-from medic.modes import evaluating
+from medic.modules import evaluating
 from medic.outputs import Output
-from medic.training.capture import undisturbed
+from medic.training.capture import garbage_collection_paused
 from medic.training.precision import Precision, arithmetic
 
 VIEW = Augmentation(scale=(0.8, 1.0), flip=0.5)
-"""How an image is varied where several views of it are taken."""
+"""The augmentation of views at test time."""
 BATCH = 256
 GPU_BATCH = 512
 
 
 @dataclass
 class Inference:
-    """Runs a model over images: features, logits and one-vs-all logits of each, in one pass.
+    """Applies a model to images: features, logits and one-vs-all logits of each, in one pass.
 
-    On a GPU with the images on it, every batch is one launch of a CUDA graph, which stays valid as training moves the
-    weights. With `compiled` the network is compiled first, which pays where many images are seen.
+    If the images are on the GPU, every batch is one launch of a CUDA graph, which stays valid as training moves the
+    weights. With `compiled` the network is compiled first, which pays off for many images.
     """
 
     model: nn.Module
@@ -36,17 +36,17 @@ class Inference:
     captured: bool = False
     compiled: bool = False
     views: int = 1
-    """Of more than one, random crops and flips of an image, the outputs are averaged; the same are drawn every time."""
+    """The number of random crops and flips of an image whose outputs are averaged; always the same ones."""
     _graph: Callable[[Tensor], Output] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._network = torch.compile(self.model, dynamic=False) if self.compiled else self.model
 
-    @torch.no_grad()  # not inference_mode: a graph's outputs are written again and again
+    @torch.no_grad()  # not inference_mode, because the outputs of a graph are overwritten
     def __call__(self, indices: Tensor, features: bool = True) -> Output:
-        """The outputs of the model for the images at `indices`, in this order; processes share the work.
+        """Return the outputs for the images at `indices`, in this order, on the device; processes share the work.
 
-        They stay on the device. Without `features` those, which are by far the largest part, are not kept.
+        Without `features` the features, by far the largest part, are dropped.
         """
         count = len(indices)
         draws = self._draw_views(count)
@@ -64,7 +64,7 @@ class Inference:
         return joined.map(lambda rows: distributed.all_gather(rows, count)) if len(mine) < count else joined
 
     def _draw_views(self, count: int) -> list[Tensor]:
-        """How each of so many images is varied in every view: the same whatever batches they are dealt to."""
+        """Draw the augmentation of each image in every view, independently of batches."""
         generator = torch.Generator().manual_seed(0)
         height, width = self.images.shape[2:]
         return [VIEW.draw(count, height, width, generator) for _ in range(self.views if self.views > 1 else 0)]
@@ -82,17 +82,17 @@ class Inference:
 
     def _forward(self, positions: Tensor) -> Output:
         inputs = self.images.gather(positions, self.device)
-        if not inputs.is_floating_point():  # as features of a frozen backbone are
+        if not inputs.is_floating_point():  # features of a frozen backbone
             inputs = self.preprocessing(inputs.float() / 255)
         return self._pass(inputs)
 
     def _pass(self, inputs: Tensor) -> Output:
         with arithmetic(self.precision, self.device):
             output = Output.of(self._network(inputs.contiguous(memory_format=torch.channels_last)))
-            return output._replace(branches=None)  # what training alone reads
+            return output._replace(branches=None)  # which only training reads
 
     def _average(self, positions: Tensor, draws: Sequence[Tensor]) -> Output:
-        """The mean outputs over views, each varied as its draws (N, …) say."""
+        """Return the mean outputs over views, augmented by their draws (N, …)."""
         pixels = self.images.gather(positions, self.device).float() / 255
         total: Output | None = None
         for view in draws:
@@ -103,14 +103,14 @@ class Inference:
         return total.map(lambda sums: sums / self.views)
 
     def _capture(self, positions: Tensor) -> Callable[[Tensor], Output]:
-        """Record a batch of this size; what is returned launches it."""
+        """Capture a batch of this size; the returned function launches it."""
         inputs, stream, graph = positions.to(self.device), torch.cuda.Stream(), torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(3):
                 self._forward(inputs)
         torch.cuda.current_stream().wait_stream(stream)
-        with undisturbed(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with garbage_collection_paused(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
             output = self._forward(inputs)
 
         def launch(positions: Tensor) -> Output:
@@ -129,5 +129,5 @@ def infer(
     device: torch.device,
     views: int = 1,
 ) -> Output:
-    """The outputs of a model for the images at `indices`, in this order, on the CPU, in full precision."""
+    """Return the outputs of a model for the images at `indices`, in this order, on the CPU, in full precision."""
     return Inference(model, images, preprocessing, device, views=views)(indices).map(Tensor.cpu)

@@ -14,7 +14,7 @@ Schedule = Literal["constant", "step", "cosine"]
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """An optimizer by name, with its numbers; only SGD has a momentum."""
+    """An optimizer by name, with its hyperparameters; only SGD has a momentum."""
 
     name: OptimizerName
     lr: float
@@ -28,9 +28,9 @@ class OptimizerSettings:
         heads: list[nn.Parameter],
         others: Sequence[tuple[list[nn.Parameter], float]] = (),
     ) -> torch.optim.Optimizer:
-        """An optimizer of the backbone, of the heads, at `head_lr_scale` times its rate, and of others at theirs.
+        """Make an optimizer of the backbone, of the heads at `head_lr_scale` times its rate, and of others at theirs.
 
-        On a GPU the rates are tensors there and a step is one kernel, so that a CUDA graph can hold it at any rate.
+        On a GPU the rates are tensors and a step is one kernel, so that a CUDA graph can hold it at any rate.
         """
         device = heads[0].device
         on_gpu = device.type == "cuda"
@@ -47,7 +47,7 @@ class OptimizerSettings:
 
 
 def set_rates(optimizer: torch.optim.Optimizer, rates: Sequence[float], factor: float) -> None:
-    """Set the learning rate of every group to `factor` times its own, without waiting for a device."""
+    """Set the learning rate of every group to `factor` times its base rate, without synchronising."""
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate * factor)
@@ -57,10 +57,10 @@ def set_rates(optimizer: torch.optim.Optimizer, rates: Sequence[float], factor: 
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """What the learning rates are multiplied with at each iteration; a pure function, so it has no state.
+    """The factor of the learning rates at each iteration, a pure function.
 
-    `step` divides them by 10 after 80 % of the iterations, `cosine` takes them to 0, and the first `warmup`
-    iterations climb to them in a straight line.
+    `step` divides by 10 after 80 % of the iterations, `cosine` decays to 0, and the first `warmup` iterations climb
+    linearly.
     """
 
     name: Schedule
@@ -68,7 +68,7 @@ class RateSchedule:
     warmup: int = 0
 
     def factor(self, iteration: int) -> float:
-        """The factor of an iteration, counted from 0."""
+        """Return the factor of an iteration, counted from 0."""
         climb = min(1.0, (iteration + 1) / (self.warmup + 1))
         if self.name == "step":
             return climb * (0.1 if iteration >= int(0.8 * self.iterations) else 1.0)

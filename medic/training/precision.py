@@ -1,4 +1,4 @@
-"""The precision of arithmetic: what the network's products are computed in. Weights and losses are always float32."""
+"""The precision of the network's products. Weights and losses are always float32."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ Precision = Literal["fp32", "tf32", "bf16"]
 
 
 def pick_precision(name: str, device: torch.device) -> Precision:
-    """A precision by name: `auto` is bf16 on a GPU that has it and fp32 elsewhere."""
+    """Return a precision by name; `auto` is bf16 on a GPU that supports it and fp32 elsewhere."""
     if name == "auto":
         native = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return "bf16" if native else "fp32"
@@ -21,10 +21,10 @@ def pick_precision(name: str, device: torch.device) -> Precision:
 def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
     """Compute in this precision inside.
 
-    Casts of weights are not cached: inner steps move the weights in place, and a cached copy would be the old one.
+    Casts of weights are not cached, because inner steps move the weights in place.
     """
     matmul, convolution = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    # Under bf16 the products that are left in float32, of heads and penalties, are so because they need its digits.
+    # Under bf16, heads and penalties stay in full float32 because they need the precision.
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = precision != "fp32"
     try:

@@ -1,5 +1,6 @@
-"""The one training loop's body: an iteration, for any method."""
+"""The training loop's body, for any method."""
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,20 +13,22 @@ from medic import distributed
 from medic.data import Augmentation, Images, Samples
 from medic.errors import MedicError, TrainingError
 from medic.models import Preprocessing
-from medic.moments import forget, load_optimizer, optimizer_state
 from medic.objectives import Objective
+from medic.optimizers import load_optimizer, optimizer_state, reset_optimizer
 from medic.strategies import Strategy
 from medic.tasks import Cells, Grid, Task
-from medic.training.advisors.base import Advisor
+from medic.training.callbacks.base import Callback
 from medic.training.capture import Capture, Captured
 from medic.training.inference import Inference
 from medic.training.iteration import Batch, Iteration, Outcome
 from medic.training.optim import RateSchedule, set_rates
 from medic.training.precision import Precision, arithmetic
 
+logger = logging.getLogger(__name__)
 
-class _Pending(NamedTuple):
-    """An iteration that was launched, and what the host will find when the device has done it."""
+
+class _InFlight(NamedTuple):
+    """An iteration in flight, and its results once the device has finished."""
 
     iteration: int
     risks: Tensor
@@ -35,10 +38,10 @@ class _Pending(NamedTuple):
 
 @dataclass
 class Trainer:
-    """A model in training, with all that its next iteration depends on.
+    """A model in training, with everything that its next iteration depends on.
 
-    It is given the training samples and nothing else of the data's labels. On a GPU the host runs ahead of the device
-    by as many iterations as the sampler allows; what it learns from them is the same as if it waited.
+    It holds the training samples and no other labels. On a GPU the host runs ahead of the device by as many iterations
+    as the sampler allows, with the same result as if it waited.
     """
 
     model: nn.Module
@@ -49,34 +52,33 @@ class Trainer:
     objective: Objective
     optimizer: torch.optim.Optimizer
     schedule: RateSchedule
-    recipe: Augmentation
+    augmentation: Augmentation
     preprocessing: Preprocessing
     batch_size: int
     generator: torch.Generator
     clip_norm: float | None = None
     frames: Tensor | None = None
-    """The heights and widths (N, 2) of the images before they were squashed, if they were."""
+    """The original heights and widths (N, 2) of images that were squashed to a square."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: Precision = "fp32"
     capture: Capture = "auto"
     compiled: bool = False
-    advisors: Sequence[Advisor] = ()
-    say: Callable[[str], None] = lambda line: None
+    callbacks: Sequence[Callback] = ()
 
     def __post_init__(self) -> None:
         self.iteration = 0
         self.domains = 1 + int(self.samples.domain.max())
-        for advisor in self.advisors:
-            advisor.start(self)
+        for callback in self.callbacks:
+            callback.start(self)
         self.relabel(self.samples)
-        for player in self.objective.players:
-            player.start()
+        for network in self.objective.auxiliary:
+            network.make_optimizers()
         self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self._drawn: deque[list[list[Task]]] = deque()
-        self._pending: deque[_Pending] = deque()
+        self._in_flight: deque[_InFlight] = deque()
         self._losses: list[float] = []
-        self._asked = -1
-        self._restarts = self.objective.restarts(len(self.grid.sizes))
+        self._called_at = -1
+        self._restarts = self.objective.restart_iterations(len(self.grid.sizes))
         body = Iteration(
             self.model,
             self.images,
@@ -84,7 +86,7 @@ class Trainer:
             self.objective,
             self.optimizer,
             self.grid,
-            self.recipe,
+            self.augmentation,
             self.preprocessing,
             self.device,
             self.precision,
@@ -94,29 +96,33 @@ class Trainer:
         )
         self._run: Callable[[Batch], Outcome] = body
         if distributed.world() > 1:
-            self._check_shared()
+            self._check_distributed()
         elif self.device.type == "cuda":
-            self._run = Captured(body, self.capture, self._model_state, self._load_model_state, self.say)
+            self._run = Captured(body, self.capture, self._model_state, self._load_model_state)
         self._body = body
 
-    def _check_shared(self) -> None:
-        """Refuse what several processes cannot share."""
+    def _check_distributed(self) -> None:
+        """Refuse parts that cannot run on several processes."""
         if self.batch_size < distributed.world():
-            raise MedicError(f"batch_size {self.batch_size} cannot be split over {distributed.world()} processes")
+            raise MedicError(
+                f"batch_size {self.batch_size} is less than {distributed.world()} processes: raise --batch-size"
+            )
         whole = None if type(self.objective) is Objective else self.objective
         for part in (*self.objective.penalties, self.objective.change, whole):
             if part is not None:
                 name = getattr(part, "__name__", type(part).__name__)
-                raise MedicError(f"{name} is no sum over samples: it cannot be shared by several processes")
-        for advisor in self.advisors:
-            if advisor.alone is not None:
-                raise MedicError(f"{advisor.alone}: it cannot be shared by several processes")
+                raise MedicError(
+                    f"{name} does not decompose over samples, so it cannot run on several processes: use one process"
+                )
+        for callback in self.callbacks:
+            if callback.single_process is not None:
+                raise MedicError(f"{callback.single_process}, so it cannot run on several processes: use one process")
         if self.capture == "on":
-            raise MedicError("capture 'on': several processes run their iterations eagerly; use --capture auto")
-        self.say(f"{distributed.world()} processes share every task; iterations are not captured as CUDA graphs")
+            raise MedicError("capture 'on' is not available on several processes: use --capture auto")
+        logger.info("%d processes share every task; iterations are not captured as CUDA graphs", distributed.world())
 
     def inference(self, compiled: bool = False, views: int = 1) -> Inference:
-        """The model as it is at any time, for evaluation: with the same precision, and as fast."""
+        """Return the inference of the model in training, with the same precision."""
         on_gpu = self.device.type == "cuda" and self.images.device == self.device
         captured = on_gpu and self.capture != "off"
         model, images, device = self.model, self.images, self.device
@@ -124,7 +130,7 @@ class Trainer:
 
     @torch.no_grad()
     def refresh_statistics(self, iterations: int) -> None:
-        """Estimate batch-norm statistics anew, as means over so many iterations, for weights that have none."""
+        """Re-estimate batch-norm statistics as means over so many iterations, for averaged weights."""
         self.model.train()
         norms = [module for module in self.model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
         tracked = [(norm, norm.momentum) for norm in norms if norm.track_running_stats and norm.training]  # not frozen
@@ -143,26 +149,26 @@ class Trainer:
         distributed.broadcast(list(self.model.buffers()))
 
     def relabel(self, samples: Samples) -> None:
-        """Train on these samples from the next draw on: they may have other labels than before."""
+        """Train on these samples from the next draw on; their labels may have changed."""
         self.samples = samples
         self.cells: Cells = self.grid.index(samples.label, samples.domain, **samples.attributes)
 
     def step(self) -> list[float]:
-        """Start one iteration; returns the mean task risks of those that have ended since the last call."""
+        """Start one iteration; return the mean task risks of those that finished since the last call."""
         batch = self._batch(self._next())
         if self.iteration in self._restarts:
-            forget(self.optimizer)
+            reset_optimizer(self.optimizer)
         set_rates(self.optimizer, self.rates, self.schedule.factor(self.iteration))
         outcome = self._run(batch)
         self.iteration += 1
-        self._pending.append(self._launched(outcome))
+        self._in_flight.append(self._launched(outcome))
         self._collect(self.grid.sampler.ahead if self.device.type == "cuda" else 0)
         return self._take_losses()
 
     def wait(self) -> list[float]:
-        """Wait for all iterations that were started; returns the mean task risks of those that have ended.
+        """Wait for all iterations in flight; return the mean task risks of those that finished since the last call.
 
-        Batch-norm statistics, which every process has its own of, are then those of the first.
+        Batch-norm statistics, which differ between processes, are then those of the first process.
         """
         self._collect(0)
         distributed.broadcast(list(self.model.buffers()))
@@ -173,34 +179,36 @@ class Trainer:
         return losses
 
     def _next(self) -> list[list[Task]]:
-        """The tasks of the next iteration, drawn as early as it helps the images to be there."""
+        """Return the next iteration's tasks, drawing ahead so that images can be prefetched."""
         sampler = self.grid.sampler
-        if not self._drawn and self._asked != self.iteration:  # many are drawn at one iteration for batch norm
-            self._asked = self.iteration
-            for advisor in self.advisors:
-                if self.iteration % advisor.every == 0:
+        if not self._drawn and self._called_at != self.iteration:  # statistics draw several times at one iteration
+            self._called_at = self.iteration
+            for callback in self.callbacks:
+                if self.iteration % callback.every == 0:
                     self._collect(0)
-                    advisor.advise(self)
+                    callback.on_iteration(self)
         free = min(
-            (advisor.every - self.iteration % advisor.every - 1 for advisor in self.advisors), default=sampler.ahead
+            (callback.every - self.iteration % callback.every - 1 for callback in self.callbacks), default=sampler.ahead
         )
         while len(self._drawn) <= min(self.images.ahead, sampler.ahead, free):
             self._collect(sampler.ahead - len(self._drawn))
-            steps = self.grid.draw(self.cells, self.batch_size, ahead=len(self._drawn) + len(self._pending))
+            steps = self.grid.draw(self.cells, self.batch_size, ahead=len(self._drawn) + len(self._in_flight))
             self.images.expect(self.samples.indices[torch.cat([task.indices for step in steps for task in step])])
             self._drawn.append(steps)
         return self._drawn.popleft()
 
     def _batch(self, steps: list[list[Task]]) -> Batch:
-        """Look up the labels of the tasks' samples, and draw how their images are varied.
+        """Look up the labels of the tasks' samples, and draw their augmentation.
 
-        Every process draws for all of them and takes its share of each task.
+        Every process draws for all samples and takes its share of each task.
         """
         tasks = [task.indices for step in steps for task in step]
         positions = self.samples.indices[torch.cat(tasks)]
         height, width = self.images.shape[2:]
         frames = None if self.frames is None else self.frames[positions]
-        draws = self.recipe.draw(len(positions), height, width, self.generator, frames).split([len(t) for t in tasks])
+        draws = self.augmentation.draw(len(positions), height, width, self.generator, frames).split(
+            [len(t) for t in tasks]
+        )
         mine = [distributed.share(len(indices)) for indices in tasks]
         chosen = torch.cat([indices[part] for indices, part in zip(tasks, mine, strict=True)])
         positions = self.samples.indices[chosen]
@@ -216,55 +224,55 @@ class Trainer:
             None if self.images.device == self.device else self.images.gather(positions, torch.device("cpu")),
         )
 
-    def _launched(self, outcome: Outcome) -> _Pending:
-        """Ask for what the host needs of an iteration, without waiting for it."""
+    def _launched(self, outcome: Outcome) -> _InFlight:
+        """Copy the results of an iteration to the host without waiting."""
         if self.device.type != "cuda":
-            return _Pending(self.iteration, outcome.risks, outcome.summary, None)
+            return _InFlight(self.iteration, outcome.risks, outcome.summary, None)
         risks, summary = (None if v is None else v.to("cpu", non_blocking=True) for v in outcome)
         assert risks is not None
         done = torch.cuda.Event()
         done.record()
-        return _Pending(self.iteration, risks, summary, done)
+        return _InFlight(self.iteration, risks, summary, done)
 
     def _collect(self, leave: int) -> None:
-        """Take in the oldest iterations until at most `leave` are under way."""
-        while len(self._pending) > leave:
-            pending = self._pending.popleft()
+        """Collect results until at most `leave` iterations are in flight."""
+        while len(self._in_flight) > leave:
+            pending = self._in_flight.popleft()
             if pending.done is not None:
                 pending.done.synchronize()
             loss = float(pending.risks.mean())
             if not bool(pending.risks.isfinite().all()):
-                self._pending.clear()
+                self._in_flight.clear()
                 raise TrainingError(f"the loss became {loss} at iteration {pending.iteration}")
             self._losses.append(loss)
             if pending.summary is not None:
                 self.grid.sampler.observe(pending.summary)
 
     def check_finite(self) -> None:
-        """Refuse weights that are not numbers, so that no checkpoint holds them."""
+        """Refuse weights that are not finite, so that no checkpoint holds them."""
         tensors = (tensor for tensor in self.model.state_dict().values() if tensor.is_floating_point())
         if not all(bool(tensor.isfinite().all()) for tensor in tensors):
             raise TrainingError(f"a weight became infinite or not a number at iteration {self.iteration}")
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the rest of the run depends on. Call `wait` before."""
+        """Return the complete training state. Call `wait()` first."""
         return {
             "iteration": self.iteration,
             **self._model_state(),
             "grid": self.grid.state_dict(),
             "cells": self.cells.state_dict(),
-            "advisors": [advisor.state_dict() for advisor in self.advisors],
+            "callbacks": [callback.state_dict() for callback in self.callbacks],
             "drawn": [[[tuple(task) for task in step] for step in steps] for steps in self._drawn],
             "generator": self.generator.get_state(),
             "global_generators": self._global_generators(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` left off."""
+        """Restore the complete training state."""
         self.iteration = state["iteration"]
         self._load_model_state(state)
-        for advisor, advice in zip(self.advisors, state["advisors"], strict=True):
-            advisor.load_state_dict(self, advice)
+        for callback, own in zip(self.callbacks, state["callbacks"], strict=True):
+            callback.load_state_dict(self, own)
         self.grid.load_state_dict(state["grid"])
         self.cells.load_state_dict(state["cells"])
         self._drawn = deque([[[Task(*task) for task in step] for step in steps] for steps in state["drawn"]])
@@ -274,13 +282,13 @@ class Trainer:
             torch.cuda.set_rng_state(state["global_generators"][1], self.device)
 
     def _model_state(self) -> dict[str, Any]:
-        """What an iteration changes on the device."""
+        """Return the state that an iteration changes on the device."""
         return {
             "model": {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()},
             "optimizer": optimizer_state(self.optimizer),
             "strategy": self.strategy.state_dict(),
             "objective": {name: tensor.detach().clone() for name, tensor in self.objective.state_dict().items()},
-            "players": [optimizer_state(optimizer) for optimizer in self._players()],
+            "auxiliary": [optimizer_state(optimizer) for optimizer in self._auxiliary_optimizers()],
         }
 
     def _load_model_state(self, state: dict[str, Any]) -> None:
@@ -288,14 +296,14 @@ class Trainer:
         load_optimizer(self.optimizer, state["optimizer"])
         self.strategy.load_state_dict(state["strategy"])
         self.objective.load_state_dict(state["objective"])
-        for optimizer, remembered in zip(self._players(), state["players"], strict=True):
-            load_optimizer(optimizer, remembered)
+        for optimizer, own in zip(self._auxiliary_optimizers(), state["auxiliary"], strict=True):
+            load_optimizer(optimizer, own)
 
-    def _players(self) -> list[torch.optim.Optimizer]:
-        """The optimizers that are not the model's."""
-        return [optimizer for player in self.objective.players for optimizer in player.optimizers]
+    def _auxiliary_optimizers(self) -> list[torch.optim.Optimizer]:
+        """Return the optimizers of the auxiliary networks."""
+        return [optimizer for network in self.objective.auxiliary for optimizer in network.optimizers]
 
     def _global_generators(self) -> list[Tensor]:
-        """Torch's own generators, which dropout and the like draw from: the CPU's, and a GPU's where there is one."""
+        """Return the states of torch's global generators, which dropout draws from: the CPU's and, if used, the GPU's."""
         on_gpu = [torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else []
         return [torch.get_rng_state(), *on_gpu]

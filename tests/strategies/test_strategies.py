@@ -14,7 +14,7 @@ from medic.errors import MedicError
 from medic.models.backbones import create_backbone
 from medic.objectives import ce, objective
 from medic.strategies import AndMask, Joint, MultiStep, SandMask, Trajectories, TwoStep, inner
-from medic.strategies.normalisation import normalise
+from medic.strategies.second_order.normalisation import normalise
 from medic.tasks import Grid, Step
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -342,7 +342,7 @@ class Convolutional(nn.Module):
 @pytest.mark.parametrize("backbone", ["resnet18", "tf_efficientnet_lite0"])
 def test_layers_of_backbones_are_all_taken_over(backbone):
     module = create_backbone(backbone).module.train()
-    with inner.DifferentiatedTwice():
+    with inner.CheapSecondDerivatives():
         output = module(torch.randn(2, 3, 32, 32))
     nodes, seen = {output.grad_fn}, set()
     while nodes:
@@ -361,8 +361,8 @@ def test_layers_are_differentiated_twice_as_torch_does(device, monkeypatch):
     images, labels = torch.randn(2, 6, 3, 9, 9, dtype=torch.double).to(device), torch.tensor([0, 1, 2, 0, 1, 2])
     taken = [Step(batch, labels.to(device), (3, 3), index=index) for index, batch in enumerate(images)]
     found = []
-    for mode in (inner.DifferentiatedTwice, contextlib.nullcontext):
-        monkeypatch.setattr(inner, "DifferentiatedTwice", mode)
+    for mode in (inner.CheapSecondDerivatives, contextlib.nullcontext):
+        monkeypatch.setattr(inner, "CheapSecondDerivatives", mode)
         fresh = copy.deepcopy(model)
         TwoStep(lr=0.5, second_order=True)(fresh, taken, objective(ce))
         gradients = [parameter.grad for parameter in fresh.parameters()]

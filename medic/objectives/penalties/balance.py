@@ -1,30 +1,29 @@
-"""Equal output activation: one-vs-all classifiers that say yes as readily as no."""
+"""Equal output activation: one-vs-all classifiers that accept as readily as they reject."""
+
+from dataclasses import dataclass
 
 from torch import Tensor
 from torch.nn import functional
 
-from medic.errors import check_range
+from medic.fields import hyperparameter
 from medic.objectives.objective import Penalty
 from medic.outputs import Output
 from medic.tasks import Step
 
 
-class Balance(Penalty):
+@dataclass(eq=False)
+class Balance(Penalty, name="balance"):
     """λ mean_c (mean_{y=c} q_c + mean_{y≠c} q_c - 1)² over the classes c with samples on both sides.
 
-    Our reading of option (iii) of the paper's ablation, which gives no formula: the balance that its discussion asks
-    for, squared.
+    Our reading of option (iii) of the paper's ablation, which gives no formula: the balance its discussion asks for,
+    squared.
     """
 
-    ova = True
-
-    def __init__(self, weight: float = 1.0) -> None:
-        super().__init__()
-        check_range("the balance", weight=weight)
-        self.weight = weight
+    weight: float = hyperparameter(1.0)
+    needs_ova = True
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
-        """The imbalance of the one-vs-all outputs on a step."""
+        """Measure the imbalance of the one-vs-all outputs of a step."""
         q = output.log_odds().sigmoid()
         own = functional.one_hot(step.y, q.shape[1]).to(q)
         positives, negatives = own.sum(0), (1 - own).sum(0)

@@ -1,31 +1,30 @@
 """CORAL (Sun and Saenko 2016) between all pairs of domains, as DomainBed has it."""
 
 import itertools
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from medic.errors import MedicError, check_range
+from medic.errors import MedicError
+from medic.fields import hyperparameter, log10
 from medic.objectives.objective import Penalty, split_features
 from medic.outputs import Output
 from medic.tasks import Step
 
 
-class Coral(Penalty):
+@dataclass(eq=False)
+class Coral(Penalty, name="coral"):
     """γ times the mean squared difference of feature means, plus that of covariances, averaged over pairs of tasks."""
 
-    compares = True
-    samples = 2
-
-    def __init__(self, gamma: float = 1.0) -> None:
-        super().__init__()
-        check_range("CORAL", gamma=gamma)
-        self.gamma = gamma
+    gamma: float = hyperparameter(1.0, search=log10("mmd_gamma", -1, 1))
+    compares_tasks = True
+    min_samples = 2
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
-        """Compare the features of every two tasks; one task has nothing to be compared with."""
+        """Compare the features of every pair of tasks; a single task has penalty 0."""
         if min(step.sizes) < 2:
-            raise MedicError(f"CORAL needs two samples of every task or more, not {min(step.sizes)}: raise batch_size")
+            raise MedicError(f"CORAL needs at least two samples per task, not {min(step.sizes)}: raise batch_size")
         moments = [(z.mean(0), covariance(z)) for z in split_features(output, step)]
         pairs = [
             (mean - other_mean).square().mean() + (spread - other_spread).square().mean()
@@ -35,6 +34,6 @@ class Coral(Penalty):
 
 
 def covariance(z: Tensor) -> Tensor:
-    """The unbiased covariance (F, F) of features (N, F); torch.cov asks the device whether there are enough."""
+    """Return the unbiased covariance (F, F) of features (N, F); `torch.cov` would synchronise with the GPU."""
     centred = z - z.mean(0)
     return centred.T @ centred / (len(z) - 1)

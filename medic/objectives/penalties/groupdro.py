@@ -1,36 +1,38 @@
-"""GroupDRO (Sagawa et al. 2020): domains that are met with more loss weigh more."""
+"""GroupDRO (Sagawa et al. 2020): domains with a larger loss weigh more."""
+
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from medic.errors import check_range
+from medic.fields import hyperparameter, log10
 from medic.objectives.objective import Penalty, Setup
 from medic.outputs import Output
 from medic.tasks import Step
 
 
-class GroupDro(Penalty):
+@dataclass(eq=False)
+class GroupDro(Penalty, name="groupdro"):
     """Σ_d q_d L_d in place of the mean risk, where q_d ← q_d exp(η L_d), normalised, at every step."""
 
-    compares = ordered = True
-    shares: Tensor | None
+    eta: float = hyperparameter(1e-2, search=log10("groupdro_eta", -3, -1))
+    shares: Tensor | None = field(init=False)
+    compares_tasks = fixed_order = True
 
-    def __init__(self, eta: float = 1e-2) -> None:
-        super().__init__()
-        check_range("GroupDRO", eta=eta)
-        self.eta = eta
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.register_buffer("shares", None)
 
     def prepare(self, model: nn.Module | None, setup: Setup) -> None:
-        """Start with equal shares, one a task."""
+        """Start with equal weights of the tasks."""
         self.shares = torch.full((setup.tasks,), 1 / setup.tasks)
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
-        """What the weighted risk has more than the mean one; `tasks` (m,) must come in the same order every time."""
+        """Return the weighted risk minus the mean one; the tasks (m,) must keep their order."""
         if self.shares is None:
             self.prepare(None, Setup(len(tasks)))
         assert self.shares is not None
-        # Not as a product of exponentials: with a large loss it would overflow.
+        # In logarithms, because the product of exponentials overflows for a large loss.
         shares = (self.shares.to(tasks).log() + self.eta * tasks.detach()).softmax(0)
         self.shares.copy_(shares)
         return ((shares - 1 / len(tasks)) * tasks).sum()

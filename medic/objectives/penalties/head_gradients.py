@@ -1,60 +1,63 @@
 """Penalties on the gradients of the close-set head: Fishr, HGP, Hutchinson.
 
-The head is linear, so that with z̃ = (z, 1), p = softmax and e = p - onehot(y) the gradient of a sample's
-cross-entropy by weights and bias together is e z̃ᵀ (C, F + 1), and no sample's own has to be made.
+The head is linear: with z̃ = (z, 1), p = softmax and e = p - onehot(y), the gradient of a sample's cross-entropy by
+weights and bias is e z̃ᵀ (C, F + 1), so that no per-sample gradient has to be computed.
 """
+
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medic.errors import check_range
+from medic.fields import hyperparameter, log10, uniform
 from medic.objectives.objective import Penalty, Setup, split_features
 from medic.outputs import Output
 from medic.tasks import Step
 
 
 def _samples(output: Output, step: Step) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """For every task p (N, C), e (N, C) and z̃ (N, F + 1)."""
+    """Return p (N, C), e (N, C) and z̃ (N, F + 1) of every task."""
     p = output.logits.softmax(1)
     e = p - functional.one_hot(step.y, p.shape[1])
     extended = [functional.pad(z, (0, 1), value=1.0) for z in split_features(output, step)]
     return list(zip(p.split(step.sizes), e.split(step.sizes), extended, strict=True))
 
 
-class Fishr(Penalty):
+@dataclass(eq=False)
+class Fishr(Penalty, name="fishr"):
     """Fishr (Rame et al. 2022): λ times the spread, over domains, of the variance of the head's gradients.
 
-    The variances are averaged over iterations, E ← γ E + (1 - γ) v, and used as E / (1 - γ), without correction for
-    the start. The penalty counts from step `anneal` on.
+    The variances are averaged over iterations, E ← γ E + (1 - γ) v, and used as E / (1 - γ), without bias correction.
+    The penalty starts at step `anneal`.
     """
 
-    compares = ordered = linear = True
-    updates: Tensor
-    variances: Tensor | None
+    weight: float = hyperparameter(1000.0, search=log10("lambda", 1, 4))
+    anneal: int = hyperparameter(1500, search=uniform("penalty_anneal_iters", 0, 5000, whole=True))
+    ema: float = hyperparameter(0.95, most=1, below=True, search=uniform("ema", 0.90, 0.99))
+    updates: Tensor = field(init=False)
+    variances: Tensor | None = field(init=False)
+    compares_tasks = fixed_order = needs_linear_head = True
 
-    def __init__(self, weight: float = 1000.0, anneal: int = 1500, ema: float = 0.95) -> None:
-        super().__init__()
-        check_range("Fishr", weight=weight, anneal=anneal)
-        check_range("Fishr", most=1, below=True, ema=ema)
-        self.weight, self.anneal, self.ema = weight, anneal, ema
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
         self.register_buffer("variances", None)
 
     @property
-    def restart(self) -> int | None:
-        """When the penalty begins to count."""
+    def restart_step(self) -> int | None:
+        """The step at which the penalty starts."""
         return self.anneal or None
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
-        """Averages of 0, for every task."""
+        """Start with averages of 0 for every task."""
         self._start(setup.tasks, model.classes, model.features + 1)  # type: ignore[arg-type, operator]
 
     def _start(self, *shape: int) -> None:
         self.variances = torch.zeros(shape)
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
-        """Compare the tasks, which must come in the same order every time."""
+        """Compare the tasks, which must keep their order."""
         found = [self._variance(e, z) for _, e, z in _samples(output, step)]
         if self.variances is None:
             self._start(len(found), *found[0].shape)
@@ -67,25 +70,23 @@ class Fishr(Penalty):
 
     @staticmethod
     def _variance(e: Tensor, z: Tensor) -> Tensor:
-        """mean_n (g_n - mean g)² (C, F + 1) of g_n = e_n z_nᵀ."""
+        """Return mean_n (g_n - mean g)² (C, F + 1) of g_n = e_n z_nᵀ."""
         return (e.square().T @ z.square() - (e.T @ z).square() / len(z)) / len(z)
 
 
+@dataclass(eq=False)
 class _HessianAlignment(Penalty):
-    """α mean_d ‖h_d - h̄‖² + β mean_d ‖g_d - ḡ‖²: the head's gradients g, and something of its Hessian, h.
+    """α mean_d ‖h_d - h̄‖² + β mean_d ‖g_d - ḡ‖²: the head's gradients g, and a function h of its Hessian.
 
     ḡ and h̄ are those of the mean risk, and constants.
     """
 
-    compares = linear = True
-
-    def __init__(self, alpha: float, beta: float) -> None:
-        super().__init__()
-        check_range(type(self).__name__, alpha=alpha, beta=beta)
-        self.alpha, self.beta = alpha, beta
+    alpha: float = hyperparameter(1e-4)
+    beta: float = hyperparameter(5e-3)
+    compares_tasks = needs_linear_head = True
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
-        """Compare every task with the mean of all."""
+        """Compare every task with the mean of all tasks."""
         samples = _samples(output, step)
         gradients = [e.T @ z / len(z) for _, e, z in samples]
         mean = torch.stack(gradients).mean(0)
@@ -97,18 +98,19 @@ class _HessianAlignment(Penalty):
         )
 
     def curvature(self, samples: list[tuple[Tensor, Tensor, Tensor]], gradient: Tensor) -> Tensor:
-        """What is compared of the Hessian of the mean risk of some tasks, (C, F + 1), given its gradient."""
+        """Return the function h (C, F + 1) of the Hessian of the tasks' mean risk, given its gradient."""
         raise NotImplementedError
 
 
-class Hgp(_HessianAlignment):
+@dataclass(eq=False)
+class Hgp(_HessianAlignment, name="hgp"):
     """HGP (Hemati et al. 2023): h is the Hessian times the gradient."""
 
-    def __init__(self, alpha: float = 1e-4, beta: float = 5e-3) -> None:
-        super().__init__(alpha, beta)
+    alpha: float = hyperparameter(1e-4, search=log10("penalty_alpha", -5, -3))
+    beta: float = hyperparameter(5e-3, search=log10("penalty_beta", -3, -1))
 
     def curvature(self, samples: list[tuple[Tensor, Tensor, Tensor]], gradient: Tensor) -> Tensor:
-        """H g = mean_n r_n z̃_nᵀ, with a_n = g z̃_n and r_n = p_n ∘ a_n - p_n (p_n · a_n)."""
+        """Return H g = mean_n r_n z̃_nᵀ, with a_n = g z̃_n and r_n = p_n ∘ a_n - p_n (p_n · a_n)."""
         return torch.stack([_hessian_product(p, z, gradient) for p, _, z in samples]).mean(0)
 
 
@@ -117,20 +119,20 @@ def _hessian_product(p: Tensor, z: Tensor, direction: Tensor) -> Tensor:
     return (p * along - p * (p * along).sum(1, keepdim=True)).T @ z / len(z)
 
 
-class Hutchinson(_HessianAlignment):
-    """Hutchinson (Hemati et al. 2023): h is the diagonal of the Hessian, exactly, or estimated by random signs.
+@dataclass(eq=False)
+class Hutchinson(_HessianAlignment, name="hutchinson"):
+    """Hutchinson (Hemati et al. 2023): h is the diagonal of the Hessian, exact or estimated by random signs.
 
     With `probes` R > 0 it is mean_r ξ_r ∘ H ξ_r with ξ of ±1, whose error has the variance Σ_{j≠i} H_ij² / R; the
     authors use 300. With 0 it is exact, which a linear head allows: mean_n p (1 - p) z̃².
     """
 
-    def __init__(self, alpha: float = 1e-3, beta: float = 5e-3, probes: int = 0) -> None:
-        super().__init__(alpha, beta)
-        check_range("Hutchinson", probes=probes)
-        self.probes = probes
+    alpha: float = hyperparameter(1e-3, search=log10("penalty_alpha", 1, 4))
+    beta: float = hyperparameter(5e-3, search=log10("penalty_beta", 2, 6))
+    probes: int = hyperparameter(0)
 
     def curvature(self, samples: list[tuple[Tensor, Tensor, Tensor]], gradient: Tensor) -> Tensor:
-        """The diagonal (C, F + 1)."""
+        """Return the diagonal (C, F + 1)."""
         if not self.probes:
             return torch.stack([(p * (1 - p)).T @ z.square() / len(z) for p, _, z in samples]).mean(0)
         total = torch.zeros_like(gradient)

@@ -2,43 +2,47 @@
 
 import copy
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medic.errors import MedicError, check_range
+from medic.errors import MedicError
+from medic.fields import hyperparameter
 from medic.objectives.objective import Penalty, Setup
 from medic.outputs import Output
 from medic.tasks import Step
 
 SPREAD = 0.1
-"""What the variances start from."""
+"""The initial variances."""
 LEAST = 1e-5
 
 
-class Miro(Penalty):
+@dataclass(eq=False)
+class Miro(Penalty, name="miro"):
     """λ Σ_l ½ mean[(f_l - f⁰_l)² / s_l + log s_l] over the stem and the stages l, f⁰ the maps before training.
 
-    Variances s_l = softplus(b_l) + 1e-5 are learnt, one a channel, at 10 times the learning rate.
+    Variances s_l = softplus(b_l) + 1e-5 are learnt per channel, at 10 times the learning rate. Batch norm is frozen.
     """
 
-    rate = 10.0
-    inside = True
+    weight: float = hyperparameter(0.1, on={"pacs": 0.01, "vlcs": 0.01})
+    spreads: nn.ParameterList = field(init=False)
+    lr_scale = 10.0
+    inspects_backbone = True
+    preset: ClassVar[Mapping[str, Any]] = {"batch_norm": "frozen"}
 
-    def __init__(self, weight: float = 0.1) -> None:
-        super().__init__()
-        check_range("MIRO", weight=weight)
-        self.weight = weight
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.reference: nn.Module | None = None
         self.spreads = nn.ParameterList()
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
-        """Keep a copy of the model as it is now, and ask both for their maps."""
+        """Keep a copy of the model before training, and let both return their maps."""
         if not hasattr(model, "tap"):
-            raise MedicError(
-                f"the penalty 'miro' needs the maps of a model's stages: {type(model).__name__} has no tap()"
-            )
+            raise MedicError(f"penalty 'miro' needs the maps of a model's stages: {type(model).__name__} has no tap()")
         self.reference = copy.deepcopy(model).eval().requires_grad_(False)
         self.reference.tap(always=True)  # type: ignore[operator]
         channels: tuple[int, ...] = model.tap()  # type: ignore[operator]
@@ -46,10 +50,10 @@ class Miro(Penalty):
         self.spreads.extend(nn.Parameter(torch.full((count, 1, 1), start)) for count in channels)
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
-        """Compare the maps of a step with what the network gave before training."""
+        """Compare the maps of a step with those of the network before training."""
         if self.reference is None or output.stages is None:
-            raise MedicError("the penalty 'miro' was not prepared: objective.prepare(model, setup) before training")
-        now = output.stages[0].dtype  # as the model's maps were made, so that they begin the same
+            raise MedicError("penalty 'miro' is not prepared: call objective.prepare(model, setup) before training")
+        now = output.stages[0].dtype  # the reference computes in the same precision, so that both start equal
         with torch.no_grad(), torch.autocast(step.x.device.type, torch.bfloat16, enabled=now == torch.bfloat16):
             before = Output.of(self.reference(step.x)).stages
         assert before is not None
@@ -61,6 +65,6 @@ class Miro(Penalty):
 
 
 def _term(now: Tensor, then: Tensor, variance: Tensor) -> Tensor:
-    """½ mean[(f - f⁰)² / s + log s] of maps (N, C, H, W) and variances (C, 1, 1)."""
+    """Return ½ mean[(f - f⁰)² / s + log s] of maps (N, C, H, W) and variances (C, 1, 1)."""
     now, then = (maps.to(variance.dtype) for maps in (now, then))
     return ((now - then).square() / variance + variance.log()).mean() / 2

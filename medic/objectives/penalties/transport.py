@@ -1,13 +1,12 @@
-"""L2OT (Li et al. 2025): classes whose features are far from each other.
+"""L2OT (Li et al. 2025): classes whose features are far apart. Our reading: neither code nor formulas are public."""
 
-Our reading: neither code nor formulas are public.
-"""
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from medic.errors import check_range
+from medic.fields import hyperparameter
 from medic.objectives.objective import Penalty, split_features
 from medic.outputs import Output
 from medic.tasks import Step
@@ -16,23 +15,21 @@ SMOOTHING = 0.05
 ROUNDS = 50
 
 
-class Transport(Penalty):
+@dataclass(eq=False)
+class Transport(Penalty, name="transport"):
     """λ mean_{a<b} exp(-OT_ab), OT_ab the entropic transport between the unit features of two classes of a step.
 
     The cost is the squared distance; gradients flow through it, not through the plan.
     """
 
-    def __init__(self, weight: float = 0.1) -> None:
-        super().__init__()
-        check_range("L2OT", weight=weight)
-        self.weight = weight
+    weight: float = hyperparameter(0.1)
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
-        """How near the classes of a step are to each other; 0 where there are fewer than two."""
+        """Measure how near the classes of a step are; 0 for fewer than two classes."""
         unit = functional.normalize(torch.cat(split_features(output, step)))
         cost = (2 - 2 * unit @ unit.T).clamp(min=0)
         members = functional.one_hot(step.y, output.logits.shape[1]).bool().T
-        # Made on the device: a CUDA graph cannot hold a copy from the host.
+        # Created on the device, because a CUDA graph cannot hold a copy from the host.
         pairs = torch.triu_indices(len(members), len(members), offset=1, device=cost.device)
         first, second = members[pairs[0]], members[pairs[1]]
         plan = transport_plan(cost.detach(), first, second)
@@ -42,9 +39,9 @@ class Transport(Penalty):
 
 
 def transport_plan(cost: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """The plans (P, N, N) between P pairs of sets of samples, masks (P, N), each with equal weights, by Sinkhorn.
+    """Compute the plans (P, N, N) between P pairs of equally weighted sets, masks (P, N), by Sinkhorn in logarithms.
 
-    Computed with logarithms; a set without samples has a plan of 0.
+    The plan of an empty set is 0.
     """
     lowest = torch.finfo(cost.dtype).min / 4  # not −∞, which would give NaN for an empty set
     allowed = rows[:, :, None] & columns[:, None, :]

@@ -1,33 +1,36 @@
 """V-REx (Krueger et al. 2021): the variance of domain risks."""
 
+from dataclasses import dataclass, field
+
 import torch
 from torch import Tensor
 
-from medic.errors import check_range
+from medic.fields import hyperparameter, log10
 from medic.objectives.objective import Penalty
 from medic.outputs import Output
 from medic.tasks import Step
 
 
-class VRex(Penalty):
+@dataclass(eq=False)
+class VRex(Penalty, name="vrex"):
     """w · mean_d (L_d - mean L)², with w = 1 for the first `anneal` steps and `weight` from then on."""
 
-    compares = True
-    updates: Tensor
+    weight: float = hyperparameter(10.0, search=log10("vrex_lambda", -1, 5))
+    anneal: int = hyperparameter(500, search=log10("vrex_penalty_anneal_iters", 0, 4, whole=True))
+    updates: Tensor = field(init=False)
+    compares_tasks = True
 
-    def __init__(self, weight: float = 10.0, anneal: int = 500) -> None:
-        super().__init__()
-        check_range("V-REx", weight=weight, anneal=anneal)
-        self.weight, self.anneal = weight, anneal
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
 
     @property
-    def restart(self) -> int | None:
-        """When the weight changes."""
+    def restart_step(self) -> int | None:
+        """The step at which the weight changes."""
         return self.anneal
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
-        """The variance of the task risks (m,)."""
+        """Return the weighted variance of the task risks (m,)."""
         weight = torch.where(self.updates >= self.anneal, self.weight, 1.0)
         self.updates += 1
         return weight * tasks.var(correction=0)

@@ -1,27 +1,30 @@
-"""CrossMatch (Zhu and Li 2022): learn from images made by gradient ascent, harder ones and ones of no known class.
+"""CrossMatch (Zhu and Li 2022): images made by gradient ascent, harder ones and ones of no known class.
 
-Our reading: no code is public, and what the unknown images ascend and how the classifiers agree are our formulas.
+Our reading: no code is public; the ascent of unknown images and the agreement of classifiers are our formulas.
 """
 
-from collections.abc import Sequence
-from typing import Unpack
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from medic.errors import MedicError, check_range
-from medic.modes import evaluating, statistics_kept
-from medic.objectives.losses import acceptance, ce
-from medic.objectives.objective import Loss, Objective, Parts, Risk, Setup
+from medic.errors import MedicError
+from medic.fields import hyperparameter
+from medic.method import Method
+from medic.modules import evaluating, statistics_kept
+from medic.objectives import CE, OBJECTIVES, OVA, Objective, ObjectiveKind, Risk, Setup, ce
+from medic.objectives.losses import acceptance
+from medic.objectives.objective import features_of
 from medic.outputs import Output
 from medic.tasks import Step
 
 TURNOVER = 16
-"""The steps in which the pools are made anew."""
+"""Steps in which the pools are replaced."""
 
 
+@dataclass(eq=False)
 class CrossMatch(Objective):
-    """The losses on a step and on a pool of harder images, with two more on a pool of unknown ones.
+    """The losses on a step and on a pool of harder images, plus two losses on a pool of unknown images.
 
     With p the softmax, q_k the one-vs-all probabilities and f the features, the penalty is the mean over the pools of
 
@@ -34,51 +37,45 @@ class CrossMatch(Objective):
         unknown:  (1/C) Σ_k log(1 - q_k(x)) + H(p(x)) - gamma · ‖f(x) - f(x₀)‖² / F
 
     within the range of pixels; F is the number of features, with which the distance would grow. The pools hold as many
-    images as a step. They roll: every step makes one image in `TURNOVER` anew, so that all steps cost the same.
+    images as a step. Every step replaces one image in `TURNOVER`, so that all steps cost the same.
     """
 
-    inside = True
-    known: Tensor
-    labels: Tensor
-    unknown: Tensor
-    written: Tensor
+    lam_n: float = hyperparameter(1.0)
+    lam_c: float = hyperparameter(1.0)
+    eta: float = hyperparameter(1.0)
+    gamma: float = hyperparameter(1.0)
+    ascents: int = hyperparameter(15, least=1)
+    known: Tensor = field(init=False)
+    labels: Tensor = field(init=False)
+    unknown: Tensor = field(init=False)
+    written: Tensor = field(init=False)
+    inspects_backbone = True
 
-    def __init__(
-        self,
-        losses: Sequence[Loss],
-        *,
-        lam_n: float = 1.0,
-        lam_c: float = 1.0,
-        eta: float = 1.0,
-        gamma: float = 1.0,
-        ascents: int = 15,
-        **parts: Unpack[Parts],
-    ) -> None:
-        super().__init__(losses, **parts)
-        check_range("CrossMatch", lam_n=lam_n, lam_c=lam_c, eta=eta, gamma=gamma)
-        check_range("CrossMatch", 1, ascents=ascents)
-        self.lam_n, self.lam_c, self.eta, self.gamma, self.ascents = lam_n, lam_c, eta, gamma, ascents
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.setup: Setup | None = None
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
-        """Empty pools."""
+        """Allocate empty pools."""
         super().prepare(model, setup)
         self.setup = setup
         for name in ("known", "unknown"):
             self.register_buffer(name, torch.zeros(setup.images, *setup.shape))
         self.register_buffer("labels", torch.zeros(setup.images, dtype=torch.int64))
-        self.register_buffer("written", torch.zeros((), dtype=torch.int64))  # in all: their place is the rest of it
+        self.register_buffer(
+            "written", torch.zeros((), dtype=torch.int64)
+        )  # the total; modulo the size it is the next place
 
     def forward(self, model: nn.Module, step: Step) -> Risk:
-        """Measure a step, make some of its images into others, and measure the pools."""
+        """Measure a step, add images made from it to the pools, and measure the pools."""
         if self.setup is None:
-            raise MedicError("CrossMatch was not prepared: objective.prepare(model, setup) before training")
+            raise MedicError("CrossMatch is not prepared: call objective.prepare(model, setup) before training")
         risk = super().forward(model, step)
         self._renew(model, step)
         return risk.plus(self._measure_pools(model, step))
 
     def ascend(self, model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Known and unknown images, each (N, …), that start from inputs (N, …) of classes (N,)."""
+        """Make known and unknown images, each (N, …), from inputs (N, …) of classes (N,) by gradient ascent."""
         assert self.setup is not None
         low, high = (self.setup.to_inputs(x.new_full((1, 1, 1, 1), pixel)) for pixel in (0.0, 1.0))
         both, start = torch.cat([x, x]), None
@@ -87,7 +84,7 @@ class CrossMatch(Objective):
                 both = both.detach().requires_grad_()
                 output = Output.of(model(both))
                 with torch.autocast(x.device.type, enabled=False):
-                    features = _features(output)
+                    features = features_of(output)
                     start = features.detach() if start is None else start
                     first, second = _halves(output)
                     moved = (features - start).square().mean(1)
@@ -99,7 +96,7 @@ class CrossMatch(Objective):
 
     @torch.no_grad()
     def _renew(self, model: nn.Module, step: Step) -> None:
-        """Write images made of a few random ones of a step over the oldest of the pools."""
+        """Replace the oldest images of the pools by ones made from a few random images of a step."""
         count = min(max(1, len(self.labels) // TURNOVER), len(step.y))
         chosen = torch.rand(len(step.y), device=step.y.device).argsort()[:count]
         known, unknown = self.ascend(model, step.x[chosen], step.y[chosen])
@@ -110,13 +107,12 @@ class CrossMatch(Objective):
         self.written += count
 
     def _measure_pools(self, model: nn.Module, step: Step) -> Tensor:
-        """The mean loss of what is in the pools.
+        """Return the mean loss of the images in the pools.
 
-        Both go through the model together: with statistics of its own each pool would be told apart by them. Those
-        that evaluation uses stay the step's. Until the pools are full, images of the step stand in for what is missing,
-        for the statistics' sake.
+        Both pools are forwarded together, because separate batch-norm statistics would tell them apart. Running
+        statistics stay those of the step. Until the pools are full, images of the step fill the batch.
         """
-        labels = self.labels.clone()  # a second derivative comes back to them when the pools have rolled on
+        labels = self.labels.clone()  # a second derivative reads them after the pools have changed
         rows = torch.arange(len(labels), device=step.y.device)
         there = rows < self.written
         others = step.x[rows % len(step.x)]
@@ -132,23 +128,32 @@ class CrossMatch(Objective):
 
 
 def disagreement(output: Output) -> Tensor:
-    """L_cc = (1/C) Σ_k (p_k - q_k)² per sample (N,), between the softmax and the one-vs-all classifiers."""
+    """Return L_cc = (1/C) Σ_k (p_k - q_k)² per sample (N,), between the softmax and the one-vs-all classifiers."""
     return (output.logits.softmax(1) - output.log_odds().sigmoid()).square().mean(1)
 
 
 def openness(output: Output) -> Tensor:
-    """(1/C) Σ_k log(1 - q_k) + H(p) per sample (N,): large where all reject it and the softmax is undecided."""
+    """Return (1/C) Σ_k log(1 - q_k) + H(p) per sample (N,): large if all reject it and the softmax is undecided."""
     entropy = -(output.logits.softmax(1) * output.logits.log_softmax(1)).sum(1)
     return entropy - acceptance(output)
 
 
-def _features(output: Output) -> Tensor:
-    if output.features is None:
-        raise MedicError("CrossMatch needs the features of the backbone: return Output(logits, ova, features)")
-    return output.features
-
-
 def _halves(output: Output) -> tuple[Output, Output]:
-    """The outputs of the first and of the last half of the samples."""
+    """Split outputs into those of the first and the last half of the samples."""
     half = len(output.logits) // 2
     return output.map(lambda part: part[:half]), output.map(lambda part: part[half:])
+
+
+OBJECTIVES["crossmatch"] = ObjectiveKind((CE, OVA), ("separate", "shared"), "bcls", CrossMatch)
+
+METHODS = (
+    Method(
+        "crossmatch",
+        "images made harder, and others that all classifiers must reject",
+        "objective: losses on pools of images that gradient ascent makes of the step's",
+        "Zhu and Li 2022",
+        preset={"objective": "crossmatch"},
+        paper="CrossMatch",
+        experimental=True,
+    ),
+)

@@ -1,25 +1,27 @@
-"""The advisor of the sampler `probe`: what the model says of fresh images, asked by an extra pass as the authors do."""
+"""The callback of the sampler `probe`: an extra pass over fresh images, as the authors do."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from medic.tasks.lagged import softmax_sums
-from medic.training.advisors.base import Advisor
+from medic.training.callbacks.base import Callback
 from medic.training.inference import Inference
 
 if TYPE_CHECKING:
     from medic.training.trainer import Trainer
 
 
-class Prober(Advisor):
-    """Shows the sampler what the model says of fresh images, before every iteration.
+@dataclass
+class ProbeConfusion(Callback):
+    """Shows the sampler the model's outputs for fresh images, before every iteration.
 
-    As many are drawn of every cell as a task takes of one, and they are not augmented, as those of the authors are.
+    Every cell gives as many images as a task takes from one. They are not augmented, unlike those of the authors.
     """
 
-    def advise(self, trainer: "Trainer") -> None:
-        """Run the model over a draw of every cell."""
+    def on_iteration(self, trainer: "Trainer") -> None:
+        """Forward a draw of every cell."""
         grid, cells, samples = trainer.grid, trainer.cells, trainer.samples
         count = max(1, trainer.batch_size * grid.tasks // len(cells.keys))
         chosen = torch.cat([cells.draw(cell, count, grid.generator) for cell in cells.keys])

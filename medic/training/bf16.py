@@ -1,4 +1,4 @@
-"""A network with bf16 copies of its weights, made all at once."""
+"""A network whose weights are cast to bf16 all at once."""
 
 from typing import Any
 
@@ -9,15 +9,15 @@ from torch.func import functional_call
 from medic.outputs import Output
 
 
-class Lowered(nn.Module):
-    """A network whose convolutions and linear layers are given bf16 copies of their weights.
+class Bf16Weights(nn.Module):
+    """A network whose convolutions and linear layers get bf16 copies of their weights.
 
-    Autocast would cast every weight by itself, forwards and backwards: a hundred small kernels a step, where two do.
-    The numbers are the same. Layers that do something else with their weights are left to autocast.
+    Autocast casts every weight separately, forwards and backwards: a hundred small kernels per step instead of two. The
+    values are the same. Other layers are left to autocast.
     """
 
     def __init__(self, network: nn.Module, part: nn.Module, compiled: bool) -> None:
-        """Lower the layers in `part` of a network."""
+        """Cast the layers in `part` of a network."""
         super().__init__()
         self.network = network
         names = {module: name for name, module in network.named_modules()}
@@ -32,13 +32,13 @@ class Lowered(nn.Module):
 
     def forward(self, x: Tensor) -> Output:
         """Forward a batch."""
-        # Read from the layers each time: a functional call may have put other weights there.
+        # Read from the layers each time, because a functional call may replace their weights.
         weights = [getattr(layer, name) for _, layer, name in self._layers]
-        low = _CastAll.apply(*weights) if weights else ()  # type: ignore[no-untyped-call]
-        return self._call(low, x)  # type: ignore[no-any-return]
+        cast = _CastAll.apply(*weights) if weights else ()  # type: ignore[no-untyped-call]
+        return self._call(cast, x)  # type: ignore[no-any-return]
 
     def classify(self, features: Tensor) -> Output:
-        """What the network's heads say of features (N, F)."""
+        """Return the outputs of the network's heads for features (N, F)."""
         return Output.of(self.network.classify(features))  # type: ignore[operator]
 
     def _with(self, weights: tuple[Tensor, ...], x: Tensor) -> Output:
@@ -51,12 +51,12 @@ class _CastAll(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *weights: Tensor) -> tuple[Tensor, ...]:
-        ctx.set_materialize_grads(False)  # a weight that no gradient reaches gets none
+        ctx.set_materialize_grads(False)  # a weight without a gradient gets none
         return tuple(_cast(weights, torch.bfloat16))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        if torch.is_grad_enabled():  # they will be differentiated again, which a cast of all at once cannot be
+        if torch.is_grad_enabled():  # for a second derivative, which _foreach_copy_ does not support
             return tuple(None if gradient is None else gradient.float() for gradient in gradients)
         cast = iter(_cast(tuple(gradient for gradient in gradients if gradient is not None), torch.float32))
         return tuple(None if gradient is None else next(cast) for gradient in gradients)

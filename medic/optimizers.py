@@ -1,4 +1,4 @@
-"""What an optimizer remembers: moments and counters, copied, taken over and dropped."""
+"""The state of an optimizer: moments and counters, copied, loaded and reset."""
 
 import copy
 from collections.abc import Mapping
@@ -9,17 +9,17 @@ from torch import Tensor
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """A copy of the moments and counters of an optimizer: not of its settings, which depend on the device."""
+    """Return a copy of an optimizer's moments and counters, without its settings, which depend on the device."""
     return {"state": copy.deepcopy(optimizer.state_dict()["state"])}
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Take over what `optimizer_state` gave, from whatever device it was."""
+    """Load a state returned by `optimizer_state`, from any device."""
     optimizer.load_state_dict({"state": state["state"], "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def forget(optimizer: torch.optim.Optimizer) -> None:
-    """Drop the moments and counters of an optimizer, in place: a CUDA graph may hold them."""
+def reset_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    """Zero an optimizer's moments and counters in place, since a CUDA graph may hold them."""
     for state in optimizer.state.values():
         for value in state.values():
             if isinstance(value, Tensor):

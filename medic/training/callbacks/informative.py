@@ -1,47 +1,46 @@
-"""The advisor of the sampler `informative`: it tries tasks on the model and keeps those that tell it something."""
+"""The callback of the sampler `informative`: it tries tasks on the model and keeps the informative ones."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from medic.errors import check_range
-from medic.modes import evaluating
+from medic.fields import hyperparameter
+from medic.modules import evaluating
 from medic.outputs import Output
 from medic.strategies.base import Measured, buffers, trainable, weights_restored
 from medic.strategies.inner import sgd
 from medic.tasks import Cells, Step
 from medic.tasks.informative import choose
-from medic.training.advisors.base import Advisor
+from medic.training.callbacks.base import Callback
 from medic.training.precision import arithmetic
 
 if TYPE_CHECKING:
     from medic.training.trainer import Trainer
 
 SHOWN = 64
-"""Images of every source domain that the model is asked about."""
+"""Images per source domain on which candidates are compared."""
 RATE = 1e-2
-"""The rate of the step on a candidate, where the strategy has no inner one."""
+"""The rate of the step on a candidate if the strategy has no inner rate."""
 
 
-class Chooser(Advisor):
+@dataclass
+class InformativeTasks(Callback):
     """Chooses the tasks that the grid deals until its next turn: option (iv) of the paper.
 
-    The tasks of two independent splits are candidates. Each is tried by one inner step on a batch of its own, and known
-    by what the model then says of some training images of every source domain. Batch norm is in evaluation mode, no
-    image is augmented, and weights and buffers are put back bit by bit.
+    The tasks of two independent splits are candidates. Each is tried by one inner step on a batch, and described by the
+    model's outputs afterwards for some training images of every source domain. Batch norm is in evaluation mode, no
+    image is augmented, and weights and buffers are restored exactly.
     """
 
-    alone = "sampling 'informative' tries whole tasks"
+    every: int = hyperparameter(50, least=1)
+    delta: float = hyperparameter(0.01)
+    single_process = "sampling 'informative' tries whole tasks"
 
-    def __init__(self, every: int = 50, delta: float = 0.01) -> None:
-        check_range("sampling 'informative'", 1, every=every)
-        check_range("sampling 'informative'", delta=delta)
-        self.every, self.delta = every, delta
-
-    def advise(self, trainer: "Trainer") -> None:
-        """Try candidates in random order until there are enough."""
+    def on_iteration(self, trainer: "Trainer") -> None:
+        """Try candidates in random order until enough are accepted."""
         grid, samples = trainer.grid, trainer.samples
         candidates = grid.candidates(trainer.cells, splits=2)
         order = torch.randperm(len(candidates), generator=grid.generator).tolist()
@@ -55,12 +54,12 @@ class Chooser(Advisor):
             after = (
                 _after_a_step(trainer, grid.sample(trainer.cells, task, trainer.batch_size), shown) for task in visited
             )
-            chosen = choose(before, after, [len(batch) for batch in batches], sum(grid.round), self.delta)
+            chosen = choose(before, after, [len(batch) for batch in batches], sum(grid.spec.round), self.delta)
         grid.chosen = [visited[position] for position in chosen]
 
 
 def _after_a_step(trainer: "Trainer", chosen: Tensor, shown: Sequence[Tensor]) -> Tensor:
-    """What the model says of some inputs after an inner step on the samples of a task, at positions (N,)."""
+    """Return the predictions for some inputs after an inner step on the samples of a task, at positions (N,)."""
     samples, device = trainer.samples, trainer.device
     labels = {"domain": samples.domain, **samples.attributes}
     step = Step(
@@ -80,15 +79,15 @@ def _after_a_step(trainer: "Trainer", chosen: Tensor, shown: Sequence[Tensor]) -
 
 @torch.no_grad()
 def _predictions(trainer: "Trainer", shown: Sequence[Tensor]) -> Tensor:
-    """The model's softmax (N, C) for some inputs, on the CPU."""
+    """Return the model's softmax (N, C) for some inputs, on the CPU."""
     with arithmetic(trainer.precision, trainer.device):
         logits = torch.cat([Output.of(trainer.model(inputs)).logits for inputs in shown])
     return logits.double().softmax(1).cpu()
 
 
 def _inputs(trainer: "Trainer", chosen: Tensor) -> Tensor:
-    """The images of some training samples, at positions (N,), as they are in evaluation."""
+    """Return the inputs of training samples, at positions (N,), without augmentation."""
     raw = trainer.images.gather(trainer.samples.indices[chosen], trainer.device)
-    if raw.is_floating_point():  # as features of a frozen backbone are
+    if raw.is_floating_point():  # features of a frozen backbone
         return raw
     return trainer.preprocessing(raw.float() / 255).contiguous(memory_format=torch.channels_last)

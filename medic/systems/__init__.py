@@ -1,0 +1,13 @@
+"""Whole systems, one file each: a head, an objective, a callback, and the entry in the table of methods.
+
+A file of this folder is found by `SYSTEMS`, which collects the `METHODS` of each.
+"""
+
+import pkgutil
+from importlib import import_module
+
+from medic.method import Method
+
+SYSTEMS: tuple[Method, ...] = tuple(
+    method for module in pkgutil.iter_modules(__path__) for method in import_module(f"{__name__}.{module.name}").METHODS
+)

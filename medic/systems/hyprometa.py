@@ -1,0 +1,244 @@
+"""HyProMeta (Peng et al. 2024): open set domain generalization under label noise.
+
+Our reading: neither code nor formulas are public.
+"""
+
+import logging
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from medic.data import Samples
+from medic.errors import MedicError
+from medic.fields import Part, hyperparameter
+from medic.method import Method
+from medic.models.heads import Head, linear
+from medic.modules import statistics_kept
+from medic.objectives import CE, OBJECTIVES, OVA, Objective, ObjectiveKind, Risk, Setup
+from medic.objectives.losses import acceptance
+from medic.outputs import Output
+from medic.strategies import TwoStep
+from medic.tasks import GridSpec, Step
+from medic.training import Callback, Trainer
+
+logger = logging.getLogger(__name__)
+
+BORDER = 1 - 1e-5
+"""The largest length of a point in the Poincaré ball of curvature -1: at 1 every distance is infinite."""
+
+
+AT_ONCE = 4096
+"""Samples whose distances to all prototypes are computed at once."""
+
+
+class Prompted(Head, name="prompted"):
+    """C + 1 close-set logits, the last for prompted images, and 2C one-vs-all logits."""
+
+    ova = True
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__(features, classes)
+        self.close_head, self.ova_head = linear(features, classes + 1), linear(features, 2 * classes)
+
+    def forward(self, features: Tensor) -> Output:
+        """Return the logits of features (N, F)."""
+        logits = self.close_head(features)
+        ova = self.ova_head(features).view(len(logits), 2, -1)
+        return Output(logits[:, :-1], ova, features, unknown=logits[:, -1])
+
+
+@dataclass(eq=False)
+class HyProMeta(Objective):
+    """Meta-train on clean samples and meta-test on noisy ones; a learnt prompt v turns any image into a new category.
+
+    The first step of an iteration averages the losses of each task over its clean samples, every later step over its
+    noisy ones; a task without such samples averages over all. Every image, prompted as x + v, adds
+    `prompt · CE(x + v, C)` over the C + 1 close-set outputs and `reject · mean_k -log(1 - q_k(x + v))`, q_k the
+    positive probability of one-vs-all classifier k.
+    """
+
+    prompt: float = hyperparameter(0.1)
+    reject: float = hyperparameter(1.0)
+    v: nn.Parameter | None = field(init=False)
+    inspects_backbone = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.register_parameter("v", None)
+
+    def prepare(self, model: nn.Module, setup: Setup) -> None:
+        """Start with a prompt of noise, as strong as inputs, so that prompted images differ from the start."""
+        super().prepare(model, setup)
+        self.v = nn.Parameter(torch.randn(setup.shape))
+
+    def forward(self, model: nn.Module, step: Step) -> Risk:
+        """Measure a step, and the same images with the prompt."""
+        return super().forward(model, step).plus(self._prompted(model, step))
+
+    def average(self, losses: Tensor, step: Step) -> Tensor:
+        """Return the mean loss (m,) of each task's clean samples, or noisy ones, or of all where it has none."""
+        if "clean" not in step.attributes:
+            return super().average(losses, step)
+        clean = step.attributes["clean"] > 0
+        wanted = clean if step.index == 0 else ~clean
+        share = step.means(wanted.to(losses))
+        # A share is 0 or at least 1 / N.
+        chosen = step.means(torch.where(wanted, losses, 0)) / share.clamp(min=1 / len(losses))
+        return torch.where(share > 0, chosen, step.means(losses))
+
+    def _prompted(self, model: nn.Module, step: Step) -> Tensor:
+        """Return the loss of prompted images, averaged per task and over the tasks."""
+        if self.v is None:
+            raise MedicError("HyProMeta is not prepared: call objective.prepare(model, setup) before training")
+        tasks = [step] if self.passes == "step" else step.tasks()
+        with statistics_kept(model):
+            output = Output.cat([Output.of(model(task.x + self.v)) for task in tasks])
+        with torch.autocast(step.y.device.type, enabled=False):
+            return step.means(self.prompt * _as_new(output) + self.reject * acceptance(output)).mean()
+
+
+def _as_new(output: Output) -> Tensor:
+    """Return the cross-entropy (N,) of the C + 1 outputs against the last: -log p_C."""
+    if output.unknown is None:
+        raise MedicError("HyProMeta needs an output for prompted images: use --head prompted")
+    return torch.cat([output.logits, output.unknown[:, None]], dim=1).logsumexp(1) - output.unknown
+
+
+@dataclass
+class Prototypes(Callback):
+    """Marks samples as noisy whose label is not that of the nearest prototype, and relabels them, once per epoch.
+
+    It needs the training labels and the current model, nothing else. Samples have the attribute `clean`, 1 or 0; a
+    noisy one gets the label of the nearest prototype. For the first `trust` epochs all are clean, because a model that
+    has learnt little marks half of the clean labels as noisy, and would learn from that.
+    """
+
+    trust: int = hyperparameter(40)
+
+    def start(self, trainer: Trainer) -> None:
+        """Take all labels to be clean, and find the length of an epoch."""
+        self.given = self.label = trainer.samples.label
+        self.clean = torch.ones_like(self.given)
+        self.prototypes: Tensor | None = None
+        self.every = max(1, len(self.given) // (trainer.grid.tasks * trainer.batch_size))
+        self._infer = trainer.inference()
+        first = self.trust * self.every
+        logger.info("label correction starts at iteration %d (epoch %d)", first, self.trust)
+        trainer.samples = self._samples(trainer)
+
+    def on_iteration(self, trainer: Trainer) -> None:
+        """Compare all training samples with the prototypes of the classes."""
+        if trainer.iteration < self.trust * self.every:
+            return
+        output = self._infer(trainer.samples.indices)
+        assert output.features is not None
+        points = embed(output.features.cpu().double())
+        domain, classes = trainer.samples.domain, output.logits.shape[1]
+        trusted = self.clean > 0
+        found = find_prototypes(points[trusted], self.given[trusted], domain[trusted], classes)
+        self.prototypes = found if self.prototypes is None else torch.where(found.isnan(), self.prototypes, found)
+        nearest = find_nearest(points, self.prototypes)
+        self.clean = (nearest == self.given).long()
+        self.label = keep_cells(nearest, self.given, domain, classes)
+        trainer.relabel(self._samples(trainer))
+
+    def metrics(self) -> dict[str, float]:
+        """Return the fraction of training samples that are marked as noisy."""
+        return {"noisy": 1 - float(self.clean.double().mean())}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the labels, the clean marks and the prototypes."""
+        return {"label": self.label, "clean": self.clean, "prototypes": self.prototypes}
+
+    def load_state_dict(self, trainer: Trainer, state: dict[str, Any]) -> None:
+        """Restore the state and relabel the samples."""
+        self.label, self.clean, self.prototypes = state["label"], state["clean"], state["prototypes"]
+        trainer.relabel(self._samples(trainer))
+
+    def _samples(self, trainer: Trainer) -> Samples:
+        """Return the trainer's samples with the current labels."""
+        samples = trainer.samples
+        return replace(samples, label=self.label, attributes={**samples.attributes, "clean": self.clean})
+
+
+def embed(features: Tensor) -> Tensor:
+    """Map features (N, F), shortened to length 1 where longer, to points (N, F) of the Poincaré ball."""
+    return exp0(features / features.norm(dim=1, keepdim=True).clamp(min=1))
+
+
+def find_prototypes(points: Tensor, label: Tensor, domain: Tensor, classes: int) -> Tensor:
+    """Return the prototype of every class (C, F): the mean over domains of the means of its points (N, F) there.
+
+    A class without points has NaN.
+    """
+    found = torch.full((classes, points.shape[1]), torch.nan, dtype=points.dtype)
+    for c in label.unique().tolist():
+        mine, where = points[label == c], domain[label == c]
+        found[c] = mean(torch.stack([mean(mine[where == d]) for d in where.unique()]))
+    return found
+
+
+def find_nearest(points: Tensor, prototypes: Tensor) -> Tensor:
+    """Return the class (N,) of the nearest prototype (C, F) of each point (N, F), skipping NaN prototypes."""
+    lacking = prototypes.isnan().any(1)
+    parts = points.split(AT_ONCE)
+    return torch.cat([distance(part, prototypes).masked_fill(lacking, torch.inf).argmin(1) for part in parts])
+
+
+def keep_cells(label: Tensor, given: Tensor, domain: Tensor, classes: int) -> Tensor:
+    """Restore given labels (N,) where a domain would lose its last sample of a class.
+
+    Otherwise the grid could not split the classes of that domain.
+    """
+    cells = classes * (1 + int(domain.max()))
+    while True:
+        present = torch.bincount(classes * domain + label, minlength=cells) > 0
+        lost = ~present[classes * domain + given]
+        if not bool(lost.any()):
+            return label
+        label = torch.where(lost, given, label)
+
+
+def exp0(u: Tensor) -> Tensor:
+    """Map tangent vectors u (…, F) at the origin to the ball: tanh(‖u‖) u / ‖u‖, within `BORDER`."""
+    length: Tensor = u.norm(dim=-1, keepdim=True)
+    return u * (length.tanh().clamp(max=BORDER) / length.clamp(min=torch.finfo(u.dtype).tiny))
+
+
+def distance(a: Tensor, b: Tensor) -> Tensor:
+    """Return the distances (N, M) of points (N, F) and (M, F): arcosh(1 + 2 ‖a - b‖² / ((1 - ‖a‖²) (1 - ‖b‖²)))."""
+    first, second = a.square().sum(1)[:, None], b.square().sum(1)
+    apart = (first + second - 2 * a @ b.T).clamp(min=0)
+    excess = 2 * apart / ((1 - first) * (1 - second))
+    return (excess + (excess * (excess + 2)).sqrt()).log1p()  # arcosh(1 + t), accurate for small t
+
+
+def mean(points: Tensor) -> Tensor:
+    """Return the mean (…, F) of points (…, N, F): their average in the Klein model, weighted by Lorentz factors.
+
+    a_K = 2a / (1 + ‖a‖²) and γ = 1 / √(1 - ‖a_K‖²); the average m = Σ γ a_K / Σ γ goes back as m / (1 + √(1 - ‖m‖²)).
+    """
+    squares = points.square().sum(-1, keepdim=True)
+    # γ = (1 + ‖a‖²) / (1 - ‖a‖²), and γ a_K = 2a / (1 - ‖a‖²): without the root of a difference near 0.
+    average = (2 * points / (1 - squares)).sum(-2) / ((1 + squares) / (1 - squares)).sum(-2)
+    return average / (1 + (1 - average.square().sum(-1, keepdim=True)).clamp(min=0).sqrt())
+
+
+OBJECTIVES["hyprometa"] = ObjectiveKind((CE, OVA), ("prompted",), "bcls", HyProMeta)
+
+METHODS = (
+    Method(
+        "hyprometa",
+        "labels that hyperbolic prototypes contradict are corrected, for meta-testing",
+        "objective and labels: MEDIC from clean to noisy images, and a category of prompted ones",
+        "Peng et al. 2024",
+        preset={"objective": "hyprometa"},
+        grid=GridSpec(2, 2, axes={"clean": 1}, pairing="diagonal"),
+        strategy=Part("hyprometa", TwoStep, {"second_order": True}),
+        forward="task",
+        callback=Part("prototypes", Prototypes),
+        experimental=True,
+    ),
+)

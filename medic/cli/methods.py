@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 
 if TYPE_CHECKING:
-    from medic.methods import Method
+    from medic.method import Method
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Which, and how to print."""
-    parser.add_argument("name", nargs="?", help="one of them, to see all of it")
-    parser.add_argument("--json", action="store_true", help="print as JSON, with all of each")
+    """Add the name of one method, and the output format."""
+    parser.add_argument("name", nargs="?", help="show everything about one method")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
 def run(arguments: Namespace) -> int:
-    """List the methods with what each differs in, or one of them with its numbers."""
+    """List the methods and what each differs in, or describe one of them."""
     from medic.methods import METHODS, find_method
     from medic.report.table import print_rows
 
@@ -28,15 +28,23 @@ def run(arguments: Namespace) -> int:
     else:
         for entry in found:
             print("\n".join(_short(entry)))
-        print("\nmedic methods NAME shows its numbers, where they are searched for, and how it is trained.")
+        print(
+            "\n`medic methods NAME` shows the hyperparameters of a method, their search ranges, and how it is trained."
+        )
     return 0
 
 
 def describe(method: "Method") -> dict[str, Any]:
-    """All of a method, in plain values."""
-    from medic.methods import OBJECTIVES, own_numbers
+    """Return everything about a method in plain values."""
+    from medic.fields import hyperparameters
+    from medic.objectives import OBJECTIVES
+    from medic.runs.recipe import DEFAULTS, method_parts, method_search
 
-    training, grid = method.training, method.grid
+    grid, preset = method.grid, {**DEFAULTS, **method.preset}
+    parts = method_parts(method)
+    values = {name: value for part in parts for name, value in part.hyperparameters().items()}
+    declared = [entry for part in parts for entry in hyperparameters(part.kind).items() if entry[0] in values]
+    datasets = {dataset for _, field in declared for dataset in field.metadata["on"]}
     return {
         "method": method.name,
         "paper": method.paper,
@@ -46,83 +54,83 @@ def describe(method: "Method") -> dict[str, Any]:
         "source": method.citation,
         "grid": "each domain" if method.each_domain else " × ".join(map(str, grid.splits.values())) or "one task",
         "steps": ",".join(map(str, grid.round)) + (f" × {grid.repeat}" if grid.repeat > 1 else ""),
-        "CUDA graph": method.capturable,
-        "objective": method.objective,
-        "penalty": method.penalty,
-        "score": method.score or OBJECTIVES[method.objective].score,
+        "objective": preset["objective"],
+        "penalty": preset.get("penalty"),
+        "score": preset.get("score") or OBJECTIVES[preset["objective"]].score,
         "backbone": method.backbone,
         "training": {
-            "optimizer": training.optimizer,
-            "lr": training.lr if isinstance(training.lr, float | int | None) else training.lr._asdict(),
-            "momentum": training.momentum if training.optimizer == "sgd" else None,
-            "weight decay": training.weight_decay,
-            "schedule": training.schedule,
+            "optimizer": preset["optimizer"],
+            "lr": _plain(preset.get("lr")),
+            "momentum": preset["momentum"] if preset["optimizer"] == "sgd" else None,
+            "weight decay": preset["weight_decay"],
+            "schedule": preset["schedule"],
             "inner lr": _inner_rate(method),
-            "head lr scale": None if training.head_lr_scale == 1 else training.head_lr_scale,
-            "batch norm": None if method.batch_norm == "local" else method.batch_norm,
-            "images": training.images,
+            "head lr scale": None if preset["head_lr_scale"] == 1 else preset["head_lr_scale"],
+            "batch norm": "frozen" if preset.get("penalty") == "miro" else None,
+            "images": preset["images"],
         },
-        "numbers": own_numbers(method),
-        "numbers on": {
-            name: {number.partition(".")[2]: value for number, value in numbers.items()}
-            for name, numbers in method.numbers.items()
+        "hyperparameters": values,
+        "hyperparameters on": {
+            dataset: {
+                name: field.metadata["on"][dataset] for name, field in declared if dataset in field.metadata["on"]
+            }
+            for dataset in sorted(datasets)
         },
-        "search": {name: str(law) for name, law in method.search.items()},
+        "search": {name: str(law) for name, law in method_search(method, preset.get("penalty")).items()},
     }
 
 
+def _plain(rate: Any) -> Any:
+    """Return a learning rate as a number, or by the family of images."""
+    return rate._asdict() if hasattr(rate, "_asdict") else rate
+
+
 def _inner_rate(method: "Method") -> Any:
-    """The rate of inner steps, where there are any."""
+    """Return the rate of the inner steps, if the method has any."""
     from medic.strategies import InnerLoop
 
-    rate = method.training.inner_lr
-    if not isinstance(method.strategy, InnerLoop):
+    strategy = method.strategy.build()
+    if not isinstance(strategy, InnerLoop):
         return None
-    if rate is None:
-        return method.strategy.lr
-    if rate == "lr":
-        return "the same"
-    return rate if isinstance(rate, str | float | int) else rate._asdict()
+    rate = method.preset.get("inner_lr", strategy.lr)
+    return "the same" if rate == "lr" else _plain(rate)
 
 
 def _short(entry: dict[str, Any]) -> list[str]:
-    """Lines of at most 120 columns: what it is, what it differs in, and the rest."""
+    """Describe a method in lines of at most 120 columns."""
     row = f"{entry['paper']} in the paper" if entry["paper"] else "not in the paper"
-    graph = "one CUDA graph" if entry["CUDA graph"] else "no CUDA graph"
     experimental = " (experimental: our reading)" if entry["experimental"] else ""
     return [
         f"{entry['method']:<15} {entry['idea']}{experimental}",
         f"{'':<15}   {entry['differs in']}",
-        f"{'':<15}   {entry['source']}; {row}; {entry['grid']}, {entry['steps']}; {graph}",
+        f"{'':<15}   {entry['source']}; {row}; {entry['grid']}, {entry['steps']}",
     ]
 
 
 def _lines(entry: dict[str, Any]) -> list[str]:
-    """Everything, a line each."""
+    """Describe a method completely, one fact per line."""
     training = {name: value for name, value in entry["training"].items() if name == "lr" or value is not None}
-    lines = _short(entry)[:1]
     shown = {
         "differs in": entry["differs in"],
         "source": entry["source"],
         "paper's row": entry["paper"] or "none",
         "tasks": f"{entry['grid']}, in steps of {entry['steps']}",
-        "objective": " + ".join(filter(None, [entry["objective"], entry["penalty"]])) + f", read by {entry['score']}",
+        "objective": " + ".join(filter(None, [entry["objective"], entry["penalty"]])) + f", score {entry['score']}",
         "backbone": entry["backbone"] or "any",
         "training": ", ".join(f"{name} {_number(value)}" for name, value in training.items()),
-        "CUDA graph": "yes" if entry["CUDA graph"] else "no",
     }
-    lines += [f"  {name:<12} {value}" for name, value in shown.items()]
-    for name, value in entry["numbers"].items():
+    lines = [*_short(entry)[:1], *(f"  {name:<12} {value}" for name, value in shown.items())]
+    for name, value in entry["hyperparameters"].items():
         law = entry["search"].get(name)
-        others = [f"{_number(own[name])} on {where}" for where, own in entry["numbers on"].items() if name in own]
+        others = [f"{_number(own[name])} on {on}" for on, own in entry["hyperparameters on"].items() if name in own]
         notes = "; ".join([*others, *([f"DomainBed draws {law}"] if law else [])])
         lines.append(f"  {'--hparams':<12} {name}={_number(value)}" + (f"  ({notes})" if notes else ""))
     lines += [
         f"  {'--' + name.replace('_', '-'):<12} DomainBed draws {law}"
         for name, law in entry["search"].items()
-        if name not in entry["numbers"]
+        if name not in entry["hyperparameters"]
     ]
-    return [*lines, "  docs/methods.md has the update as formulas, and what a source did differently"]
+    return [*lines, "  docs/methods.md has the update as formulas, and how its sources differ"]
 
 
 def _number(value: Any) -> str:

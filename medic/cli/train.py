@@ -46,6 +46,5 @@ def _configuration(asked: Mapping[str, Any], complete: Mapping[str, Any]) -> str
 
     derived = {name: value for name, value in complete.items() if name not in asked}
     commented = "".join(f"# {line}\n" for line in to_yaml(derived).splitlines())
-    return (
-        f"{to_yaml(asked) if asked else ''}# Derived from the settings above; uncomment a line to fix it.\n{commented}"
-    )
+    given = to_yaml(asked) if asked else ""
+    return f"{given}# Derived from the settings above; uncomment a line to fix it.\n{commented}"

@@ -37,7 +37,7 @@ class Classifier(nn.Module):
         self.head = make(width, classes)
 
     def forward(self, x: Tensor) -> Output:
-        """Map inputs (N, …) to the outputs of the head for their features (N, F), or for their last map (N, C_s, H, W)."""
+        """Map inputs (N, …) to the head's outputs for their features (N, F), or for their last map (N, C_s, H, W)."""
         if self._last:
             (last,) = self._last
             with collected(last.module) as maps:
@@ -64,7 +64,7 @@ class Classifier(nn.Module):
         return tuple(stage.channels for stage in tapped)
 
     def train(self, mode: bool = True) -> "Classifier":
-        """Set the mode of all layers; frozen batch norm stays in evaluation mode, but its scale and shift are trained."""
+        """Set the mode of all layers; frozen batch norm stays in evaluation mode, its scale and shift are trained."""
         super().train(mode)
         if self.norms == "frozen":
             for module in self.modules():

@@ -48,8 +48,8 @@ class MixStyle(DeclaredModule):
             stage.check(found[-1])
         if all(min(found[-1].shape[2:]) < SMALLEST for found in maps):
             raise MedicError(
-                f"MixStyle needs maps of at least {SMALLEST} × {SMALLEST} positions, which {type(backbone).__name__} has not "
-                f"with images of {inputs.shape[-1]} px: use a larger --image-size"
+                f"MixStyle needs maps of at least {SMALLEST} × {SMALLEST} positions, and {type(backbone).__name__} has "
+                f"none with images of {inputs.shape[-1]} px: use a larger --image-size"
             )
         for stage in stages:
             stage.module.register_forward_hook(self._mix)
@@ -61,7 +61,7 @@ class MixStyle(DeclaredModule):
 
 
 def mixed(x: Tensor, share: Tensor, partner: Tensor) -> Tensor:
-    """Mix the statistics of maps (N, C, H, W): `share` (N, 1, 1, 1) of their own, the rest of those at `partner` (N,)."""
+    """Mix the statistics of maps (N, C, H, W): `share` (N, 1, 1, 1) of their own, the rest of `partner` (N,)."""
     with torch.no_grad():
         mean = x.mean((2, 3), keepdim=True)
         deviation = (x.var((2, 3), keepdim=True) + 1e-6).sqrt()

@@ -142,7 +142,7 @@ class Cirl(Objective):
     def _losses(
         self, model: nn.Module, features: Tensor, y: Tensor, superior: Tensor, inferior: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the losses (N,) of the model's head and of the second one on features (N, F) with their masks (N, F)."""
+        """Return the losses (N,) of the model's head and of the second one on features (N, F), with masks (N, F)."""
         outputs = classify(model, features * superior), Output(self.inferior(features * inferior))
         better, worse = (torch.stack([loss(output, y) for loss in self.losses]).sum(0) for output in outputs)
         return better, worse

@@ -201,7 +201,7 @@ def confidence(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def evidential_loss(logits: Tensor, y: Tensor) -> Tensor:
-    """Return log Σ_k α_k - log α_y per sample (N,), with evidence α_k = exp(z_k) + 1 of logits (N, C) clamped to ±10."""
+    """Return log Σ_k α_k - log α_y per sample (N,), α_k = exp(z_k) + 1 the evidence of logits (N, C) clamped to ±10."""
     evidence = logits.clamp(-10, 10).exp() + 1
     return evidence.sum(1).log() - evidence.gather(1, y[:, None]).squeeze(1).log()
 

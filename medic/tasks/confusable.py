@@ -28,7 +28,7 @@ class Confusable(Lagged):
     strength: float = hyperparameter(1.0)
 
     def potentials(self, domains: Sequence[int], ahead: int = 0) -> Tensor | None:
-        """Return the lagged log K (C, C) of the product over `domains` (all met, if empty), or None while there is none."""
+        """Return the lagged log K (C, C) of the product over `domains` (all met, if empty), or None before any."""
         past = self.past(domains, ahead)
         return None if past is None else past.sum(0)
 

@@ -102,7 +102,7 @@ class Adaptive(Lagged):
     decay: float = 0.9
 
     def confusion(self, domains: Sequence[int], ahead: int = 0) -> Tensor | None:
-        """Return the lagged confusion (C, C) averaged over `domains` (all met, if empty), or None while there is none."""
+        """Return the lagged confusion (C, C) averaged over `domains` (all met, if empty), or None before any."""
         past = self.past(domains, ahead)
         return None if past is None else past.mean(0)
 

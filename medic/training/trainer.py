@@ -304,6 +304,6 @@ class Trainer:
         return [optimizer for network in self.objective.auxiliary for optimizer in network.optimizers]
 
     def _global_generators(self) -> list[Tensor]:
-        """Return the states of torch's global generators, which dropout draws from: the CPU's and, if used, the GPU's."""
+        """Return the states of torch's global generators, which dropout draws from: the CPU's and the GPU's if used."""
         on_gpu = [torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else []
         return [torch.get_rng_state(), *on_gpu]

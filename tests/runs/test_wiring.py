@@ -14,8 +14,8 @@ from tests.runs.short import SHORT
 
 @pytest.mark.parametrize("from_file", [True, False])
 def test_networks_start_alike_only_from_a_file(mini, tmp_path, from_file):
-    path = tmp_path / "convnet.pt"
-    torch.save(create_backbone("convnet").module.state_dict(), path)
+    path = tmp_path / "small.pt"
+    torch.save(create_backbone("small").module.state_dict(), path)
     weights = str(path) if from_file else None
     plan = resolve(RunConfig(dataset=mini, target="street", method="daml", device="cpu", weights=weights))
     dataset = plan.data.load(lambda line: None)

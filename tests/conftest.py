@@ -97,11 +97,18 @@ def small_network() -> torch.nn.Module:
     return network
 
 
+def small_filters(size: int) -> torch.nn.Module:
+    """Build a GFNet of 8 channels and four blocks for images of `size` pixels a side."""
+    from medic.models.gfnet import GFNet
+
+    return GFNet(dims=(8, 8, 8, 8), depths=(1, 1, 1, 1), image_size=size)
+
+
 @pytest.fixture
 def mini(mini_dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> str:
     """Register a benchmark of 400 images, on which a run takes a second, and return its name.
 
-    Its backbone, `small`, is registered with it.
+    Its backbone, `small`, is registered with it, and the backbone of methods that need a GFNet becomes a small one.
     """
     from medic.data import BENCHMARKS
     from medic.models import HALVES, OURS
@@ -111,4 +118,5 @@ def mini(mini_dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> str:
     )
     monkeypatch.setitem(BENCHMARKS, "mini", bench)
     monkeypatch.setitem(OURS, "small", (lambda size: small_network(), HALVES))
+    monkeypatch.setitem(OURS, "gfnet_h_ti", (small_filters, OURS["gfnet_h_ti"][1]))
     return "mini"

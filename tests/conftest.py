@@ -105,6 +105,28 @@ def small_filters(size: int) -> torch.nn.Module:
 
 
 @pytest.fixture
+def small_adversaries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the generator and the discriminator of ARPL-CS, of 15 million parameters, by small ones."""
+    import sys
+
+    from torch import nn
+
+    from medic.methods import OBJECTIVES
+
+    def generator(channels: int, size: int) -> nn.Module:
+        first, last = nn.ConvTranspose2d(100, 8, 4), nn.ConvTranspose2d(8, channels, size // 4, stride=size // 4)
+        return nn.Sequential(nn.Unflatten(1, (100, 1, 1)), first, nn.BatchNorm2d(8), nn.ReLU(), last, nn.Sigmoid())
+
+    def discriminator(channels: int) -> nn.Module:
+        maps = nn.Sequential(nn.Conv2d(channels, 8, 8, stride=8), nn.BatchNorm2d(8), nn.LeakyReLU(0.2))
+        return nn.Sequential(maps, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 1), nn.Flatten(0))
+
+    home = sys.modules[OBJECTIVES["arpl-cs"].kind.__module__]
+    monkeypatch.setattr(home, "Generator", generator)
+    monkeypatch.setattr(home, "Discriminator", discriminator)
+
+
+@pytest.fixture
 def mini(mini_dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> str:
     """Register a benchmark of 400 images, on which a run takes a second, and return its name.
 

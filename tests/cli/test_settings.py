@@ -32,11 +32,14 @@ def test_usual_values_on_the_line_win_over_a_file_too(medic, tmp_path):
     _, out, _ = medic("sweep", str(config), "--seed", "0", "--output", str(tmp_path / "o"), "--dry-run")
     assert "1 run" in out
     config.write_text("method: erm\n")
-    lines = ((["--config", str(config)], "--method"), (["--method", "medic++"], "--method"), (["--seed", "0"], "--seed"))
-    for line, named in lines:
+    for line, named in (
+        (["--config", str(config)], "method"),
+        (["--method", "medic++"], "method"),
+        (["--seed", "0"], "seed"),
+    ):
         code, _, err = medic("reproduce", "paradigms", "--quick", "--dry-run", *line)
         assert code == 2
-        assert f"{named} " in err
+        assert f"--{named} " in err
 
 
 @pytest.mark.parametrize(

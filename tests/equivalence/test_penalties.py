@@ -148,9 +148,9 @@ def test_hutchinson_probes_estimate_the_diagonal():
     """The first task of the specification: diagonal (1.25, 0.25), and variances 2.0625 and 0.5625 of a probe."""
     torch.manual_seed(0)
     sample = (torch.full((2, 2), 0.5), None, torch.tensor([[1.0, 1.0], [3.0, 1.0]]))
-    probes = torch.stack([Hutchinson(probes=1).curvature([sample], torch.zeros(2, 2)) for _ in range(20_000)])
-    assert probes.mean(0).tolist() == [pytest.approx([1.25, 0.25], abs=0.05)] * 2
-    assert probes.var(0).tolist() == [pytest.approx([2.0625, 0.5625], rel=0.05)] * 2
+    probes = torch.stack([Hutchinson(probes=1).curvature([sample], torch.zeros(2, 2)) for _ in range(4000)])
+    assert probes.mean(0).tolist() == [pytest.approx([1.25, 0.25], abs=0.1)] * 2
+    assert probes.var(0).tolist() == [pytest.approx([2.0625, 0.5625], rel=0.1)] * 2
 
 
 class Head(nn.Module):
@@ -343,7 +343,7 @@ def test_miro():
 
 
 def test_miro_begins_where_the_model_is_in_bf16_too():
-    model = Classifier(create_backbone("resnet18"), 2)
+    model = Classifier(create_backbone("resnet10t"), 2)
     loss = objective(ce, penalties=[Miro()])
     loss.prepare(model, Setup())
     model.eval()

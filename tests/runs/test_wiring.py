@@ -83,7 +83,7 @@ class TestWiring:
         assert [trainer.objective.losses[1].scale for trainer in (a, scaled)] == [0.5, 1.0]
 
     def test_evaluation_uses_running_statistics(self, mini, tmp_path):
-        run = medic.train(dataset=mini, method="erm", backbone="resnet10t", output=str(tmp_path), **SHORT)
+        run = medic.train(dataset=mini, method="erm", backbone="test_resnet", output=str(tmp_path), **SHORT)
         again = infer_again(run, "cpu")
         for split in run.splits:
             torch.testing.assert_close(again[split].output.logits, run.outputs(split).output.logits)
@@ -91,7 +91,7 @@ class TestWiring:
 
 def test_averaged_weights_keep_frozen_statistics(mini, tmp_path):
     """SWAD estimates batch-norm statistics anew, but not those that are frozen."""
-    settings = {**SHORT, "backbone": "resnet10t", "averaging": "swad", "output": str(tmp_path)}
+    settings = {**SHORT, "backbone": "test_resnet", "averaging": "swad", "output": str(tmp_path)}
     frozen, trained = (
         medic.train(dataset=mini, method="erm", batch_norm=norm, **settings) for norm in ("frozen", "local")
     )

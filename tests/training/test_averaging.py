@@ -252,7 +252,10 @@ def test_a_state_stays_as_it_was(at):
 
 @pytest.mark.parametrize("losses", [FALLING, RISING, AT_ONCE])
 @pytest.mark.parametrize(("converge", "tolerance"), [(3, 6), (3, 2), (2, 2), (1, 1)])
-def test_copies_are_few(losses, converge, tolerance):
+def test_copies_are_few(losses, converge, tolerance, request):
+    gc.freeze()  # so that only objects made from here on are looked at
+    request.addfinalizer(gc.unfreeze)
+
     def held():
         return sum(type(each) is Tensor and each.shape == (13, 17) for each in gc.get_objects())
 

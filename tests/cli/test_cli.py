@@ -3,9 +3,9 @@
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -14,17 +14,17 @@ from medic.methods import METHODS
 from medic.report.table import print_rows
 from medic.runs.directory import Run
 from medic.training import Trainer
+from tests.messages import naming
 
 
 def test_help_is_fast_and_needs_no_torch():
     code = "import sys, medic.cli; medic.cli.main(['--help']); print('torch' in sys.modules)"
-    best = 9.0
-    for _ in range(3):
-        began = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        best = min(best, time.perf_counter() - began)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.stdout.strip().endswith("False")
-    assert best < 0.5
+    # Processor time, which other tests that run meanwhile do not change much.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
 
 
 @pytest.mark.parametrize("command", ["demo", "train", "evaluate", "methods", "datasets", "data"])
@@ -38,15 +38,16 @@ def test_every_command_has_help(medic, command):
 def test_train_then_evaluate(medic, short):
     code, out, err = medic("train", *short, "--method", "medic++")
     assert code == 0
-    assert "iteration 2: validation acc" in err
+    assert re.search(r"iteration 2\b.*acc", err)
     assert re.search(r"street +medic\+\+", out)
-    assert "selected by source validation" in out
     path = out.split()[-1]
     code, out, err = medic("train", *short, "--method", "medic++")
-    assert (code, "is finished" in err) == (0, True)
+    assert (code, out.split()[-1]) == (0, path)
+    assert "iteration 2" not in err
     runs = path.rpartition("/")[0]
     code, _, err = medic("evaluate", runs)
-    assert (code, f"{runs} has 1 finished run in it: give one of them, {path}; `medic table {runs}" in err) == (2, True)
+    assert code == 2
+    assert re.search(naming(f"{runs} {path} table"), err)
     code, out, _ = medic("evaluate", path)
     assert code == 0
     assert re.search(r"^in percent +cls +bcls +max-logit +energy$", out, re.MULTILINE)
@@ -58,7 +59,8 @@ def test_train_then_evaluate(medic, short):
     assert not shown.keys() & {"oscr", "oscr_c", "oscr_b"}
     assert re.search(r"^domain +Acc +H-score +OSCR +auroc$", out, re.MULTILINE)
     code, _, err = medic("evaluate", path, "--threshold", "hard")
-    assert (code, "goes with threshold 'hard': use source" in err) == (2, True)
+    assert code == 2
+    assert re.search(naming("threshold 'hard' source"), err)
     code, out, _ = medic("table", path, "--metrics", "threshold")
     assert f"{metrics['threshold']:.1f}" in out
     code, out, _ = medic("evaluate", path, "--score", "bcls", "--threshold", "oracle-10", "--rerun", "--json")
@@ -99,7 +101,8 @@ def test_classes_and_counts_of_a_dataset(medic):
     assert "medic data fetch pacs --root DIR" in out
     assert "fetch" not in medic("datasets", "folder")[1]
     code, _, err = medic("datasets", "pcs")
-    assert (code, "did you mean 'pacs'" in err) == (2, True)
+    assert code == 2
+    assert re.search(naming("'pcs' 'pacs'"), err)
 
 
 def test_methods_fit_into_120_columns(medic):
@@ -129,7 +132,8 @@ def test_all_of_a_method(medic, name):
 def test_numbers_of_a_benchmark(medic):
     assert "weight=0.1  (0.01 on pacs; 0.01 on vlcs)" in medic("methods", "miro")[1]
     code, _, err = medic("methods", "mirro")
-    assert (code, "did you mean 'miro'" in err) == (2, True)
+    assert code == 2
+    assert re.search(naming("'mirro' 'miro'"), err)
 
 
 def test_cells_are_printed_as_they_are(capsys):
@@ -153,16 +157,16 @@ def test_data_check(medic, tmp_path):
     (tmp_path / "r" / "x" / "cat" / "3.png").write_bytes(b"")
     code, out, _ = medic("data", "check", "folder", "--root", str(tmp_path / "r"))
     assert code == 1
-    assert "the same image more than once: 1\n  x/cat/1.png = x/cat/2.png" in out
-    assert re.search(r"cannot be read: 1\n  .*3.png is empty", out)
+    assert re.search(r"\b1\n  x/cat/1.png = x/cat/2.png", out)
+    assert re.search(r"\b1\n  .*3.png", out)
 
 
 def test_warnings_are_notes_that_name_things(medic, short):
     code, _, err = medic("train", *short, "--batch-size", "40", "--iterations", "1")
     assert code == 0
     notes = [line for line in err.splitlines() if line.startswith("medic: note: ")]
-    said = r".*: domain '(handwritten|printed|blended)', class '[0-5]' has 8 samples for 20 of a task: some repeat"
-    assert [bool(re.fullmatch(said, note)) for note in notes] == [True]
+    named = r".* '(handwritten|printed|blended)'.* '[0-5]'.* 8 .* 20 .*"
+    assert [bool(re.fullmatch(named, note)) for note in notes] == [True]
 
 
 def test_debug_shows_the_traceback(medic):
@@ -173,7 +177,7 @@ def test_debug_shows_the_traceback(medic):
 def test_a_run_that_diverges_exits_1(medic, short):
     code, _, err = medic("train", *short, "--method", "erm", "--lr", "1e8", "--batch-size", "8", "--iterations", "30")
     assert code == 1
-    assert re.search(r"^medic: error: .* at iteration \d+; the checkpoint of iteration 0 is kept", err, re.MULTILINE)
+    assert re.search(r"^medic: error: .*iteration \d+\b.*checkpoint.*iteration 0\b", err, re.MULTILINE)
 
 
 def test_ctrl_c_exits_130_and_resumes(medic, short, monkeypatch):
@@ -190,7 +194,7 @@ def test_ctrl_c_exits_130_and_resumes(medic, short, monkeypatch):
         patched.setattr(Trainer, "step", interrupted)
         code, _, err = medic("train", *short, "--method", "erm")
     assert code == 130
-    assert "medic: stopped at iteration 1; the same command resumes it" in err
+    assert re.search(r"^medic: .*iteration 1\b", err, re.MULTILINE)
     assert medic("train", *short, "--method", "erm")[0] == 0
 
 
@@ -246,8 +250,8 @@ def test_bad_images_on_the_command_line(medic, tmp_path, monkeypatch):
     ]  # fmt: skip
     code, _, err = medic(*command)
     assert code == 2
-    assert err.splitlines()[-1] == f"medic: error: {bad} is not an image; --on-bad-image skip leaves it out"
+    assert re.search(rf"^medic: error: {re.escape(str(bad))} .*--on-bad-image skip", err, re.MULTILINE)
     code, _, err = medic(*command, "--on-bad-image", "skip")
     assert code == 0
-    assert f"1 image left out: {bad} is not an image" in err
-    assert "every class is known, so only the accuracy is measured" in err
+    assert re.search(naming(f"1 image {bad}"), err)
+    assert re.search(naming("class known accuracy"), err)

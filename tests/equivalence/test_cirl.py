@@ -13,6 +13,7 @@ from medic.objectives.fourier import mix_amplitudes, quantised, random_pairs
 from medic.outputs import Output
 from medic.strategies import Joint
 from medic.tasks import Step
+from tests.messages import naming
 
 SETUP = Setup(tasks=2, images=6, epoch=2, shape=(2, 5, 4), mean=(0.5, 0.4), std=(0.25, 0.5))
 
@@ -311,15 +312,15 @@ class TestTurns:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Cirl([ce], share=0.0), "share of CIRL is 0"),
-        (lambda: Cirl([ce], share=1.5), "share of CIRL is 1.5"),
-        (lambda: Cirl([ce], warmup=-1.0), "warmup of CIRL is -1"),
-        (lambda: Cirl([ce], forward="task"), "use --method cirl"),
-        (lambda: Cirl([ce], change=Rsc()), "use --method cirl"),
-        (lambda: Cirl([ce]).prepare(Model(), Setup(images=1)), "pairs the images of a step, and there is 1"),
-        (lambda: Cirl([ce])(Model(), step()), "was not prepared"),
+        (lambda: Cirl([ce], share=0.0), "share CIRL 0"),
+        (lambda: Cirl([ce], share=1.5), "share CIRL 1.5"),
+        (lambda: Cirl([ce], warmup=-1.0), "warmup CIRL -1"),
+        (lambda: Cirl([ce], forward="task"), "--method cirl"),
+        (lambda: Cirl([ce], change=Rsc()), "--method cirl"),
+        (lambda: Cirl([ce]).prepare(Model(), Setup(images=1)), "images 1"),
+        (lambda: Cirl([ce])(Model(), step()), "prepare"),
     ],
 )
 def test_what_is_refused(make, message):
-    with pytest.raises(MedicError, match=message):
+    with pytest.raises(MedicError, match=naming(message)):
         make()

@@ -12,6 +12,7 @@ from medic.models import HALVES, Backbone, Classifier, Ensemble
 from medic.objectives import Daml, Setup, ce, daml
 from medic.strategies import TwoStep
 from medic.tasks import Step
+from tests.messages import naming
 
 CLASSES = 4
 
@@ -212,14 +213,14 @@ def test_penalties_are_added():
 
 def test_what_does_not_fit():
     one = Classifier(Backbone(nn.Linear(2, 5), 5, HALVES), CLASSES, "close")
-    with pytest.raises(MedicError, match="0 networks of Classifier and 3 tasks in a step do not fit"):
+    with pytest.raises(MedicError, match=naming("0 networks Classifier 3 tasks")):
         Daml([ce]).prepare(one, Setup(tasks=3))
-    with pytest.raises(MedicError, match="3 networks of Ensemble and 2 tasks"):
+    with pytest.raises(MedicError, match=naming("3 networks Ensemble 2 tasks")):
         Daml([ce])(model(3), step(0, domains=2))
     uneven = Step(torch.randn(4, 2), torch.zeros(4, dtype=torch.long), (3, 1))
-    with pytest.raises(MedicError, match=r"its tasks are of one size, not \(3, 1\)"):
+    with pytest.raises(MedicError, match=naming("tasks size (3, 1)")):
         Daml([ce])(model(2), uneven)
-    with pytest.raises(MedicError, match="temperature of DAML is 0: give a number, above 0"):
+    with pytest.raises(MedicError, match=naming("temperature DAML 0")):
         Daml([ce], temperature=0)
-    with pytest.raises(MedicError, match="alpha_other of DAML is -1"):
+    with pytest.raises(MedicError, match=naming("alpha_other DAML -1")):
         Daml([ce], alpha_other=-1)

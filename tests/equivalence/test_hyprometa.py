@@ -13,6 +13,7 @@ from medic.objectives.hyperbolic import BORDER, distance, exp0, mean
 from medic.outputs import Output
 from medic.strategies import TwoStep
 from medic.tasks import Step
+from tests.messages import naming
 
 C = 3
 
@@ -189,12 +190,12 @@ def test_prompted_images_leave_batch_norm_statistics_alone():
 
 
 def test_what_it_needs_is_explained():
-    with pytest.raises(MedicError, match="call prepare"):
+    with pytest.raises(MedicError, match=naming("prepare")):
         HyProMeta([ce])(Flat(), step())
 
     class Closed(nn.Module):
         def forward(self, x):
             return Output(x[:, :C], torch.stack([x[:, :C], -x[:, :C]], dim=1))
 
-    with pytest.raises(MedicError, match="an output for prompted images"):
+    with pytest.raises(MedicError, match=naming("output")):
         made(Closed())(Closed(), step())

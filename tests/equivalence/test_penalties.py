@@ -26,6 +26,7 @@ from medic.objectives.rsc import percentile
 from medic.outputs import Output
 from medic.strategies import AndMask, Joint, SandMask
 from medic.tasks import Step
+from tests.messages import naming
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +89,7 @@ def test_coral_of_three_is_the_mean_over_pairs():
 
 
 def test_coral_needs_two_samples():
-    with pytest.raises(MedicError, match="two samples of every task"):
+    with pytest.raises(MedicError, match=naming("samples task")):
         Coral()(torch.zeros(2), Output(torch.zeros(2, 2), features=torch.zeros(2, 1)), step([1, 1]))
 
 
@@ -147,9 +148,9 @@ def test_hutchinson_probes_estimate_the_diagonal():
     """The first task of the specification: diagonal (1.25, 0.25), and variances 2.0625 and 0.5625 of a probe."""
     torch.manual_seed(0)
     sample = (torch.full((2, 2), 0.5), None, torch.tensor([[1.0, 1.0], [3.0, 1.0]]))
-    probes = torch.stack([Hutchinson(probes=1).curvature([sample], torch.zeros(2, 2)) for _ in range(20_000)])
-    assert probes.mean(0).tolist() == [pytest.approx([1.25, 0.25], abs=0.05)] * 2
-    assert probes.var(0).tolist() == [pytest.approx([2.0625, 0.5625], rel=0.05)] * 2
+    probes = torch.stack([Hutchinson(probes=1).curvature([sample], torch.zeros(2, 2)) for _ in range(4000)])
+    assert probes.mean(0).tolist() == [pytest.approx([1.25, 0.25], abs=0.1)] * 2
+    assert probes.var(0).tolist() == [pytest.approx([2.0625, 0.5625], rel=0.1)] * 2
 
 
 class Head(nn.Module):
@@ -209,7 +210,7 @@ def test_balance_leaves_out_classes_on_one_side():
 
 
 def test_balance_needs_a_binary_head():
-    with pytest.raises(MedicError, match="one-vs-all head"):
+    with pytest.raises(MedicError, match=naming("one-vs-all head")):
         Balance()(torch.zeros(1), Output(torch.zeros(1, 2)), step([1]))
 
 
@@ -299,13 +300,13 @@ def test_sand_mask_of_one_task_is_its_gradient():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: AndMask(1.5), "tau of AND-mask is 1.5"),
-        (lambda: SandMask(tau=1.0), "tau of SAND-mask is 1: give a number, 0 or more and below 1"),
-        (lambda: SandMask(k=0.0), "k of SAND-mask is 0"),
+        (lambda: AndMask(1.5), "tau AND-mask 1.5"),
+        (lambda: SandMask(tau=1.0), "tau SAND-mask 1 0"),
+        (lambda: SandMask(k=0.0), "k SAND-mask 0"),
     ],
 )
 def test_masks_refuse_numbers(make, message):
-    with pytest.raises(MedicError, match=message):
+    with pytest.raises(MedicError, match=naming(message)):
         make()
 
 
@@ -342,7 +343,7 @@ def test_miro():
 
 
 def test_miro_begins_where_the_model_is_in_bf16_too():
-    model = Classifier(create_backbone("resnet18"), 2)
+    model = Classifier(create_backbone("resnet10t"), 2)
     loss = objective(ce, penalties=[Miro()])
     loss.prepare(model, Setup())
     model.eval()
@@ -367,9 +368,9 @@ def test_miro_trains_its_variances_and_leaves_the_reference():
 
 
 def test_miro_refuses_a_model_without_stages():
-    with pytest.raises(MedicError, match="Linear has no tap"):
+    with pytest.raises(MedicError, match=naming("Linear tap")):
         Miro().prepare(nn.Linear(1, 2), Setup())
-    with pytest.raises(MedicError, match="was not prepared"):
+    with pytest.raises(MedicError, match=naming("prepare")):
         Miro()(torch.zeros(1), Output(torch.zeros(1, 2)), step([1]))
 
 

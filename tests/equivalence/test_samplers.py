@@ -114,7 +114,7 @@ def test_orders_have_the_probabilities_of_the_products():
             chance = chance * (products[order[position]] / products.sum() if products.any() else 1 / (4 - position))
         return float(chance)
 
-    generator, count = torch.Generator().manual_seed(0), 8000
+    generator, count = torch.Generator().manual_seed(0), 2500
     drawn = Counter(tuple(potential_order(potential.log(), generator)) for _ in range(count))
     expected = {order: probability(order) for order in itertools.permutations(range(4))}
     assert sum(expected.values()) == pytest.approx(1)
@@ -126,9 +126,9 @@ def test_orders_have_the_probabilities_of_the_products():
 def test_orders_are_uniform_where_potentials_say_nothing(value):
     generator = torch.Generator().manual_seed(0)
     potentials = torch.full((3, 3), value, dtype=torch.float64).log()
-    drawn = Counter(tuple(potential_order(potentials, generator)) for _ in range(6000))
+    drawn = Counter(tuple(potential_order(potentials, generator)) for _ in range(2000))
     assert len(drawn) == 6
-    assert all(number / 6000 == pytest.approx(1 / 6, abs=0.02) for number in drawn.values())
+    assert all(number / 2000 == pytest.approx(1 / 6, abs=0.03) for number in drawn.values())
     assert potential_order(potentials[:1, :1], generator) == [0]
 
 

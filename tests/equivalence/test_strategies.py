@@ -7,6 +7,7 @@ from medic.errors import MedicError
 from medic.strategies import Joint, MultiStep, Trajectories, TwoStep
 from medic.tasks import matched_pairs
 from tests.equivalence.toys import Scalar, gradient, quadratic, step
+from tests.messages import naming
 
 L1, L2 = step((1, 1)), step((-2, 1))
 EXACT = {"rel": 1e-12, "abs": 1e-12}
@@ -201,9 +202,9 @@ class TestMvdg:
         assert model.theta.grad.item() == pytest.approx(-1e-3 * (1 - 1 / 19) / 2, rel=1e-6)  # Adam's ε is 1e-8
 
     def test_an_adam_is_kept_or_not(self):
-        with pytest.raises(MedicError, match="persist_inner_state of MVDG is 2: give a number"):
+        with pytest.raises(MedicError, match=naming("persist_inner_state MVDG 2")):
             Trajectories(persist_inner_state=2)
 
     def test_trajectories_have_as_many_steps(self):
-        with pytest.raises(MedicError, match="3 steps cannot be dealt evenly to 2 trajectories"):
+        with pytest.raises(MedicError, match=naming("3 steps 2 trajectories")):
             Trajectories(count=2)(Scalar(), [L1, L1, L2], quadratic)

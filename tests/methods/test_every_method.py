@@ -8,6 +8,8 @@ from medic.runs.config import RunConfig
 from medic.runs.resolve import resolve
 from medic.tasks.samplers import SAMPLERS
 
+pytestmark = pytest.mark.usefixtures("small_adversaries")
+
 RATES = {"fish-domainbed": {"lr": 1.0}, "mvdg": {"lr": 1.0}, "onering": {"lr": 0.003}, "crossmatch": {"lr": 0.01}}
 """Rates for systems whose gradient has another scale: all are to learn within a few iterations."""
 

@@ -12,6 +12,7 @@ from medic.objectives import Miro, VRex
 from medic.runs.config import RunConfig
 from medic.runs.resolve import resolve
 from medic.strategies import SandMask, TwoStep
+from tests.messages import naming
 
 
 def test_numbers_of_a_benchmark_are_those_of_the_part_alone():
@@ -47,18 +48,18 @@ def test_json_as_domainbed_has_it():
 @pytest.mark.parametrize(
     ("method", "hparams", "message"),
     [
-        ("vrex", "wieght=3", "did you mean 'weight'"),
-        ("vrex", "weight=", "as in weight=10"),
-        ("vrex", "{weight: 1", "as in weight=10"),
-        ("vrex", {"weight": "much"}, "weight is 'much': give a number"),
-        ("vrex", {"anneal": 1.5}, "anneal is 1.5: give a whole number"),
-        ("erm", "weight=3", "'erm' has no numbers of its own"),
-        ("sandmask", "tau=1", "tau of SAND-mask is 1"),
-        ("medic++", "tau=1", "'medic\\+\\+' has no numbers"),
+        ("vrex", "wieght=3", "'wieght' 'weight'"),
+        ("vrex", "weight=", "weight=10"),
+        ("vrex", "{weight: 1", "weight=10"),
+        ("vrex", {"weight": "much"}, "weight 'much'"),
+        ("vrex", {"anneal": 1.5}, "anneal 1.5"),
+        ("erm", "weight=3", "'erm'"),
+        ("sandmask", "tau=1", "tau SAND-mask 1"),
+        ("medic++", "tau=1", "'medic++'"),
     ],
 )
 def test_numbers_are_refused(mini, method, hparams, message):
-    with pytest.raises(MedicError, match=message):
+    with pytest.raises(MedicError, match=naming(message)):
         resolve(RunConfig(dataset=mini, target="street", method=method, hparams=hparams))
 
 
@@ -75,7 +76,7 @@ def test_numbers_of_two_parts_are_told_apart(mini):
     assert plan.model.objective.penalties[0].beta == 0.5
     assert plan.training.strategy.beta == 1.0
     assert resolve(plan.config).config == plan.config
-    with pytest.raises(MedicError, match=r"hparams 'beta' is a number of hgp and medic: write hgp\.beta"):
+    with pytest.raises(MedicError, match=naming("'beta' hgp medic hgp.beta")):
         resolve(RunConfig(**settings, hparams="beta=0.5"))
 
 
@@ -98,39 +99,39 @@ def test_conventions_are_no_numbers(mini, sampling):
 
 
 @pytest.mark.parametrize(("settings", "message"), [
-    ({"sampling": "confusable", "hparams": "forgetting=2"}, "forgetting of sampling 'confusable' is 2"),
-    ({"sampling": "confusable", "hparams": "strength=-1"}, "strength of sampling 'confusable' is -1"),
-    ({"sampling": "confusable", "hparams": "lag=1"}, "unknown number 'lag' of method 'reptile'"),
-    ({"sampling": "random", "hparams": "forgetting=0.5"}, "'reptile' has no numbers"),
-    ({"sampling": "informative", "hparams": "every=0"}, "every of sampling 'informative' is 0"),
-    ({"sampling": "informative", "hparams": "delta=-1"}, "delta of sampling 'informative' is -1"),
+    ({"sampling": "confusable", "hparams": "forgetting=2"}, "forgetting 'confusable' 2"),
+    ({"sampling": "confusable", "hparams": "strength=-1"}, "strength 'confusable' -1"),
+    ({"sampling": "confusable", "hparams": "lag=1"}, "'lag' 'reptile'"),
+    ({"sampling": "random", "hparams": "forgetting=0.5"}, "'reptile'"),
+    ({"sampling": "informative", "hparams": "every=0"}, "every 'informative' 0"),
+    ({"sampling": "informative", "hparams": "delta=-1"}, "delta 'informative' -1"),
     (
         {"method": "ebil-hads", "sampling": "informative", "hparams": "every=2"},
-        r"'every' is a number of hard-domain and informative: write hard-domain\.every",
+        "'every' hard-domain informative hard-domain.every",
     ),
 ])  # fmt: skip
 def test_numbers_of_samplers_are_refused(mini, settings, message):
-    with pytest.raises(MedicError, match=message):
+    with pytest.raises(MedicError, match=naming(message)):
         resolve(RunConfig(**{"dataset": mini, "target": "street", "method": "reptile", **settings}))
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "erm", "penalty": "vrex"}, "penalty 'vrex' compares the tasks of a step, and there is one"),
-        ({"method": "coral", "sources": ["printed"]}, "penalty 'coral' compares the tasks of a step"),
-        ({"method": "fishr", "objective": "arpl"}, "penalty 'fishr' needs logits that are linear"),
+        ({"method": "erm", "penalty": "vrex"}, "'vrex' tasks"),
+        ({"method": "coral", "sources": ["printed"]}, "'coral' tasks"),
+        ({"method": "fishr", "objective": "arpl"}, "'fishr' linear"),
         (
             {"method": "aloft-e", "backbone": "convnet"},
-            "'aloft-e' works inside gfnet_h_ti: leave out --backbone convnet",
+            "'aloft-e' gfnet_h_ti --backbone convnet",
         ),
-        ({"method": "mvdg", "sources": ["printed", "handwritten"]}, "'mvdg' needs 3 source domains, and there are 2"),
-        ({"method": "andmask", "sources": ["printed"]}, "'andmask' needs 2 source domains, and there are 1"),
-        ({"method": "sandmask", "sources": ["printed"]}, "'sandmask' needs 2 source domains, and there are 1"),
+        ({"method": "mvdg", "sources": ["printed", "handwritten"]}, "'mvdg' 3 2"),
+        ({"method": "andmask", "sources": ["printed"]}, "'andmask' 2 1"),
+        ({"method": "sandmask", "sources": ["printed"]}, "'sandmask' 2 1"),
     ],
 )
 def test_what_cannot_work_is_said_before(mini, settings, message):
-    with pytest.raises(MedicError, match=message):
+    with pytest.raises(MedicError, match=naming(message)):
         resolve(RunConfig(**{"dataset": mini, "target": "street", **settings}))
 
 
@@ -143,9 +144,9 @@ def test_a_penalty_goes_with_another_method(mini):
     plan = resolve(RunConfig(dataset=mini, target="street", penalty="balance", hparams="weight=2"))
     assert plan.config.method == "medic++"
     assert [type(part) for part in plan.model.objective.penalties] == [PENALTIES["balance"]]
-    with pytest.raises(MedicError, match="remembers every domain"):
+    with pytest.raises(MedicError, match=naming("'groupdro'")):
         resolve(RunConfig(dataset=mini, target="street", penalty="groupdro"))
-    with pytest.raises(MedicError, match="unknown penalty 'blance', did you mean 'balance'"):
+    with pytest.raises(MedicError, match=naming("'blance' 'balance'")):
         resolve(RunConfig(dataset=mini, target="street", penalty="blance"))
 
 

@@ -12,6 +12,7 @@ from medic.models.residual import ResidualBlock
 from medic.outputs import Output
 from medic.training import infer
 from medic.training.lowered import Lowered
+from tests.messages import naming
 
 X = torch.rand(4, 3, 32, 32)
 
@@ -72,7 +73,7 @@ def test_a_resnet():
 
 
 def test_a_backbone_without_stages_is_refused():
-    with pytest.raises(MedicError, match="MnistCnn has no stages"):
+    with pytest.raises(MedicError, match=naming("MnistCnn stages")):
         Classifier(create_backbone("mnist-cnn"), 3, "branches")
 
 

@@ -1,36 +1,25 @@
 """Weights by name, from a hub that is a server of our own."""
 
 import hashlib
-import json
-import os
-import subprocess
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 from safetensors.torch import save, save_file
 
+from medic.cli import main
 from medic.errors import MedicError
 from medic.models import create_backbone, find_weights
-
-PLACE = "/timm/resnet18.tv_in1k/resolve/main/model.safetensors"
-SCRIPT = """
-import json, sys
+from medic.runs.build import make_backbones
 from medic.runs.config import RunConfig
 from medic.runs.directory import run_name
 from medic.runs.resolve import resolve
-from medic.runs.build import make_backbones
+from tests.messages import naming
 
-for weights in sys.argv[1:]:
-    plan = resolve(RunConfig(target="street", backbone="resnet18", weights=weights))
-    again = resolve(plan.config)
-    assert again.config == plan.config
-    first = make_backbones(plan)[0].module.conv1.weight.double().sum().item()
-    name = run_name(plan.config, "images", plan.model.weights)
-    print(json.dumps([str(plan.model.weights), name, first]))
-"""
+PLACE = "/timm/resnet18.tv_in1k/resolve/main/model.safetensors"
+NOWHERE = "http://127.0.0.1:9"
 
 
 @pytest.fixture(scope="module")
@@ -76,61 +65,74 @@ def hub(state):
     server.server_close()
 
 
-def python(endpoint: str, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Another process: the hub's library reads where its server is when it is imported."""
-    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(home), "OMP_NUM_THREADS": "1"}
-    for name in ("HF_HUB_OFFLINE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
-        environment.pop(name, None)
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+@pytest.fixture
+def use_hub(tmp_path, monkeypatch):
+    """Make the hub's library ask another server, with an empty cache."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+
+    def use(endpoint):
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        place = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", place)
+
+    return use
 
 
-def test_names_are_fetched_once_and_count_as_their_file_does(hub, state, tmp_path):
+def loaded(weights):
+    """The file of some weights, the name of a run that starts from them, and the sum of the first layer."""
+    plan = resolve(RunConfig(target="street", backbone="resnet18", weights=weights))
+    assert resolve(plan.config).config == plan.config
+    first = make_backbones(plan)[0].module.conv1.weight.double().sum().item()
+    return str(plan.model.weights), run_name(plan.config, "images", plan.model.weights), first
+
+
+def test_names_are_fetched_once_and_count_as_their_file_does(hub, use_hub, state, tmp_path):
     endpoint, requests = hub
+    use_hub(endpoint)
     save_file(state, tmp_path / "mine.safetensors")
     names = ["imagenet-v1", "tv_in1k", "resnet18.tv_in1k", str(tmp_path / "mine.safetensors")]
-    done = python(endpoint, tmp_path / "home", "-c", SCRIPT, *names)
-    assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    found = [loaded(name) for name in names]
     assert len({path for path, _, _ in found[:3]}) == 1
     assert found[0][0].startswith(str(tmp_path / "home"))
     assert len({(name, first) for _, name, first in found}) == 1
     assert found[0][2] == pytest.approx(state["conv1.weight"].double().sum().item())
     assert requests.count(("GET", PLACE)) == 1
-    # Once it is there, no server is needed.
-    offline = python("http://127.0.0.1:9", tmp_path / "home", "-c", SCRIPT, "imagenet-v1")
-    assert json.loads(offline.stdout) == found[0], offline.stderr
+    # Weights in the cache need no server.
+    use_hub(NOWHERE)
+    assert loaded("imagenet-v1") == found[0]
 
 
 @pytest.mark.parametrize(("server", "weights", "name"), [
-    ("http://127.0.0.1:9", "imagenet-v1", "resnet18.tv_in1k"),
+    (NOWHERE, "imagenet-v1", "resnet18.tv_in1k"),
     (None, "a1_in1k", "resnet18.a1_in1k"),
 ])  # fmt: skip
-def test_what_cannot_be_fetched_is_one_line_with_a_way_out(hub, tmp_path, server, weights, name):
-    """A server that is not there, and one that has not got it."""
+def test_what_cannot_be_fetched_is_one_line_with_a_way_out(hub, use_hub, tmp_path, capsys, server, weights, name):
+    """A server that does not answer, and one that does not have the file."""
     endpoint = server or hub[0]
+    use_hub(endpoint)
     options = ["--target", "street", "--backbone", "resnet18", "--weights", weights, "--output", str(tmp_path / "runs")]
-    done = python(endpoint, tmp_path / "home", "-m", "medic", "train", *options)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"medic: error: weights {name} cannot be fetched (")
-    assert done.stderr.count("\n") == 1
-    assert f"get {endpoint}/timm/{name}/resolve/main/model.safetensors" in done.stderr
-    assert "--weights FILE" in done.stderr
+    assert main(["train", *options]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("medic: error: ")
+    assert error.count("\n") == 1
+    address = f"{endpoint}/timm/{name}/resolve/main/model.safetensors"
+    assert all(word in error for word in (name, address, "--weights FILE"))
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(("backbone", "given", "message"), [
-    ("convnet", "imagenet-v1", "weights imagenet-v1 do not exist: convnet has none by name, so give a file"),
-    ("convnet", "gone.pt", "weights gone.pt do not exist: convnet has none by name, so give a file"),
-    ("resnet18", "imagenet", "weights imagenet do not exist, did you mean 'imagenet-v1'?"),
-    ("resnet18", "tv2_in1k", "weights tv2_in1k do not exist, did you mean 'tv_in1k'?"),
-    ("resnet10t", "imagenet-v1", "weights imagenet-v1 do not exist, by name resnet10t has c3_in1k"),
-    ("resnet18", "resnet50.tv_in1k", "weights resnet50.tv_in1k do not exist, did you mean 'tv_in1k'?"),
-    ("convnext_base", "clip_laion2b", "want images normalised otherwise than convnext_base: use --backbone convnext_"),
-    ("gcvit_tiny", "in1k", r"not on the hub: get https://\S+ and give it as --weights FILE"),
+    ("convnet", "imagenet-v1", "imagenet-v1 convnet file"),
+    ("convnet", "gone.pt", "gone.pt convnet file"),
+    ("resnet18", "imagenet", "imagenet 'imagenet-v1'"),
+    ("resnet18", "tv2_in1k", "tv2_in1k 'tv_in1k'"),
+    ("resnet10t", "imagenet-v1", "imagenet-v1 resnet10t c3_in1k"),
+    ("resnet18", "resnet50.tv_in1k", "resnet50.tv_in1k 'tv_in1k'"),
+    ("convnext_base", "clip_laion2b", "convnext_base --backbone"),
+    ("gcvit_tiny", "in1k", "https: --weights"),
 ])  # fmt: skip
 def test_mistakes(backbone, given, message):
-    with pytest.raises(MedicError, match=message):
+    with pytest.raises(MedicError, match=naming(message)):
         find_weights(backbone, given)
 
 

@@ -7,6 +7,7 @@ import pytest
 import medic
 from medic.runs.interrupts import Stopped
 from medic.training import Trainer
+from tests.messages import naming
 
 
 def in_parts(settings, output, monkeypatch, stops, number=signal.SIGINT):
@@ -22,7 +23,7 @@ def in_parts(settings, output, monkeypatch, stops, number=signal.SIGINT):
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "step", interrupted)
         for iteration in stops:
-            with pytest.raises(Stopped, match=f"stopped at iteration {iteration}") as stopped:
+            with pytest.raises(Stopped, match=naming(f"iteration {iteration}")) as stopped:
                 medic.train(**settings, output=str(output))
             assert stopped.value.exit_code == 128 + number
         return medic.train(**settings, output=str(output))

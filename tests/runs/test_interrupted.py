@@ -14,6 +14,9 @@ from medic.methods import METHODS
 from medic.training import Trainer
 from tests.runs.parts import in_parts
 from tests.runs.short import SHORT
+from tests.messages import naming
+
+pytestmark = pytest.mark.usefixtures("small_adversaries")
 
 SOONER = {
     "hyprometa": {"batch_size": 36, "hparams": {"trust": 1}},
@@ -57,13 +60,16 @@ def test_a_run_resumed_at_another_commit_is_of_both(mini, tmp_path, monkeypatch)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_dropout_draws_are_in_the_checkpoint(mini, tmp_path, monkeypatch, device):
     """A backbone with dropout draws from the global generator, whose state must be saved too."""
-    from medic.models import HALVES, OURS, ConvNet
+    from medic.models import OURS
 
-    class Dropped(ConvNet):
-        def forward(self, x):
-            return torch.nn.functional.dropout(super().forward(x), 0.5, self.training)
+    make, preprocessing = OURS["small"]
 
-    monkeypatch.setitem(OURS, "dropped", (lambda size: Dropped(), HALVES))
+    def dropped(size):
+        network = make(size)
+        network.stages[-1] = torch.nn.Dropout(0.5)
+        return network
+
+    monkeypatch.setitem(OURS, "dropped", (dropped, preprocessing))
     settings = {"dataset": mini, "method": "erm", "backbone": "dropped", **SHORT, "device": device}
     whole = medic.train(**settings, output=str(tmp_path / "whole"))
     parts = in_parts(settings, tmp_path / "parts", monkeypatch, (1,), signal.SIGTERM)
@@ -73,7 +79,7 @@ def test_dropout_draws_are_in_the_checkpoint(mini, tmp_path, monkeypatch, device
 def test_batch_norm_and_adam_resume(mini, tmp_path, monkeypatch):
     """A timm backbone with batch norm, trained with Adam, clipping and a larger rate for the heads."""
     settings = {
-        "dataset": mini, "method": "fish-domainbed", "backbone": "resnet10t", "optimizer": "adamw", "clip_norm": 1.0,
+        "dataset": mini, "method": "fish-domainbed", "backbone": "test_resnet", "optimizer": "adamw", "clip_norm": 1.0,
         "head_lr_scale": 10.0, "lr": 1e-3, **SHORT,
     }  # fmt: skip
     whole = medic.train(**settings, output=str(tmp_path / "whole"))
@@ -88,13 +94,13 @@ def test_a_damaged_checkpoint_is_named(mini, tmp_path, monkeypatch):
         medic.train(**settings)
     (path,) = tmp_path.glob("*/checkpoint/last.pt")
     path.write_bytes(path.read_bytes()[:5000])
-    with pytest.raises(MedicError, match="truncated or not one of ours; delete it"):
+    with pytest.raises(MedicError, match=naming("last.pt delete")):
         medic.train(**settings)
 
 
 def test_two_processes_do_not_do_the_same_run(mini, tmp_path, monkeypatch):
     def also(self):
-        with pytest.raises(MedicError, match="is being written by another process"):
+        with pytest.raises(MedicError, match=naming("another process")):
             medic.train(dataset=mini, method="erm", output=str(tmp_path), **SHORT)
         pytest.skip("held")
 

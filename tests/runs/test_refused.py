@@ -6,11 +6,12 @@ import torch
 import medic
 from medic.errors import MedicError, TrainingError
 from tests.runs.short import SHORT
+from tests.messages import naming
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run(mini, tmp_path):
     settings = {**SHORT, "iterations": 50, "checkpoint_every": 1, "evaluate_every": 50}
-    with pytest.raises(TrainingError, match=r"at iteration (\d+); the checkpoint of iteration \d+ is kept") as error:
+    with pytest.raises(TrainingError, match=r"iteration \d+\b.*checkpoint.*iteration \d+") as error:
         medic.train(dataset=mini, method="erm", lr=1e6, batch_size=8, output=str(tmp_path), **{
             key: value for key, value in settings.items() if key != "batch_size"})  # fmt: skip
     assert "learning rate below 1e+06" in str(error.value)
@@ -23,13 +24,13 @@ def test_a_loss_that_is_not_a_number_stops_the_run(mini, tmp_path):
 def test_outputs_that_are_not_numbers_stop_the_run(mini, tmp_path):
     """The training loss is finite, but what an evaluation sees is not."""
     settings = {**SHORT, "batch_size": 8, "evaluate_every": 1, "iterations": 30}
-    with pytest.raises(TrainingError, match=r"at iteration \d+; the checkpoint of iteration \d+ is kept"):
+    with pytest.raises(TrainingError, match=r"iteration \d+\b.*checkpoint.*iteration \d+"):
         medic.train(dataset=mini, method="erm", lr=1e6, output=str(tmp_path), **settings)
 
 
 def test_an_output_that_cannot_be_written(mini, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(MedicError, match=r"output .*file cannot be written: Not a directory"):
+    with pytest.raises(MedicError, match=naming(f"output {tmp_path / 'file'} Not a directory")):
         medic.train(dataset=mini, method="erm", output=str(tmp_path / "file"), **SHORT)
 
 
@@ -53,20 +54,20 @@ def test_nothing_is_written_for_a_mistake(mini, tmp_path):
 
 
 def test_unknown_settings_are_named():
-    with pytest.raises(MedicError, match="unknown setting 'iteration', did you mean 'iterations'"):
+    with pytest.raises(MedicError, match=naming("'iteration' 'iterations'")):
         medic.train(target="street", iteration=3)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"layer": "mixstyle", "backbone": "mnist-cnn"}, "has no stages"),
-        ({"layer": "aloft-e"}, "ALOFT perturbs global filters"),
-        ({"method": "ebil-hads", "backbone": "gfnet_h_ti"}, "has no stages"),
-        ({"method": "aloft-e", "image_size": 50}, "use --image-size 64"),
+        ({"layer": "mixstyle", "backbone": "mnist-cnn"}, "stages"),
+        ({"layer": "aloft-e"}, "ALOFT gfnet_h_ti"),
+        ({"method": "ebil-hads", "backbone": "gfnet_h_ti"}, "stages"),
+        ({"method": "aloft-e", "image_size": 50}, "--image-size 64"),
     ],
 )
 def test_a_backbone_that_does_not_fit_is_refused_before_images_are_read(mini, tmp_path, monkeypatch, settings, message):
     monkeypatch.setattr("medic.runs.plans.DataPlan.load", lambda self, say: pytest.fail("images were read"))
-    with pytest.raises(MedicError, match=message):
+    with pytest.raises(MedicError, match=naming(message)):
         medic.train(dataset=mini, output=tmp_path, **{**SHORT, "method": "erm", **settings})

@@ -14,8 +14,8 @@ from tests.runs.short import SHORT
 
 @pytest.mark.parametrize("from_file", [True, False])
 def test_networks_start_alike_only_from_a_file(mini, tmp_path, from_file):
-    path = tmp_path / "convnet.pt"
-    torch.save(create_backbone("convnet").module.state_dict(), path)
+    path = tmp_path / "small.pt"
+    torch.save(create_backbone("small").module.state_dict(), path)
     weights = str(path) if from_file else None
     plan = resolve(RunConfig(dataset=mini, target="street", method="daml", device="cpu", weights=weights))
     dataset = plan.data.load(lambda line: None)
@@ -83,7 +83,7 @@ class TestWiring:
         assert [trainer.objective.losses[1].scale for trainer in (a, scaled)] == [0.5, 1.0]
 
     def test_evaluation_uses_running_statistics(self, mini, tmp_path):
-        run = medic.train(dataset=mini, method="erm", backbone="resnet10t", output=str(tmp_path), **SHORT)
+        run = medic.train(dataset=mini, method="erm", backbone="test_resnet", output=str(tmp_path), **SHORT)
         again = infer_again(run, "cpu")
         for split in run.splits:
             torch.testing.assert_close(again[split].output.logits, run.outputs(split).output.logits)
@@ -91,7 +91,7 @@ class TestWiring:
 
 def test_averaged_weights_keep_frozen_statistics(mini, tmp_path):
     """SWAD estimates batch-norm statistics anew, but not those that are frozen."""
-    settings = {**SHORT, "backbone": "resnet10t", "averaging": "swad", "output": str(tmp_path)}
+    settings = {**SHORT, "backbone": "test_resnet", "averaging": "swad", "output": str(tmp_path)}
     frozen, trained = (
         medic.train(dataset=mini, method="erm", batch_norm=norm, **settings) for norm in ("frozen", "local")
     )

@@ -7,6 +7,7 @@ import torch
 
 from medic.errors import MedicError
 from medic.tasks import Grid
+from tests.messages import naming
 
 
 def full(domains: int, classes: int, count: int):
@@ -96,5 +97,5 @@ def test_the_state_has_them():
 
 def test_a_batch_cannot_be_partitioned_so():
     y, domain = full(3, 6, 2)
-    with pytest.raises(MedicError, match="sampling 'informative' tries tasks on the model"):
+    with pytest.raises(MedicError, match=naming("'informative'")):
         Grid(3, 3, sampling="informative")(torch.arange(len(y)), y, domain)

@@ -122,13 +122,13 @@ def test_confused_classes_of_each_domain_share_its_tasks():
     for _ in range(60):
         grid.observe(logits, y, domain)
     cells, together = grid.index(y, domain), Counter()
-    for _ in range(1000):
+    for _ in range(300):
         for task in (task for step in grid.draw(cells, 2) for task in step):
             (place, first), (_, second) = task.cells
             together[place] += confused[place][first] == second
     expected = 2 * math.e**2 / (2 * math.e**2 + 4)
     for place in (0, 1):
-        assert together[place] / 2000 == pytest.approx(expected, abs=0.05)
+        assert together[place] / 600 == pytest.approx(expected, abs=0.08)
 
 
 @pytest.mark.parametrize("sampling", ["random", "adaptive", "confusable", "probe"])
@@ -163,9 +163,9 @@ def test_many_classes_are_split_fast():
         sampler.observe(softmax_sums(*outputs(iteration, count=700, classes=345), 3))
     seconds = []
     for seed in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         tasks = sampler.split([0, 1, 2], groups, 3, seeded(seed))
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
         assert sorted(itertools.chain(*tasks)) == list(range(345))
     assert min(seconds) < 0.05
 

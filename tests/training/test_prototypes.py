@@ -13,6 +13,7 @@ from medic.strategies import TwoStep
 from medic.tasks import Grid
 from medic.training import RateSchedule, Trainer
 from medic.training.advisors.prototypes import Prototypes, embed, find_nearest, find_prototypes, keep_cells
+from tests.messages import naming
 
 SIDE, EACH = 4, 8
 FLIPPED = [3, 12, 17, 30]
@@ -234,5 +235,5 @@ def test_no_domain_loses_a_class():
 
 
 def test_trust_is_a_number_of_epochs():
-    with pytest.raises(MedicError, match="trust of HyProMeta is -1"):
+    with pytest.raises(MedicError, match=naming("trust HyProMeta -1")):
         Prototypes(trust=-1)

@@ -10,6 +10,7 @@ from torch import nn
 
 from medic.errors import MedicError
 from medic.training import OptimizerSettings, RateSchedule, derive, generator, load_checkpoint, save_checkpoint
+from tests.messages import naming
 
 
 def test_step_schedule_falls_after_80_percent():
@@ -77,7 +78,7 @@ class TestCheckpoint:
         save_checkpoint(path, {"a": torch.arange(1000)})
         data = path.read_bytes()
         path.write_bytes(data[: int(share * len(data))])
-        with pytest.raises(MedicError, match=r"last\.pt is truncated or not one of ours"):
+        with pytest.raises(MedicError, match=naming("last.pt")):
             load_checkpoint(path)
 
     def test_nothing_in_it_is_executed(self, tmp_path):
@@ -86,15 +87,15 @@ class TestCheckpoint:
                 return Path.touch, (tmp_path / "executed",)
 
         torch.save({"medic_checkpoint": 1, "state": Hostile()}, tmp_path / "last.pt")
-        with pytest.raises(MedicError, match=r"last\.pt is truncated or not one of ours"):
+        with pytest.raises(MedicError, match=naming("last.pt")):
             load_checkpoint(tmp_path / "last.pt")
         assert not (tmp_path / "executed").exists()
 
     def test_foreign(self, tmp_path):
         for name, value in (("dict.pt", {"a": 1}), ("list.pt", [1])):
             torch.save(value, tmp_path / name)
-            with pytest.raises(MedicError, match="not one of ours"):
+            with pytest.raises(MedicError, match=naming(name)):
                 load_checkpoint(tmp_path / name)
         (tmp_path / "text.pt").write_text("hello")
-        with pytest.raises(MedicError, match="not one of ours"):
+        with pytest.raises(MedicError, match=naming("text.pt")):
             load_checkpoint(tmp_path / "text.pt")

@@ -37,7 +37,7 @@ def run(arguments: Namespace) -> int:
 def describe(method: "Method") -> dict[str, Any]:
     """Return everything about a method in plain values."""
     from medic.fields import hyperparameters
-    from medic.objectives import OBJECTIVES
+    from medic.objectives import OBJECTIVES, PENALTIES
     from medic.runs.recipe import DEFAULTS, method_parts, method_search
 
     grid, preset = method.grid, {**DEFAULTS, **method.preset}
@@ -66,7 +66,7 @@ def describe(method: "Method") -> dict[str, Any]:
             "schedule": preset["schedule"],
             "inner lr": _inner_rate(method),
             "head lr scale": None if preset["head_lr_scale"] == 1 else preset["head_lr_scale"],
-            "batch norm": "frozen" if preset.get("penalty") == "miro" else None,
+            "batch norm": PENALTIES[preset["penalty"]].preset.get("batch_norm") if "penalty" in preset else None,
             "images": preset["images"],
         },
         "hyperparameters": values,

@@ -129,9 +129,7 @@ def load_weights(module: nn.Module, path: Path) -> None:
     heads = ("fc.", "classifier.", "head.", "head_dist.", "aux_head.", "close_head.", "ova_head.", "last_linear.")
     extra = [key for key in state if key not in expected and not key.startswith(heads)]
     if extra:
-        raise MedicError(
-            f"weights {path} have {extra[0]!r}, which this backbone lacks: they belong to another backbone"
-        )
+        raise MedicError(f"weights {path} have {extra[0]!r}, which this backbone lacks: they belong to another one")
     # Weights may be in half precision; the module keeps its own.
     module.load_state_dict({key: state[key] for key in expected if key in state}, strict=False)
 

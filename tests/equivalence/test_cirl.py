@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from medic.objectives.cirl import factorisation, largest_draw, ramped
+from medic.objectives.fourier import mix_amplitudes, quantised, random_pairs
 from torch import nn
 from torch.nn import functional
 
 from medic.errors import MedicError
 from medic.objectives import Cirl, Rsc, Setup, ce
-from medic.objectives.cirl import factorisation, largest_draw, ramped
-from medic.objectives.fourier import mix_amplitudes, quantised, random_pairs
 from medic.outputs import Output
 from medic.strategies import Joint
 from medic.tasks import Step

@@ -5,20 +5,20 @@ import math
 
 import pytest
 import torch
+from medic.objectives.confusing import batch_norms, peakedness, with_norms
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
+from medic.training.lowered import Lowered
 from torch import nn
 
 from medic.errors import MedicError
 from medic.models import Backbone, Classifier, Preprocessing
 from medic.models.heads import Reciprocal
 from medic.objectives import Arpl, ConfusingSamples, Coral, Objective, Setup
-from medic.objectives.confusing import batch_norms, peakedness, with_norms
 from medic.outputs import Output
 from medic.runs.build import make_trainer
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 from medic.strategies import Joint, TwoStep
 from medic.tasks import Step
-from medic.training.lowered import Lowered
 from tests.messages import naming
 
 SETUP = Setup(shape=(3, 32, 32), mean=(0.2, 0.3, 0.4), std=(0.5, 0.6, 0.7))

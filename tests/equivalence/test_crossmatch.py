@@ -5,16 +5,16 @@ import math
 
 import pytest
 import torch
+from medic.objectives.crossmatch import acceptance, disagreement, openness
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from medic.errors import MedicError
 from medic.models import Classifier, create_backbone
 from medic.objectives import CrossMatch, Setup, ce, ova
-from medic.objectives.crossmatch import acceptance, disagreement, openness
 from medic.outputs import Output
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 from medic.strategies import Joint, TwoStep
 from medic.tasks import Step
 from tests.messages import naming

@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
+from medic.objectives.hyperbolic import BORDER, distance, exp0, mean
 from torch import nn
 
 from medic.errors import MedicError
 from medic.models import HEADS
 from medic.objectives import HyProMeta, Objective, Ova, Setup, ce
-from medic.objectives.hyperbolic import BORDER, distance, exp0, mean
 from medic.outputs import Output
 from medic.strategies import TwoStep
 from medic.tasks import Step

@@ -1,11 +1,11 @@
 """Every system of the table learns."""
 
 import pytest
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 
 from medic.methods import METHODS
 from medic.runs.build import make_trainer
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 from medic.tasks.samplers import SAMPLERS
 
 pytestmark = pytest.mark.usefixtures("small_adversaries")

@@ -4,13 +4,13 @@ import inspect
 
 import numpy as np
 import pytest
+from medic.methods.search import Choice, Range
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 
 from medic.errors import MedicError
 from medic.methods import METHODS, PENALTIES, SHARED, Numbers
-from medic.methods.search import Choice, Range
 from medic.objectives import Miro, VRex
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 from medic.strategies import SandMask, TwoStep
 from tests.messages import naming
 

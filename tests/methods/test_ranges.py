@@ -3,11 +3,11 @@
 import math
 
 import pytest
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 
 from medic.errors import MedicError, check_range
 from medic.methods import METHODS
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 from tests.messages import naming
 
 

@@ -4,14 +4,14 @@ import copy
 
 import pytest
 import torch
+from medic.models.residual import ResidualBlock
+from medic.training.lowered import Lowered
 
 from medic.data import Resident
 from medic.errors import MedicError
 from medic.models import HALVES, Classifier, create_backbone
-from medic.models.residual import ResidualBlock
 from medic.outputs import Output
 from medic.training import infer
-from medic.training.lowered import Lowered
 from tests.messages import naming
 
 X = torch.rand(4, 3, 32, 32)

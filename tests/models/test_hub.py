@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 from safetensors.torch import save, save_file
 
 from medic.cli import main
 from medic.errors import MedicError
 from medic.models import create_backbone, find_weights
 from medic.runs.build import make_backbones
-from medic.runs.config import RunConfig
 from medic.runs.directory import run_name
-from medic.runs.resolve import resolve
 from tests.messages import naming
 
 PLACE = "/timm/resnet18.tv_in1k/resolve/main/model.safetensors"

@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from medic.objectives.ebil import confidence
+from medic.objectives.evidential import discrepancy, evidential_loss
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
@@ -11,8 +13,6 @@ from torch.nn import functional
 from medic.errors import MedicError
 from medic.models import HALVES, Backbone, Classifier
 from medic.objectives import EbilHads, Ova, Setup, ce
-from medic.objectives.ebil import confidence
-from medic.objectives.evidential import discrepancy, evidential_loss
 from medic.strategies import TwoStep
 from medic.tasks import Step
 from tests.messages import naming

@@ -4,14 +4,14 @@ import copy
 
 import pytest
 import torch
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
+from medic.training.advisors import HardDomain
 from torch import nn
 
 from medic.data import Resident
 from medic.errors import MedicError
 from medic.runs.build import make_trainer
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
-from medic.training.advisors import HardDomain
 from tests.messages import naming
 
 

@@ -4,16 +4,16 @@ import copy
 
 import pytest
 import torch
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
+from medic.training.advisors import informative as module
+from medic.training.advisors.informative import Chooser
 
 import medic
 from medic import distributed
 from medic.errors import MedicError
 from medic.runs.build import make_trainer
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 from medic.tasks import Step
-from medic.training.advisors import informative as module
-from medic.training.advisors.informative import Chooser
 from tests.messages import naming
 from tests.runs.parts import in_parts
 

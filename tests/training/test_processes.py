@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 
 from medic import distributed
 from medic.models import HALVES, OURS
 from medic.runs.build import make_trainer
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 from tests.conftest import small_network
 
 METHODS = ("erm", "fish", "fish-domainbed", "mldg", "mldg-domainbed", "medic", "medic++", "arith")

@@ -2,17 +2,17 @@
 
 import pytest
 import torch
+from medic.objectives.hyperbolic import distance, exp0, mean
+from medic.training.advisors.prototypes import Prototypes, embed, find_nearest, find_prototypes, keep_cells
 from torch import nn
 
 from medic.data import Augmentation, Resident, Samples
 from medic.errors import MedicError
 from medic.models import Backbone, Classifier, Preprocessing
 from medic.objectives import HyProMeta, Ova, Setup, ce
-from medic.objectives.hyperbolic import distance, exp0, mean
 from medic.strategies import TwoStep
 from medic.tasks import Grid
 from medic.training import RateSchedule, Trainer
-from medic.training.advisors.prototypes import Prototypes, embed, find_nearest, find_prototypes, keep_cells
 from tests.messages import naming
 
 SIDE, EACH = 4, 8
@@ -167,9 +167,10 @@ def test_statistics_are_estimated_as_tasks_are_passed():
 
 
 def test_it_reads_no_labels_but_those_of_training(mini):
-    from medic.runs.build import make_trainer
     from medic.runs.config import RunConfig
     from medic.runs.resolve import resolve
+
+    from medic.runs.build import make_trainer
 
     plan = resolve(RunConfig(dataset=mini, target="street", method="hyprometa", label_noise=0.3, hparams={"trust": 0}))
     dataset = plan.data.load(lambda line: None)

@@ -26,7 +26,7 @@ from medic.data import Dataset
 from medic.errors import BusyError, MedicError, counted, unwritten
 from medic.runs.command import noted_command
 from medic.runs.config import RunConfig
-from medic.runs.evaluation import Seen
+from medic.runs.evaluation import LabelledOutputs
 from medic.runs.plans import ModelPlan
 from medic.tables.results import ENVIRONMENT
 from medic.files import atomic_write, locked, remove_leftovers, write_text
@@ -218,13 +218,13 @@ class Run:
         """The names of the domains that there are predictions of; `outputs` numbers them."""
         return sorted(set(self.predictions["domain"].tolist()))
 
-    def outputs(self, split: str) -> Seen:
+    def outputs(self, split: str) -> LabelledOutputs:
         """What the model said of the images of a split, with their labels and domains."""
         rows = self.predictions["split"] == split
         arrays = {name: torch.from_numpy(self.predictions[name][rows]) for name in _TENSORS if name in self.predictions}
         domain = torch.from_numpy(np.searchsorted(self.domains, self.predictions["domain"][rows]))
         ova, features, unknown = (arrays.get(name) for name in ("ova_logits", "features", "unknown_logit"))
-        return Seen(Output(arrays["logits"], ova, features, unknown), arrays["label"], domain)
+        return LabelledOutputs(Output(arrays["logits"], ova, features, unknown), arrays["label"], domain)
 
     @cached_property
     def score(self) -> Score:

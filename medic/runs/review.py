@@ -5,7 +5,7 @@ from typing import Any
 
 from medic.errors import MedicError, check_choice
 from medic.runs.directory import Run
-from medic.runs.evaluation import Outputs, Seen, measure, measured
+from medic.runs.evaluation import Outputs, LabelledOutputs, measure, measured
 from medic.runs.resolve import resolve
 from medic.openset import RULES, SCORES, Score
 from medic.training import infer
@@ -60,6 +60,6 @@ def infer_again(run: Run, device: str) -> Outputs:
     model, problem = run.model.to(plan.model.device), plan.data.split(dataset)
     given = (run.preprocessing, plan.model.device, run.config.views)
     return {
-        split: Seen.of(infer(model, dataset.images, samples.indices, *given), samples)
+        split: LabelledOutputs.of(infer(model, dataset.images, samples.indices, *given), samples)
         for split, samples in {**measured(problem), "train": problem.train}.items()
     }

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from medic.data import Benchmark, Opened, benchmark
+from medic.data import Benchmark, Opened
 from medic.errors import MedicError, check_choice
 from medic.fields import Law, Part
 from medic.method import DOMAINBED_ADAM, Method, Rate
@@ -282,9 +282,7 @@ def _works(method: Method, domains: int, classes: int) -> bool:
     return True
 
 
-def _make_parts(
-    method: Method, objective: ObjectiveSpec, model: ModelSpec, optim: OptimSpec, grid: GridSpec
-) -> Parts:
+def _make_parts(method: Method, objective: ObjectiveSpec, model: ModelSpec, optim: OptimSpec, grid: GridSpec) -> Parts:
     """Return the parts that a method and the settings name."""
     assert objective.objective is not None
     kind = OBJECTIVES[objective.objective]

@@ -3,11 +3,11 @@
 from typing import Any
 
 from medic.errors import MedicError, check_choice
+from medic.openset import RULES, SCORES, Score
 from medic.runs.directory import Run
-from medic.runs.evaluation import Outputs, Seen, measure, measured
+from medic.runs.evaluation import LabelledOutputs, Outputs, measure, measured
 from medic.runs.recipe import make_recipe
 from medic.runs.settings import SETTINGS
-from medic.openset import RULES, SCORES, Score
 from medic.training import infer
 
 
@@ -62,6 +62,6 @@ def infer_again(run: Run, device: str) -> Outputs:
     model, problem = run.model.to(place), recipe.data.divide(dataset, recipe.seed)
     given = (run.preprocessing, place, recipe.evaluation.views)
     return {
-        split: Seen.of(infer(model, dataset.images, samples.indices, *given), samples)
+        split: LabelledOutputs.of(infer(model, dataset.images, samples.indices, *given), samples)
         for split, samples in {**measured(problem), "train": problem.train}.items()
     }

@@ -3,10 +3,10 @@
 import dataclasses
 
 import pytest
-
-from medic.data import BENCHMARKS
 from medic.runs.config import RunConfig
 from medic.runs.resolve import resolve
+
+from medic.data import BENCHMARKS
 
 
 def resolved(mini, **settings):

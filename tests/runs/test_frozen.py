@@ -2,14 +2,14 @@
 
 import pytest
 import torch
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 
 import medic
 from medic.data.cache import cache_directory
 from medic.errors import MedicError
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
-from medic.runs.review import infer_again
 from medic.models import create_backbone
+from medic.runs.review import infer_again
 from tests.messages import naming
 
 SETTINGS = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 4, "freeze": "backbone"}

@@ -7,14 +7,14 @@ import torch
 
 import medic
 from medic.errors import MedicError
+from medic.methods import METHODS
 from medic.runs import directory
 from medic.runs.interrupts import Stopped
 from medic.tables.results import collect, short
-from medic.methods import METHODS
 from medic.training import Trainer
+from tests.messages import naming
 from tests.runs.parts import in_parts
 from tests.runs.short import SHORT
-from tests.messages import naming
 
 pytestmark = pytest.mark.usefixtures("small_adversaries")
 

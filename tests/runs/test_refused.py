@@ -5,8 +5,8 @@ import torch
 
 import medic
 from medic.errors import MedicError, TrainingError
-from tests.runs.short import SHORT
 from tests.messages import naming
+from tests.runs.short import SHORT
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run(mini, tmp_path):

@@ -4,14 +4,14 @@ import dataclasses
 
 import pytest
 import torch
-
-from medic.errors import MedicError
 from medic.runs.config import RunConfig
 from medic.runs.resolve import resolve
+
+from medic.errors import MedicError
+from medic.methods import METHODS, usual_numbers
 from medic.runs.train import _notes
 from medic.tables.paper_tables import reproduction
 from medic.tables.reproduction import Asked
-from medic.methods import METHODS, usual_numbers
 from tests.messages import naming
 
 

@@ -11,12 +11,12 @@ import torch
 
 import medic
 from medic.errors import MedicError
+from medic.report.page import write_page
 from medic.runs import progress
 from medic.runs.review import infer_again, review
 from medic.runs.train import Session
-from medic.report.page import write_page
-from tests.runs.short import SHORT
 from tests.messages import naming
+from tests.runs.short import SHORT
 
 
 def test_the_files_of_a_run(run):

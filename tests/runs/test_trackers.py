@@ -7,17 +7,17 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 
 import medic
 from medic.data.readers import _parquet_rows
 from medic.errors import MedicError
 from medic.runs.command import without_secrets
-from medic.runs.config import RunConfig
 from medic.runs.directory import environment
-from medic.runs.resolve import resolve
-from medic.sweeps.search import _optuna
-from medic.sweeps.executors.cluster import connect
 from medic.runs.trackers import TRACKERS, scalars, start_trackers, tracker_names
+from medic.sweeps.executors.cluster import connect
+from medic.sweeps.search import _optuna
 from tests.messages import naming
 
 SHORT = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 2, "device": "cpu", "quiet": True}
@@ -78,7 +78,9 @@ def test_where_numbers_go_does_not_change_the_run(mini, tmp_path):
     assert len(names) == 1
 
 
-@pytest.mark.parametrize(("asked", "message"), [("tensorbord", "'tensorbord' 'tensorboard'"), ("a,b", "'a' tensorboard")])
+@pytest.mark.parametrize(
+    ("asked", "message"), [("tensorbord", "'tensorbord' 'tensorboard'"), ("a,b", "'a' tensorboard")]
+)
 def test_mistakes_are_named(asked, message):
     with pytest.raises(MedicError, match=naming(message)):
         tracker_names(asked)

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-
-import medic
-from medic.runs.build import make_trainer
 from medic.runs.config import RunConfig
 from medic.runs.resolve import resolve
-from medic.runs.review import infer_again
+
+import medic
 from medic.models import create_backbone
+from medic.runs.build import make_trainer
+from medic.runs.review import infer_again
 from tests.runs.short import SHORT
 
 

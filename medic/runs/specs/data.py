@@ -165,7 +165,12 @@ class DataSpec:
         parts = make_parts(dataset, self.validation, self.holdout or 0.2, drawn)  # type: ignore[arg-type]
         on_empty = "warn" if self.on_bad_image == "skip" else "error"
         problem = make_problem(
-            dataset, self.sources or (), list(self.target or ()), self.classes, parts, on_empty  # type: ignore[arg-type]
+            dataset,
+            self.sources or (),
+            list(self.target or ()),
+            self.classes,
+            parts,
+            on_empty,  # type: ignore[arg-type]
         )
         if self.validation == "official":
             held_out = set(problem.validation.domain.tolist())

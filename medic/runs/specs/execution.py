@@ -31,9 +31,7 @@ class ExecutionSpec:
         choices=("auto", "on", "off"),
         local=True,
     )
-    track: str = setting(
-        "auto", "experiment trackers: auto, none, or a list of tensorboard, wandb, mlflow", local=True
-    )
+    track: str = setting("auto", "experiment trackers: auto, none, or a list of tensorboard, wandb, mlflow", local=True)
     output: str = setting("runs", "directory in which the run's directory is created", local=True)
 
     def pick_device(self) -> "torch.device":

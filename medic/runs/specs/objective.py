@@ -22,9 +22,7 @@ class ObjectiveSpec:
     objective: str | None = setting(
         None, "ce, ce+ova, ova, or a system's own: arpl, onering, … (default: the method's)"
     )
-    penalty: str | None = setting(
-        None, "term added to the risk: balance, vrex, coral, … (default: the method's)"
-    )
+    penalty: str | None = setting(None, "term added to the risk: balance, vrex, coral, … (default: the method's)")
     hparams: dict[str, Any] | str | None = setting(
         None, "hyperparameters of the method: weight=10,ema=0.9 (`medic methods NAME` lists them)"
     )
@@ -60,7 +58,13 @@ class Hyperparameters:
 
     def of(self, part: Part[Any]) -> Part[Any]:
         """Return a part with its values."""
-        return part.changed(**{name: value for (owner, name), value in self._values.items() if owner == part.name and name in hyperparameters(part.kind)})
+        return part.changed(
+            **{
+                name: value
+                for (owner, name), value in self._values.items()
+                if owner == part.name and name in hyperparameters(part.kind)
+            }
+        )
 
     @property
     def used(self) -> dict[str, Any]:

@@ -19,9 +19,7 @@ class OptimSpec:
         None, "sgd, adam or adamw (default: the method's)", choices=("sgd", "adam", "adamw")
     )
     lr: float | None = setting(None, "learning rate (default: the method's or the benchmark's)", limits=POSITIVE)
-    momentum: float | None = setting(
-        None, "momentum of sgd (default: the method's)", limits=Limits(0, 1, below=True)
-    )
+    momentum: float | None = setting(None, "momentum of sgd (default: the method's)", limits=Limits(0, 1, below=True))
     weight_decay: float | None = setting(None, "weight decay (default: the method's)", limits=NONNEGATIVE)
     head_lr_scale: float | None = setting(
         None, "learning rate of the heads relative to the backbone's (default: the method's, 1)", limits=POSITIVE

@@ -17,7 +17,9 @@ class TaskSpec:
     """The grid of tasks, and the number of images per task."""
 
     batch_size: int | None = setting(None, "images per task (default: --images divided by the tasks)", limits=COUNT)
-    images: int | None = setting(None, "images per iteration, over all tasks (default: the method's, 144)", limits=COUNT)
+    images: int | None = setting(
+        None, "images per iteration, over all tasks (default: the method's, 144)", limits=COUNT
+    )
     domain_splits: int | None = setting(
         None, "parts that the source domains are split into; 0 pools them (default: the method's)", limits=NONNEGATIVE
     )
@@ -101,7 +103,9 @@ class TaskSpec:
             if axis in method.grid.axes:
                 raise MedicError(f"axis {axis!r} is created by method {method.name!r} itself: leave it out of --axes")
             if not axes:
-                raise MedicError(f"axes: the dataset has no attributes to split, so {axis!r} cannot be one: leave out --axes")
+                raise MedicError(
+                    f"axes: the dataset has no attributes to split, so {axis!r} cannot be one: leave out --axes"
+                )
             check_choice("axis", axis, axes)
 
     def _check_effects(self, grid: "GridSpec", method: "Method") -> None:
@@ -122,7 +126,9 @@ class TaskSpec:
             way = f"use --method reptile --penalty {penalty} --steps 1" if movable else "leave out --sampling"
             raise MedicError(f"sampling has no effect on method {method.name!r}, whose tasks are fixed: {way}")
         if self.separate is not None and not grid.separates:
-            raise MedicError(f"separate has no effect on method {method.name!r} with {len(grid.round)} steps: leave it out")
+            raise MedicError(
+                f"separate has no effect on method {method.name!r} with {len(grid.round)} steps: leave it out"
+            )
 
 
 def _splits(asked: int | None, own: int | None) -> int | None:

@@ -1,4 +1,4 @@
-"""Names of the metrics: key in a record, title, scale and direction. Everything that shows a metric reads this registry.
+"""Registry of metrics: key in a record, title, scale and direction. Everything that shows a metric reads it.
 
 A record is a line of a run's results.jsonl. Metrics are stored as fractions and shown in percent. This module does not
 import torch; `medic.openset.metrics` computes the values.

@@ -23,7 +23,7 @@ from medic.tables.paper_tables import reproduction
 from medic.tables.table import SELECTIONS
 
 DOCS = Path(__file__).parents[1] / "docs"
-TEXTS = {name: (DOCS / f"{name}.md").read_text() for name in ("methods", "sweeps")}
+TEXTS = {name: (DOCS / f"{name}.md").read_text() for name in ("methods", "sweeps", "tables")}
 
 
 def commands(text: str) -> list[str]:
@@ -91,7 +91,7 @@ def check(line: str, folder: Path) -> None:
 
 
 def test_there_are_some():
-    assert {name: len(commands(text)) for name, text in TEXTS.items()} == {"methods": 3, "sweeps": 17}
+    assert {name: len(commands(text)) for name, text in TEXTS.items()} == {"methods": 3, "sweeps": 8, "tables": 9}
 
 
 @pytest.mark.parametrize("line", LINES)

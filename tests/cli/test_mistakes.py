@@ -56,7 +56,7 @@ SWEEP = ["sweep", "--target", "street", "--method", "erm"]
      "root gone does not exist: give the folder that pacs is in; `medic data fetch pacs --root DIR` gets it"),
     (["data", "check", "digits", "--root", "."], "dataset 'digits' is built in: it takes no --root"),
     (["data", "check", "pacs", "--root", ".", "--url", "http://x"], "--url is an option of `medic data fetch`"),
-    (["demo", "--all", "--target", "street"], "--all is every target and --target is one"),
+    (["demo", "--all", "--target", "street"], "--all and --target exclude each other"),
     ([*TRAIN, "--steps", "0,9"], "steps 0,9: a step holds at least one of the 9 tasks"),
     ([*TRAIN, "--lr", "0.1", "--learning-rat", "1"], "did you mean '--learning-rate'"),
     ([*SWEEP, "--executor", "rai"], "unknown executor 'rai', did you mean 'ray'?"),

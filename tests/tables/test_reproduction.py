@@ -16,7 +16,9 @@ from medic.runs.plans import open_benchmark
 from medic.runs.resolve import resolve
 from medic.sweeps.launch import Launch
 from medic.sweeps.sweep import Planner
-from medic.tables.paper import PaperTable, paper_tables
+from medic.tables import paper_tables
+from medic.tables.paper import PaperTable
+from medic.tables.paper import paper_tables as names_in_paper
 from medic.tables.paper_tables import NAMES, reproduction
 from tests.data.pictures import picture
 
@@ -61,7 +63,7 @@ def test_every_table_can_be_run(name, root):
             resolve(config, lambda bench, *_: opened(bench.name))
 
 
-@pytest.mark.parametrize("name", paper_tables())
+@pytest.mark.parametrize("name", names_in_paper())
 def test_rows_and_columns_are_the_papers(name):
     table, paper = reproduction(name), PaperTable(name)
     assert {(one.paper, one.variant) for one in table.lines} == set(paper.methods)
@@ -155,11 +157,21 @@ def run(capsys, tmp_path, *arguments):
     return code, capsys.readouterr()
 
 
+@pytest.fixture
+def small(mini, monkeypatch):
+    """Make quick tables on the benchmark of 400 images."""
+    stage = paper_tables.BUILT_IN._replace(dataset=mini, backbone=benchmark(mini).backbone, split="mini-6-4")
+    monkeypatch.setattr(paper_tables, "BUILT_IN", stage)
+
+
+SHORT = ("--iterations", "2", "--evaluate-every", "2", "--batch-size", "2")
+
+
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(("name", "rows"), [("paradigms", 14), ("tasks-per-step", 7)])
-def test_a_table_from_nothing(capsys, tmp_path, name, rows):
-    """As CI does: in one process, 20 iterations a run, one of the columns."""
-    short = ("--iterations", "20", "--evaluate-every", "20", "--batch-size", "4")
-    code, said = run(capsys, tmp_path, name, "--only", "street", *short)
+def test_a_table_from_scratch(capsys, tmp_path, name, rows):
+    """In one process, one of the columns."""
+    code, said = run(capsys, tmp_path, name, "--only", "street", *SHORT)
     assert code == 0, said.err
     lines = said.out.splitlines()
     assert lines[1] == "Acc"
@@ -172,10 +184,10 @@ def place(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
+@pytest.mark.usefixtures("small")
 class TestOneRun:
-    """Of which two tables are made."""
+    """Two tables share one run."""
 
-    SHORT = ("--iterations", "2", "--evaluate-every", "2", "--batch-size", "2")
     OPTIONS = (*SHORT, "--only", "street", "--methods", "erm")
 
     def test_a_part_of_it_and_what_is_missing(self, capsys, place):

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 
 from medic.cli.main import COMMANDS, make_parser
 from medic.cli.options import SPELLINGS, canonical, given_settings, run_config
@@ -16,14 +18,12 @@ from medic.data import benchmark
 from medic.errors import MedicError
 from medic.report.against import paper_metrics
 from medic.report.formats import FORMATS
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 from medic.sweeps.sweep import Sweep, parse_span
 from medic.tables.paper_tables import reproduction
 from medic.tables.table import SELECTIONS
 
 DOCS = Path(__file__).parents[1] / "docs"
-TEXTS = {name: (DOCS / f"{name}.md").read_text() for name in ("methods", "sweeps")}
+TEXTS = {name: (DOCS / f"{name}.md").read_text() for name in ("methods", "sweeps", "tables")}
 
 
 def commands(text: str) -> list[str]:
@@ -91,7 +91,7 @@ def check(line: str, folder: Path) -> None:
 
 
 def test_there_are_some():
-    assert {name: len(commands(text)) for name, text in TEXTS.items()} == {"methods": 3, "sweeps": 17}
+    assert {name: len(commands(text)) for name, text in TEXTS.items()} == {"methods": 3, "sweeps": 8, "tables": 9}
 
 
 @pytest.mark.parametrize("line", LINES)

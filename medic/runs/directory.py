@@ -211,7 +211,7 @@ class Run:
 
     @property
     def splits(self) -> list[str]:
-        """The splits with predictions: validation, target, source-unknown if it has images, train if features were kept."""
+        """The splits with predictions: validation, target, source-unknown if any, and train if features were kept."""
         return list(dict.fromkeys(self.predictions["split"].tolist()))
 
     @property

@@ -42,7 +42,8 @@ def test_a_record_is_made_of_the_public_functions(outputs, name, rule):
         rule,
         score,
         validation=outputs["validation"].output,
-        target=outputs["target"].output, label=outputs["target"].label,
+        target=outputs["target"].output,
+        label=outputs["target"].label,
     )
     found = measure(outputs, ["a", "b"], score, rule)
     here = outputs["target"].where(outputs["target"].domain == 1)

@@ -11,7 +11,6 @@ from medic.errors import MedicError
 from medic.methods import METHODS, usual_numbers
 from medic.runs.train import _notes
 from medic.tables.paper_tables import reproduction
-from medic.tables.reproduction import Asked
 from tests.messages import naming
 
 
@@ -260,4 +259,4 @@ def test_a_table_of_the_paper_without_weights_is_said():
     cases = (("pacs-resnet50", {}, 1), ("pacs-resnet50", {"weights": "w"}, 0), ("digitsdg-convnet", {}, 0))
     for name, settings, said in cases:
         table = reproduction(name)
-        assert len(list(table.advice(table.configs(Asked(settings=settings))))) == said
+        assert len(list(table.warnings(table.configs(settings=settings)))) == said

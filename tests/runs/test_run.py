@@ -11,7 +11,6 @@ import torch
 
 import medic
 from medic.errors import MedicError
-from medic.report.page import write_page
 from medic.runs import progress
 from medic.runs.review import infer_again, review
 from medic.runs.train import Session
@@ -202,17 +201,6 @@ def test_how_fast_a_run_is(monkeypatch, capsys, seconds, said):
     now = seconds
     lines.advance(15, 0.5)
     assert f"  15/20  loss 0.500  {said}  left {seconds / 2:.0f} s" in capsys.readouterr().err
-
-
-def test_a_page_where_every_class_is_known(mini, tmp_path):
-    run = medic.train(dataset=mini, method="erm", known=list("0123456789"), output=tmp_path / "runs", **SHORT)
-    (tmp_path / "pages").mkdir()
-    page = write_page(tmp_path / "pages" / "index.html", [run], "all known").read_text()
-    assert "There is no image of an unknown class here" in page
-    assert "known, named correctly" in page
-    assert f'<a href="../runs/{run.path.name}">' in page
-    for absent in ("nan %", "<svg", "unknown, called unknown", "0 more classes", "not a result"):
-        assert absent not in page
 
 
 class TestReading:

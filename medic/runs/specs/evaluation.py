@@ -27,9 +27,7 @@ class EvaluationSpec:
     checkpoint_every: int | None = setting(
         None, "iterations between checkpoints (default: one minute; always at an evaluation)", limits=COUNT, local=True
     )
-    views: int = setting(
-        1, "random views per image at test time, whose outputs are averaged; MVDG uses 32", limits=COUNT
-    )
+    views: int = setting(1, "random views per image at test time, whose outputs are averaged: 32 in MVDG", limits=COUNT)
     save_features: bool = setting(
         False, "keep features in predictions.npz, of training images too, so that scores can be fitted on them"
     )

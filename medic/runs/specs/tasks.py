@@ -17,9 +17,7 @@ class TaskSpec:
     """The grid of tasks, and the number of images per task."""
 
     batch_size: int | None = setting(None, "images per task (default: --images divided by the tasks)", limits=COUNT)
-    images: int | None = setting(
-        None, "images per iteration, over all tasks (default: the method's, 144)", limits=COUNT
-    )
+    images: int | None = setting(None, "images per iteration, over all tasks (default: the method's)", limits=COUNT)
     domain_splits: int | None = setting(
         None, "parts that the source domains are split into; 0 pools them (default: the method's)", limits=NONNEGATIVE
     )

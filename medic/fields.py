@@ -93,6 +93,22 @@ class Limits:
         return low + high
 
 
+def check_range(
+    owner: str,
+    least: float = 0.0,
+    most: float = math.inf,
+    *,
+    above: bool = False,
+    below: bool = False,
+    **numbers: float,
+) -> None:
+    """Refuse numbers, by name, that are out of the limits."""
+    limits = Limits(least, most, above, below)
+    for name, value in numbers.items():
+        if not limits.allow(value):
+            raise MedicError(f"{name} of {owner} is {value:g}: give a number, {limits}")
+
+
 def hyperparameter(
     default: Any,
     *,

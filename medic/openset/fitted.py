@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from medic.errors import MedicError, check_choice, check_range
+from medic.errors import MedicError, check_choice
+from medic.fields import check_range
 from medic.openset.metrics import as_classes, check_shapes
 from medic.openset.scores import AnyOutput, CheckedOutput, Values
 from medic.openset.weibull import fit_weibull

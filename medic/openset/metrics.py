@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from medic.errors import MedicError, check_choice, check_range
+from medic.errors import MedicError, check_choice
+from medic.fields import check_range
 from medic.openset.scores import Values, ova_log_odds
 
 UNKNOWN = -1

@@ -7,7 +7,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from medic.errors import MedicError, check_choice, check_range
+from medic.errors import MedicError, check_choice
+from medic.fields import check_range
 from medic.openset.metrics import Outcomes, as_confidence
 from medic.openset.registry import SCORES, Score, get_score
 from medic.openset.scores import AnyOutput, CheckedOutput, Values

@@ -58,9 +58,7 @@ def infer_again(run: Run, device: str) -> Outputs:
     place = recipe.execution.pick_device()
     dataset = recipe.data.load(opened, place)
     if dataset.hash != run.description["provenance"]["images"]:
-        raise MedicError(
-            f"run {run.path} was trained on other images of {dataset.name!r}: restore them, or train again"
-        )
+        raise MedicError(f"run {run.path} was trained on other images of {dataset.name!r}: restore them")
     model, problem = run.model.to(place), recipe.data.divide(dataset, recipe.seed)
     given = (run.preprocessing, place, recipe.evaluation.views)
     return {

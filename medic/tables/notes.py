@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from medic.tables.results import ENVIRONMENT, Result, runs_are, short
+from medic.runs.layout import ENVIRONMENT
+from medic.tables.results import Result, runs_are, short
 
 if TYPE_CHECKING:
     from medic.tables.table import Row

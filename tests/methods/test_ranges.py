@@ -6,7 +6,8 @@ import pytest
 from medic.runs.config import RunConfig
 from medic.runs.resolve import resolve
 
-from medic.errors import MedicError, check_range
+from medic.errors import MedicError
+from medic.fields import check_range
 from medic.methods import METHODS
 from tests.messages import naming
 

@@ -67,7 +67,7 @@ def open_once(dataset: str, root: str, where: str, size: str) -> dict[str, float
     """Open a dataset and gather 50 batches of 144, in this process: seconds, and MiB beyond those before."""
     bench, before = benchmark(dataset), resident()
     began = time.perf_counter()
-    opened = bench.open(bench, Path(root), 0)
+    opened = bench.open(Path(root))
     listed = time.perf_counter()
     data = opened.load(Storage(int(size), where=where))  # type: ignore[arg-type]
     done = time.perf_counter()
@@ -194,10 +194,9 @@ def compare(photo: Image.Image, store: int, seed: int) -> float:
     whole = torch.from_numpy(np.array(photo)).permute(2, 0, 1)[None].float() / 255
     buffer = io.BytesIO()
     photo.save(buffer, "PNG")
-    decoded = decode(buffer.getvalue(), store, "photo")
-    squashed = torch.from_numpy(decoded.pixels)[None].float() / 255
-    height, width = decoded.frame
-    frames, flip = torch.tensor([decoded.frame]), torch.zeros(1, 1)
+    pixels, (height, width) = decode(buffer.getvalue(), store, "photo")
+    squashed = torch.from_numpy(pixels)[None].float() / 255
+    frames, flip = torch.tensor([[height, width]]), torch.zeros(1, 1)
     theirs, ours = (
         recipe.draw(1, *shape, torch.Generator().manual_seed(seed), given)[:, :4]
         for shape, given in (((height, width), None), ((store, store), frames))

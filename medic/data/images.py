@@ -1,4 +1,4 @@
-"""Where decoded images live: on a GPU, in memory, in a memory map, or nowhere until they are asked for."""
+"""Places of decoded images: a GPU, memory, a memory map, or files that are decoded on demand."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +14,7 @@ from torch import Tensor
 from medic.errors import MedicError
 
 AROUND = 2**16
-"""Bytes that the system maps around a page that is read."""
+"""Bytes that the operating system maps around a page that is read."""
 
 
 class Images(Protocol):
@@ -26,21 +26,21 @@ class Images(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The device of the images."""
 
     @property
     def ahead(self) -> int:
-        """How many iterations ahead it pays to say what will be gathered."""
+        """The number of iterations in advance at which `expect` should be called; 0 if it has no effect."""
 
     def expect(self, positions: Tensor) -> None:
-        """Start to read the images at some positions (n,), which will be gathered soon."""
+        """Prefetch the images at positions (n,), which will be gathered soon."""
 
     def gather(self, positions: Tensor, device: torch.device) -> Tensor:
-        """The uint8 images at some positions (n,), on a device: (n, channels, height, width)."""
+        """Return the uint8 images (n, channels, height, width) at positions (n,), on a device."""
 
 
 class Resident:
-    """Images in the memory of a device, or of the machine."""
+    """Images in the memory of a GPU or of the machine."""
 
     ahead = 0
 
@@ -54,23 +54,23 @@ class Resident:
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The device of the images."""
         return self.pixels.device
 
     def expect(self, positions: Tensor) -> None:
-        """They are there."""
+        """Do nothing: the images are in memory."""
 
     def gather(self, positions: Tensor, device: torch.device) -> Tensor:
-        """Index the tensor."""
-        # index_select copies whole images, where indexing with a tensor would go pixel by pixel.
+        """Return the images at positions (n,)."""
+        # index_select copies whole images; indexing with a tensor would copy pixel by pixel.
         return self.pixels.index_select(0, positions.to(self.pixels.device)).to(device)
 
 
 class Mapped:
-    """Images in a file that is mapped into memory; a row is checked against its checksum when first read.
+    """Images in a memory-mapped file; each is checked against its checksum when first read.
 
-    Pages that were touched stay with the process, so they are given back whenever they could exceed `limit` bytes; the
-    system still keeps what it has room for.
+    Touched pages count as memory of the process, so they are released whenever they could exceed `limit` bytes. The
+    operating system still caches them while it has room.
     """
 
     ahead = 0
@@ -87,10 +87,10 @@ class Mapped:
         return tuple(self.pixels.shape)
 
     def expect(self, positions: Tensor) -> None:
-        """The system reads ahead by itself."""
+        """Do nothing: the operating system reads ahead."""
 
     def gather(self, positions: Tensor, device: torch.device) -> Tensor:
-        """Copy rows out of the map."""
+        """Copy the images at positions (n,) from the file."""
         rows = positions.cpu().numpy()
         gathered = np.asarray(self.pixels[rows])
         for row in np.flatnonzero(~self._checked[rows]):
@@ -105,7 +105,7 @@ class Mapped:
 
 
 class Streamed:
-    """Images that are decoded each time they are asked for, several at once, those that are expected beforehand."""
+    """Images that are decoded in threads whenever they are gathered; expected ones are decoded in advance."""
 
     ahead = 2
     device = torch.device("cpu")
@@ -119,13 +119,13 @@ class Streamed:
         self._expected: dict[int, Future[NDArray[np.uint8]]] = {}
 
     def expect(self, positions: Tensor) -> None:
-        """Begin to decode images."""
+        """Start to decode the images at positions (n,)."""
         for position in positions.tolist():
             if position not in self._expected:
                 self._expected[position] = self._pool.submit(self._decode, position)
 
     def gather(self, positions: Tensor, device: torch.device) -> Tensor:
-        """Take the images that are decoded, and decode the others."""
+        """Return the images at positions (n,), decoding those that were not expected."""
         self.expect(positions)
         chosen = [self._expected[position] for position in positions.tolist()]
         try:
@@ -137,6 +137,6 @@ class Streamed:
 
 
 def check_row(pixels: NDArray[Any], checksum: Any, store: object) -> None:
-    """Refuse an image whose pixels changed on disk."""
+    """Raise an error if the pixels of an image changed on disk."""
     if crc32(np.ascontiguousarray(pixels).data) != int(checksum):
-        raise MedicError(f"the store {store} is damaged: delete it and start again")
+        raise MedicError(f"the store {store} is damaged: delete it and rerun the command")

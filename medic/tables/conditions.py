@@ -3,10 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from medic.data import Benchmark, Opened, benchmark
-from medic.data.dataset import Built, Drawn
+from medic.data import Benchmark, Generated, LazyDataset, benchmark
 from medic.errors import MedicError
 from medic.runs.config import RunConfig
 from medic.runs.resolve import resolve
@@ -67,8 +66,8 @@ class Conditions:
         key = repr(config), classes
         if key not in self._resolved:
 
-            def find(bench: Benchmark, root: Path | None, seed: int) -> Opened:
-                return Built(bench.name, bench.domains, classes, _no_images)
+            def find(bench: Benchmark, root: Path | None, seed: int) -> LazyDataset:
+                return Generated(bench.name, bench.domains, classes, _no_images)
 
             self._resolved[key] = resolve(config, find).config.identity()
         return self._resolved[key]
@@ -94,7 +93,7 @@ def _counts(settings: Mapping[str, Any]) -> str:
     return f"{len(settings['known'])} known, {len(settings.get('unknown', ()))} unknown"
 
 
-def _no_images() -> Drawn:
+def _no_images() -> NoReturn:
     raise MedicError("this benchmark is only described")
 
 

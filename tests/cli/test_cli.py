@@ -153,8 +153,8 @@ def test_data_check(medic, tmp_path):
     (tmp_path / "r" / "x" / "cat" / "3.png").write_bytes(b"")
     code, out, _ = medic("data", "check", "folder", "--root", str(tmp_path / "r"))
     assert code == 1
-    assert "the same image more than once: 1\n  x/cat/1.png = x/cat/2.png" in out
-    assert re.search(r"cannot be read: 1\n  .*3.png is empty", out)
+    assert "equal images: 1\n  x/cat/1.png = x/cat/2.png" in out
+    assert re.search(r"unreadable: 1\n  .*3.png is empty", out)
 
 
 def test_warnings_are_notes_that_name_things(medic, short):

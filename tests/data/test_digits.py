@@ -5,7 +5,7 @@ import pytest
 from PIL import ImageFont
 from sklearn.datasets import load_digits
 
-from medic.data import digits
+from medic.data.benchmarks import digits
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import medic
-from medic.data.readers import _parquet_rows
+from medic.data.benchmarks.own import parquet_rows
 from medic.errors import MedicError
 from medic.runs.command import without_secrets
 from medic.runs.config import RunConfig
@@ -95,7 +95,7 @@ def test_a_package_that_is_not_there_is_named(monkeypatch):
     [
         ("optuna", lambda path: _optuna()),
         ("pandas", lambda path: medic.load_runs(path)),
-        ("pyarrow", lambda path: _parquet_rows(path / "t.parquet")),
+        ("pyarrow", lambda path: parquet_rows(path / "t.parquet")),
         ("ray", lambda path: connect(None, None, 1)),
     ],
 )

@@ -12,7 +12,10 @@ from medic.data import (
     Benchmark,
     ClassSplit,
     Dataset,
-    Opened,
+    DatasetSummary,
+    Generated,
+    ImageList,
+    LazyDataset,
     Problem,
     Augmentation,
     Storage,
@@ -23,7 +26,6 @@ from medic.data import (
     make_augmentation,
     named_split,
 )
-from medic.data.dataset import Built, Listed, Looked
 from medic.data.holdout import Rule
 from medic.data.noise import mislabelled
 from medic.data.store import OnBad, Where
@@ -38,7 +40,7 @@ class DataPlan:
     """What is learnt from, and how its images are varied."""
 
     benchmark: Benchmark
-    opened: Opened
+    opened: LazyDataset
     storage: Storage
     size: int
     """The side in pixels of what the model sees; the storage may keep larger images."""
@@ -53,15 +55,12 @@ class DataPlan:
     label_noise: float = 0.0
 
     def load(self, report: Callable[[str], None]) -> Dataset:
-        """Read the images, telling `report` where they are kept."""
-        return self.opened.load(replace(self.storage, report=report))
+        """Read the images."""
+        return self.opened.load(self.storage)
 
-    def look(self, report: Callable[[str], None]) -> Looked | Dataset:
-        """Find out what the images are: files are not decoded, and what is made is made, but not on a GPU."""
-        if isinstance(self.opened, Listed):
-            return self.opened.look(replace(self.storage, report=report))
-        where: Where = "ram" if self.storage.where == "gpu" else self.storage.where
-        return self.opened.load(replace(self.storage, where=where, device=torch.device("cpu"), report=report))
+    def look(self, report: Callable[[str], None]) -> DatasetSummary:
+        """Summarise the images without decoding files."""
+        return self.opened.look(self.storage)
 
     def split(self, dataset: Dataset) -> Problem:
         """Divide them between training, validation and evaluation, the same way every time."""
@@ -91,7 +90,7 @@ class DataPlan:
         )
         return replace(problem, train=train, validation=validation)
 
-    def fingerprint(self, dataset: Dataset | Looked, axes: Iterable[str]) -> str:
+    def fingerprint(self, dataset: Dataset | DatasetSummary, axes: Iterable[str]) -> str:
         """The hash of the images and of whatever else of the data a run depends on."""
         used = [dataset.hash]
         used += [f"{axis}={dataset.attributes[axis].tolist()}" for axis in sorted(axes)]
@@ -104,20 +103,20 @@ class DataPlan:
         return {domain: list(names) for domain, names in self.classes.partial.items()} or None
 
 
-Open = Callable[[Benchmark, Path | None, int], Opened]
+Open = Callable[[Benchmark, Path | None, int], LazyDataset]
 """Finds the images of a benchmark below a root, for a seed."""
 
 
-def open_benchmark(bench: Benchmark, root: Path | None, seed: int) -> Opened:
+def open_benchmark(bench: Benchmark, root: Path | None, seed: int) -> LazyDataset:
     """Look for the images of a benchmark."""
-    return bench.open(bench, root, seed)
+    return bench.open(root, seed)
 
 
 def open_once() -> Open:
     """As `open_benchmark`, but looks at every dataset but once."""
-    found: dict[tuple[str, Path | None, int | None], Opened] = {}
+    found: dict[tuple[str, Path | None, int | None], LazyDataset] = {}
 
-    def find(bench: Benchmark, root: Path | None, seed: int) -> Opened:
+    def find(bench: Benchmark, root: Path | None, seed: int) -> LazyDataset:
         key = (bench.name, root, seed if bench.seeded else None)
         if key not in found:
             found[key] = open_benchmark(bench, root, seed)
@@ -144,7 +143,7 @@ def plan_data(
     size = _image_size(config, bench, backbone)
     if config.store_size is not None and config.store_size < size:
         raise MedicError(f"store_size {config.store_size} is smaller than the images, {size}: there is nothing to crop")
-    made = bench.image_size if isinstance(opened, Built) else None  # by a program, at one size
+    made = bench.image_size if isinstance(opened, Generated) else None  # by a program, at one size
     storage = Storage(
         config.store_size or made or size,
         cast(Where, check_choice("store", config.store, get_args(Where))),
@@ -189,7 +188,7 @@ def _plan_recipe(config: RunConfig, bench: Benchmark) -> Augmentation:
     return recipe
 
 
-def _plan_classes(config: RunConfig, bench: Benchmark, opened: Opened, sources: tuple[str, ...]) -> ClassSplit:
+def _plan_classes(config: RunConfig, bench: Benchmark, opened: LazyDataset, sources: tuple[str, ...]) -> ClassSplit:
     """The known and unknown classes: by the name of a split, by lists, or as the benchmark has them."""
     classes = opened.classes
     known, unknown = _listed(config.known, classes), _listed(config.unknown, classes)
@@ -215,11 +214,11 @@ def _is_auto(partial: object) -> bool:
     return partial in ("auto", ["auto"])
 
 
-def _found_partial(opened: Opened, known: Sequence[str], sources: Sequence[str]) -> dict[str, list[str]]:
+def _found_partial(opened: LazyDataset, known: Sequence[str], sources: Sequence[str]) -> dict[str, list[str]]:
     """The known classes of every source that lacks some, as its files have them."""
-    if not isinstance(opened, Listed):
+    if not isinstance(opened, ImageList):
         return {}
-    counts = opened.listing.counts()
+    counts = opened.counts()
     found = {source: [name for name in known if counts[source][name]] for source in sources}
     return {source: has for source, has in found.items() if len(has) < len(known)}
 

@@ -1,12 +1,13 @@
 """Compare the images of a benchmark on disk with the published counts."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from medic.data.benchmarks.base import Benchmark
 from medic.data.listing import ImageList, cell_counts
-from medic.data.store import Contents, Storage, content_hash, kept_rows, read_files
+from medic.data.store import FileContent, Storage, make_index, read_files
 
 Counts = dict[str, dict[str, int]]
 
@@ -45,7 +46,8 @@ def check(bench: Benchmark, root: Path | None) -> Check:
 
 
 def _check_files(bench: Benchmark, listing: ImageList, place: str) -> Check:
-    contents = read_files(listing, 32)
+    contents = [content._replace(pixels=None) for content in read_files(listing, 32)]
+    index = make_index(listing, 32, contents)
     counts, published = listing.counts(), listing.counts()
     for entry in listing.dropped:  # the published counts include them
         published[entry.domain][entry.label] += 1
@@ -53,9 +55,9 @@ def _check_files(bench: Benchmark, listing: ImageList, place: str) -> Check:
         listing.location or place,
         counts,
         tuple(_differences(bench, published)),
-        content_hash(listing, kept_rows(listing, contents), contents),
+        index.hash,
         (*listing.ignored, *(f"{entry.name}, known to be damaged" for entry in listing.dropped)),
-        contents.bad,
+        index.bad,
         _duplicates(listing, contents),
     )
 
@@ -74,8 +76,9 @@ def _differences(bench: Benchmark, counts: Counts) -> list[str]:
     return [f"{where}{found} images instead of {number}" for where, found, number in pairs if found != number]
 
 
-def _duplicates(listing: ImageList, contents: Contents) -> tuple[tuple[str, ...], ...]:
+def _duplicates(listing: ImageList, contents: Sequence[FileContent]) -> tuple[tuple[str, ...], ...]:
     same: dict[tuple[int, bytes], list[str]] = defaultdict(list)
-    for row in contents.readable:
-        same[int(listing.domain[row]), contents.digests[row]].append(listing.names[row])
+    for name, domain, content in zip(listing.names, listing.domain.tolist(), contents, strict=True):
+        if content.problem is None:
+            same[domain, content.digest].append(name)
     return tuple(tuple(names) for names in same.values() if len(names) > 1)

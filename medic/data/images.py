@@ -1,9 +1,10 @@
 """Places of decoded images: a GPU, memory, a memory map, or files that are decoded on demand."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from mmap import MADV_DONTNEED, mmap
-from typing import Any, Protocol
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -17,48 +18,29 @@ AROUND = 2**16
 """Bytes that the operating system maps around a page that is read."""
 
 
-class Images(Protocol):
+class Images(ABC):
     """N images of one size, gathered by position."""
 
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """(N, channels, height, width)."""
+    shape: tuple[int, int, int, int]
+    """(N, channels, height, width)."""
+    device = torch.device("cpu")
+    ahead = 0
+    """The number of iterations in advance at which `expect` should be called; 0 if it has no effect."""
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the images."""
-
-    @property
-    def ahead(self) -> int:
-        """The number of iterations in advance at which `expect` should be called; 0 if it has no effect."""
-
-    def expect(self, positions: Tensor) -> None:
+    def expect(self, positions: Tensor) -> None:  # noqa: B027, most images need no prefetching
         """Prefetch the images at positions (n,), which will be gathered soon."""
 
+    @abstractmethod
     def gather(self, positions: Tensor, device: torch.device) -> Tensor:
         """Return the uint8 images (n, channels, height, width) at positions (n,), on a device."""
 
 
-class Resident:
+class Resident(Images):
     """Images in the memory of a GPU or of the machine."""
 
-    ahead = 0
-
     def __init__(self, pixels: Tensor) -> None:
-        self.pixels = pixels
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """(N, channels, height, width)."""
-        return tuple(self.pixels.shape)  # type: ignore[return-value]
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the images."""
-        return self.pixels.device
-
-    def expect(self, positions: Tensor) -> None:
-        """Do nothing: the images are in memory."""
+        self.pixels, self.device = pixels, pixels.device
+        self.shape = tuple(pixels.shape)  # type: ignore[assignment]
 
     def gather(self, positions: Tensor, device: torch.device) -> Tensor:
         """Return the images at positions (n,)."""
@@ -66,28 +48,18 @@ class Resident:
         return self.pixels.index_select(0, positions.to(self.pixels.device)).to(device)
 
 
-class Mapped:
+class Mapped(Images):
     """Images in a memory-mapped file; each is checked against its checksum when first read.
 
     Touched pages count as memory of the process, so they are released whenever they could exceed `limit` bytes. The
     operating system still caches them while it has room.
     """
 
-    ahead = 0
-    device = torch.device("cpu")
-
     def __init__(self, pixels: "np.memmap[Any, np.dtype[np.uint8]]", checksums: NDArray[np.uint32], limit: int) -> None:
         self.pixels, self.checksums, self.limit = pixels, checksums, limit
+        self.shape = tuple(pixels.shape)
         self._checked = np.zeros(len(pixels), dtype=bool)
         self._touched = 0
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """(N, channels, height, width)."""
-        return tuple(self.pixels.shape)
-
-    def expect(self, positions: Tensor) -> None:
-        """Do nothing: the operating system reads ahead."""
 
     def gather(self, positions: Tensor, device: torch.device) -> Tensor:
         """Copy the images at positions (n,) from the file."""
@@ -104,11 +76,10 @@ class Mapped:
         return torch.from_numpy(gathered).to(device)
 
 
-class Streamed:
+class Streamed(Images):
     """Images that are decoded in threads whenever they are gathered; expected ones are decoded in advance."""
 
     ahead = 2
-    device = torch.device("cpu")
 
     def __init__(
         self, decode: Callable[[int], NDArray[np.uint8]], shape: tuple[int, int, int, int], workers: int

@@ -167,17 +167,14 @@ def check_root(root: Path, fix: str = "") -> None:
         raise MedicError(f"root {root} is empty{fix}")
 
 
-def walk(root: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
+def walk(
+    folder: str | Path, parts: tuple[str, ...] = (), above: frozenset[tuple[int, int]] = frozenset()
+) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield every image file below a folder with the parts of its relative path, sorted; follow links.
 
-    Files are strings: there may be a million, and a `Path` takes ten times longer.
+    Files are strings: there may be a million, and a `Path` takes ten times longer. `parts` is the relative path of the
+    folder, and `above` identifies the folders that contain it.
     """
-    yield from _walk(str(root), (), frozenset())
-
-
-def _walk(
-    folder: str, parts: tuple[str, ...], above: frozenset[tuple[int, int]]
-) -> Iterator[tuple[str, tuple[str, ...]]]:
     try:
         status = os.stat(folder)
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
@@ -191,7 +188,7 @@ def _walk(
             continue
         named = (*parts, entry.name)
         if _is_folder(entry):
-            yield from _walk(entry.path, named, above | {identity})
+            yield from walk(entry.path, named, above | {identity})
         elif os.path.splitext(entry.name)[1].lower() in SUFFIXES:
             yield entry.path, named
 

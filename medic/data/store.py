@@ -1,12 +1,11 @@
 """A cache of decoded images: every file is decoded once to uint8 at one size, and later runs reuse the result."""
 
-import errno
 import hashlib
 import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from medic.data.cache import cache_directory
 from medic.data.decode import BadImage, decode
 from medic.data.images import Images, Mapped, Resident, Streamed, check_row
 from medic.errors import MedicError, counted, unwritten
-from medic.files import write_text
+from medic.files import atomic_write, write_text
 
 if TYPE_CHECKING:
     from medic.data.listing import ImageList
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FORMAT = 2
+BATCH = 1024
+"""Files that are read before the first of them is used, which bounds the decoded images in memory."""
 RESIDENT = 2**28
 """Bytes of a memory map that a process keeps in its own memory."""
 Where = Literal["auto", "gpu", "ram", "map", "stream"]
@@ -118,8 +119,7 @@ def find_index(listing: "ImageList", storage: Storage) -> StoreIndex:
     if index is None:
         logger.info("reading %d images", len(listing))
         contents = read_files(listing, storage.size if storage.on_bad == "skip" else None)
-        kept = kept_rows(listing, contents)
-        index = StoreIndex(storage.size, tuple(kept), contents.bad, content_hash(listing, kept, contents), (), ())
+        index = make_index(listing, storage.size, contents)
     _check_bad(listing, index, storage.on_bad)
     return index
 
@@ -190,110 +190,73 @@ def _build(path: Path, listing: "ImageList", size: int, in_file: bool) -> StoreI
         index = _read_whole(path)
         if index is not None:
             return index
-        if not in_file:
-            logger.info("reading %d images, once", len(listing))
-            index = _decode_all(listing, size, None)
-        else:
-            for left in path.parent.glob(f"{path.name}.*.tmp"):  # by a process that was killed while decoding
+        logger.info("decoding %d images to %d px, once", len(listing), size)
+        contents = read_files(listing, size)
+        if in_file:
+            for left in path.parent.glob(f".{path.name}.bin.*.tmp"):  # by a process that was killed while decoding
                 left.unlink(missing_ok=True)
-            logger.info("decoding %d images to %d px, once", len(listing), size)
-            temporary = path.with_suffix(f".{os.getpid()}.tmp")
-            try:
-                with temporary.open("w+b") as file:
-                    index = _decode_all(listing, size, file.fileno())
-                temporary.replace(path.with_suffix(".bin"))
-            finally:
-                temporary.unlink(missing_ok=True)
+            with atomic_write(path.with_suffix(".bin")) as file:
+                index = make_index(listing, size, contents, file.write)
+        else:
+            index = make_index(listing, size, contents)
         index.write(path.with_suffix(".json"))
     return index
 
 
-def _decode_all(listing: "ImageList", size: int, file: int | None) -> StoreIndex:
-    """Decode every image, into the rows of a file if one is given, and return the index of the readable ones."""
-    row_bytes = 3 * size * size
-    checksums = np.zeros(len(listing), np.uint32)
+class FileContent(NamedTuple):
+    """The content of an image file: its digest, its height and width, and its pixels if it was decoded."""
 
-    def keep(row: int, pixels: NDArray[np.uint8]) -> None:
-        if file is not None:
-            checksums[row] = crc32(pixels.data)
-            _write(file, pixels.data, row * row_bytes)
-
-    contents = read_files(listing, size, keep)
-    kept = kept_rows(listing, contents)
-    if file is not None:
-        for position, row in enumerate(kept):  # close the gaps that skipped images left
-            if position != row:
-                _write(file, os.pread(file, row_bytes, row * row_bytes), position * row_bytes)
-        os.truncate(file, len(kept) * row_bytes)
-    stored = tuple(checksums[kept].tolist()) if file is not None else ()
-    frames = tuple(contents.frames[row] for row in kept)
-    return StoreIndex(size, tuple(kept), contents.bad, content_hash(listing, kept, contents), frames, stored)
+    digest: bytes = b""
+    frame: tuple[int, int] = (0, 0)
+    pixels: NDArray[np.uint8] | None = None
+    problem: str | None = None
+    """Reason why the file cannot be read, if so."""
 
 
-def _write(file: int, data: bytes | memoryview, offset: int) -> None:
-    """Write bytes at an offset; on a full disk this raises an error, where a memory map would end the process."""
-    if os.pwrite(file, data, offset) != len(memoryview(data).cast("B")):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def read_files(listing: "ImageList", size: int | None) -> Iterator[FileContent]:
+    """Yield the content of every file of a list, read in threads; with a `size`, also decode each image."""
 
-
-class Contents(NamedTuple):
-    """The contents of N image files: digest (empty if unreadable), height and width, and a message per bad file."""
-
-    digests: list[bytes]
-    frames: list[tuple[int, int]]
-    bad: tuple[str, ...]
-
-    @property
-    def readable(self) -> list[int]:
-        """The positions of the readable files."""
-        return [row for row, digest in enumerate(self.digests) if digest]
-
-
-def read_files(
-    listing: "ImageList",
-    size: int | None,
-    keep: Callable[[int, NDArray[np.uint8]], None] = lambda row, pixels: None,
-) -> Contents:
-    """Read every file of a list in threads.
-
-    With a `size`, also decode each image and pass its position and pixels (3, size, size) to `keep`.
-    """
-    digests, frames = [b""] * len(listing), [(0, 0)] * len(listing)
-
-    def read(row: int) -> str | None:
-        file = listing.files[row]
+    def read(file: str) -> FileContent:
         try:
             data = read_file(file)
-            if size is not None:
-                pixels, frames[row] = decode(data, size, file)
-                keep(row, pixels)
+            pixels, frame = (None, (0, 0)) if size is None else decode(data, size, file)
         except BadImage as error:
-            return str(error)
-        digests[row] = hashlib.sha256(data).digest()
-        return None
+            return FileContent(problem=str(error))
+        return FileContent(hashlib.sha256(data).digest(), frame, pixels)
 
     with ThreadPoolExecutor() as pool:
-        messages = pool.map(read, range(len(listing)), chunksize=64)
-        return Contents(digests, frames, tuple(message for message in messages if message is not None))
+        for start in range(0, len(listing), BATCH):
+            yield from pool.map(read, listing.files[start : start + BATCH])
 
 
-def kept_rows(listing: "ImageList", contents: Contents) -> list[int]:
-    """Return the readable images; of a list that is `unique`, only the first of equal files in a domain."""
-    if not listing.unique:
-        return contents.readable
-    key = list(zip(listing.domain.tolist(), contents.digests, strict=True))
-    first = {key[row]: row for row in reversed(contents.readable)}
-    return [row for row in contents.readable if first[key[row]] == row]
+def make_index(
+    listing: "ImageList",
+    size: int,
+    contents: Iterable[FileContent],
+    write: Callable[[memoryview], object] | None = None,
+) -> StoreIndex:
+    """Return the index of the readable files of a list, and `write` the pixels of each.
 
-
-def content_hash(listing: "ImageList", kept: Sequence[int], contents: Contents) -> str:
-    """Return a fingerprint of some images of a list: their names, labels and file contents."""
-    digest = hashlib.sha256("\0".join((*listing.domains, *listing.classes)).encode(errors="surrogateescape"))
+    If the list is `unique`, only the first of equal files in a domain is kept.
+    """
     domain, label = listing.domain.tolist(), listing.label.tolist()
-    for row in kept:
+    digest = hashlib.sha256("\0".join((*listing.domains, *listing.classes)).encode(errors="surrogateescape"))
+    kept, frames, checksums, bad, seen = [], [], [], [], set()
+    for row, content in enumerate(contents):
+        if content.problem is not None:
+            bad.append(content.problem)
+            continue
+        if listing.unique and (domain[row], content.digest) in seen:
+            continue
+        seen.add((domain[row], content.digest))
+        kept.append(row)
+        frames.append(content.frame)
         digest.update(f"{listing.names[row]}\0{domain[row]}\0{label[row]}\0".encode(errors="surrogateescape"))
-        digest.update(contents.digests[row])
-    return digest.hexdigest()
+        digest.update(content.digest)
+        if write is not None and content.pixels is not None:
+            checksums.append(crc32(content.pixels.data))
+            write(content.pixels.data)
+    return StoreIndex(size, tuple(kept), tuple(bad), digest.hexdigest(), tuple(frames), tuple(checksums))
 
 
 def _check_bad(listing: "ImageList", index: StoreIndex, on_bad: OnBad) -> None:

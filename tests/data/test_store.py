@@ -1,5 +1,6 @@
 """Images decoded once, and where they are kept."""
 
+import errno
 import logging
 import multiprocessing
 import os
@@ -133,10 +134,13 @@ class TestStore:
         assert said[0][-1] == said[1][-1] > 0
 
     def test_a_full_disk_is_an_error_and_leaves_nothing(self, root, tmp_path, monkeypatch):
-        monkeypatch.setattr("os.pwrite", lambda *_: 0)
+        def full(*_):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr("medic.data.store.make_index", full)
         with pytest.raises(DiskFullError, match="stores is full: make room"):
             open_folder(root)
-        assert not list((tmp_path / "cache" / "stores").glob("*.tmp"))
+        assert not list((tmp_path / "cache" / "stores").glob(".*.tmp"))
         assert not list((tmp_path / "cache" / "stores").glob("*.bin"))
 
     @pytest.mark.parametrize("where", ["ram", "stream"])
@@ -184,10 +188,10 @@ class TestStore:
         (store,) = folder.glob("*.bin")
         store.unlink()
         for name in (store.stem, "abc-64"):
-            (folder / f"{name}.999999999.tmp").touch()
+            (folder / f".{name}.bin.999999999.tmp").touch()
         open_folder(root)
         assert store.exists()
-        assert [path.name for path in folder.glob("*.tmp")] == ["abc-64.999999999.tmp"]
+        assert [path.name for path in folder.glob(".*.tmp")] == [".abc-64.bin.999999999.tmp"]
 
     def test_the_same_store_from_another_working_directory(self, root, tmp_path, monkeypatch):
         open_folder(root)

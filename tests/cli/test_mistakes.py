@@ -16,7 +16,7 @@ SWEEP = ["sweep", "--target", "street", "--method", "erm"]
      "unknown number 'weigth' of method 'vrex', did you mean 'weight'?"),
     ([*TRAIN, "--dataset", "digitz"], "unknown dataset 'digitz', did you mean 'digits'?"),
     (["train", "--target", "streat"], "unknown domain 'streat', did you mean 'street'?"),
-    (["train"], "no target given: choose the domain to test on, one of handwritten, printed, blended, street"),
+    (["train"], "no target given: choose a domain with --target, one of handwritten, printed, blended, street"),
     ([*TRAIN, "--backbone", "convnett"], "unknown backbone 'convnett', did you mean 'convnet'?"),
     ([*TRAIN, "--iteration", "3"], "unknown option '--iteration', did you mean '--iterations'?"),
     ([*TRAIN, "--seed", "1", "stray"], "unexpected argument 'stray'; see `medic train --help`"),

@@ -6,7 +6,7 @@ import sys
 import gdown  # noqa: F401, imports the module that is patched below
 import pytest
 
-from medic.data import Benchmark, fetch
+from medic.data import Benchmark, download
 from medic.data.benchmarks.base import Download, Layout
 from tests.data.fetch.site import Site
 
@@ -14,8 +14,8 @@ from tests.data.fetch.site import Site
 @pytest.fixture
 def site(monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(fetch, "TIMEOUT", 5.0)
-    monkeypatch.setattr(fetch, "RETRIES", 0)
+    monkeypatch.setattr(download, "TIMEOUT", 5.0)
+    monkeypatch.setattr(download, "RETRIES", 0)
     monkeypatch.setattr(sys.modules["gdown.download"], "CHUNK_SIZE", 4096)
     monkeypatch.setattr("random.uniform", lambda low, high: 0.0)  # gdown waits as long before it retries
     site = Site()
@@ -25,7 +25,7 @@ def site(monkeypatch):
 
 @pytest.fixture
 def logged(caplog):
-    caplog.set_level(logging.INFO, logger="medic.data.fetch")
+    caplog.set_level(logging.INFO, logger="medic.data")
     return caplog
 
 
@@ -35,10 +35,10 @@ def toy():
 
     def make(*mirrors, **options):
         documented = {f"page {i}": files for i, files in enumerate(mirrors)}
-        download = Download(documented, "http://page", "<domain>/<class>/<image> for a and b", **options)
+        sources = Download(documented, "http://page", "<domain>/<class>/<image> for a and b", **options)
         layouts = (Layout("folders", ()),)
         return Benchmark(
-            name="toy", description="", reader=lambda *_: None, domains=("a", "b"), layouts=layouts, download=download
+            name="toy", description="", reader=lambda *_: None, domains=("a", "b"), layouts=layouts, download=sources
         )
 
     return make

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from medic.data import BENCHMARKS
-from medic.data import fetch as module
+from medic.data import download as module
 from medic.data.benchmarks.base import File, keyed_drive
 from medic.data.fetch import RECORDS, fetch
 from tests.data.fetch.archives import PACKED, TREE, below, checksums, files, refused, tar_of, tree, zip_of
@@ -28,7 +28,7 @@ def sha256(content):
 def test_fetched_with_progress(site, toy, tmp_path, monkeypatch, logged):
     content = zip_of({f"wrapped/up/{name}": data for name, data in TREE.items()})
     url = site.put("/toy.zip", content)
-    monkeypatch.setattr(module, "_LINE", -1.0)
+    monkeypatch.setattr(module, "LINE_EVERY", -1.0)
     folder = fetch(toy(files(url)), tmp_path / "new" / "root")
     assert folder == tmp_path / "new" / "root" / "toy"
     assert tree(folder) == TREE

@@ -81,7 +81,7 @@ def test_mistakes_of_the_caller(toy, tmp_path):
     refused(lambda: fetch(toy(), tmp_path, url="file:///etc/passwd"), "file:///etc/passwd", "--archive")
     refused(lambda: fetch(toy(), tmp_path, url="http://[/x"), "http://[/x", "--archive")
     refused(lambda: fetch(toy(), tmp_path, url="http://x", archive=tmp_path), "--url and --archive")
-    refused(lambda: fetch(toy(), tmp_path, archive=tmp_path / "none.zip"), tmp_path / "none.zip", "No such file")
+    refused(lambda: fetch(toy(), tmp_path, archive=tmp_path / "none.zip"), f"--archive {tmp_path / 'none.zip'}")
     (tmp_path / "file").touch()
     refused(lambda: fetch(toy(), tmp_path / "file"), tmp_path / "file", "File exists")
     for damage in ("junk", "[]", '{"checksums": 1}'):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FORMAT = 2
-BATCH = 1024
+BATCH = 512
 """Files that are read before the first of them is used, which bounds the decoded images in memory."""
 RESIDENT = 2**28
 """Bytes of a memory map that a process keeps in its own memory."""
@@ -114,7 +114,8 @@ def find_index(listing: "ImageList", storage: Storage) -> StoreIndex:
     each file counts, and training stops at an unreadable one.
     """
     stores = _path(listing, "*")
-    found = (path for path in sorted(stores.parent.glob(f"{stores.name}.json")) if _is_unique(path) == listing.unique)
+    paths = sorted(stores.parent.glob(f"{stores.name}.json"))
+    found = (path for path in paths if path.stem.endswith("-unique") == listing.unique)
     index = next(filter(None, map(StoreIndex.read, found)), None)
     if index is None:
         logger.info("reading %d images", len(listing))
@@ -127,10 +128,6 @@ def find_index(listing: "ImageList", storage: Storage) -> StoreIndex:
 def _path(listing: "ImageList", kind: str) -> Path:
     """Return the path of a store without its suffix; `kind` is the image size or `stream`."""
     return cache_directory() / "stores" / f"{listing.quick_hash()[:32]}-{kind}{'-unique' if listing.unique else ''}"
-
-
-def _is_unique(path: Path) -> bool:
-    return path.stem.endswith("-unique")
 
 
 def choose_place(needed: int, where: Where, device: torch.device) -> str:

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from medic import distributed
 from medic._version import __version__
-from medic.data import Dataset
-from medic.data.dataset import Looked
+from medic.data import Dataset, DatasetSummary
 from medic.errors import BusyError, MedicError, counted, unwritten
 from medic.files import atomic_write, locked, remove_leftovers, write_text
 from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone
@@ -42,7 +41,7 @@ SHOWN = 3
 _TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
 
 
-def run_name(recipe: Recipe, dataset: Dataset | Looked) -> str:
+def run_name(recipe: Recipe, dataset: Dataset | DatasetSummary) -> str:
     """Return the name of a run's directory: a hash of what changes its result, not of where files are."""
     identity = {
         "format": FORMAT,

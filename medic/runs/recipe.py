@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from medic.data import Benchmark, Opened
+from medic.data import Benchmark, LazyDataset
 from medic.errors import MedicError, check_choice
 from medic.fields import Law, Part
 from medic.method import DOMAINBED_ADAM, Method, Rate
@@ -43,20 +43,20 @@ DEFAULTS: Mapping[str, Any] = {
 COMPILED = 250_000
 """Images from which on compiling the network pays off if a similar one is in the cache."""
 
-Open = Callable[[Benchmark, Path | None, int], Opened]
+Open = Callable[[Benchmark, Path | None, int], LazyDataset]
 """Finds the images of a benchmark below a root, for a seed."""
 
 
-def open_benchmark(bench: Benchmark, root: Path | None, seed: int) -> Opened:
+def open_benchmark(bench: Benchmark, root: Path | None, seed: int) -> LazyDataset:
     """Find the images of a benchmark."""
-    return bench.open(bench, root, seed)
+    return bench.open(root, seed)
 
 
 def open_once() -> Open:
     """Return a function like `open_benchmark` that looks at every dataset only once."""
-    found: dict[tuple[str, Path | None, int | None], Opened] = {}
+    found: dict[tuple[str, Path | None, int | None], LazyDataset] = {}
 
-    def find(bench: Benchmark, root: Path | None, seed: int) -> Opened:
+    def find(bench: Benchmark, root: Path | None, seed: int) -> LazyDataset:
         key = (bench.name, root, seed if bench.seeded else None)
         if key not in found:
             found[key] = open_benchmark(bench, root, seed)
@@ -152,7 +152,7 @@ class Recipe:
         return self.execution.compile == "on" or (self.execution.compile == "auto" and auto)
 
 
-def make_recipe(asked: Mapping[str, Any], find: Open = open_benchmark) -> tuple[Recipe, Opened]:
+def make_recipe(asked: Mapping[str, Any], find: Open = open_benchmark) -> tuple[Recipe, LazyDataset]:
     """Complete the settings that were asked for and check all of them, or raise with the one that is wrong.
 
     Returns the recipe, and the images that it was fitted to, which are found but not read.
@@ -255,7 +255,7 @@ def method_search(method: Method, penalty: str | None) -> dict[str, Law]:
     return {**found, **method.search}
 
 
-def _make_grid(given: Mapping[str, Any], method: Method, data: DataSpec, opened: Opened) -> GridSpec:
+def _make_grid(given: Mapping[str, Any], method: Method, data: DataSpec, opened: LazyDataset) -> GridSpec:
     """Return the grid of the tasks, fitted to the data."""
     sources = data.sources or []
     classes = min(len(data.classes.of_source(source)) for source in sources)

@@ -169,7 +169,7 @@ def _meant(name: str, value: Any, given: Mapping[str, Any]) -> list[Any]:
     if value == EACH and name in ("target", "sources"):
         bench = benchmark(given.get("dataset") or RunConfig.dataset)
         root = given.get("root")
-        domains = bench.domains or bench.open(bench, None if root is None else Path(root), 0).domains
+        domains = bench.domains or bench.open(None if root is None else Path(root)).domains
         return [[domain] if name == "sources" else domain for domain in domains]
     if isinstance(value, str) and (ends := re.fullmatch(r"(\d+)\.\.(\d+)", value)):
         numbers = list(range(int(ends[1]), int(ends[2]) + 1))

@@ -3,10 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from medic.data import Benchmark, Opened, benchmark
-from medic.data.dataset import Built, Drawn
+from medic.data import Benchmark, Generated, LazyDataset, benchmark
 from medic.errors import MedicError
 from medic.runs.recipe import make_recipe
 from medic.tables.reproduction import UNTRAINED, Line, Reproduction
@@ -66,8 +65,8 @@ class Conditions:
         key = repr(asked), classes
         if key not in self._complete_settings:
 
-            def find(bench: Benchmark, root: Path | None, seed: int) -> Opened:
-                return Built(bench.name, bench.domains, classes, _no_images)
+            def find(bench: Benchmark, root: Path | None, seed: int) -> LazyDataset:
+                return Generated(bench.name, bench.domains, classes, _no_images)
 
             self._complete_settings[key] = make_recipe(asked, find)[0].identity
         return self._complete_settings[key]
@@ -93,7 +92,7 @@ def _class_counts(settings: Mapping[str, Any]) -> str:
     return f"{len(settings['known'])} known, {len(settings.get('unknown', ()))} unknown"
 
 
-def _no_images() -> Drawn:
+def _no_images() -> NoReturn:
     raise MedicError("this benchmark is only described")
 
 

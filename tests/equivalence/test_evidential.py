@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-
 from medic.objectives.evidential import SCALES, discrepancy, evidential_loss
 from medic.training.advisors.hard_domain import hardest
 

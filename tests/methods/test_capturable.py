@@ -5,6 +5,8 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -12,8 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from medic.methods import METHODS, OBJECTIVES, PENALTIES
 from medic.objectives import Coral
 from medic.runs.build import make_trainer
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 from medic.tasks.samplers import SAMPLERS
 
 HOST = {

@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from torch import nn
-
 from medic.objectives.gan import LATENT, Discriminator, Generator, Patches
+from torch import nn
 
 
 def count(module):

@@ -11,7 +11,7 @@ from medic.runs.config import RunConfig
 from medic.runs.resolve import resolve
 
 import medic
-from medic.data.readers import _parquet_rows
+from medic.data.benchmarks.own import parquet_rows
 from medic.errors import MedicError
 from medic.runs.command import without_secrets
 from medic.runs.directory import environment
@@ -98,7 +98,7 @@ def test_a_package_that_is_not_there_is_named(monkeypatch):
     [
         ("optuna", lambda path: _optuna()),
         ("pandas", lambda path: medic.load_runs(path)),
-        ("pyarrow", lambda path: _parquet_rows(path / "t.parquet")),
+        ("pyarrow", lambda path: parquet_rows(path / "t.parquet")),
         ("ray", lambda path: connect(None, None, 1)),
     ],
 )

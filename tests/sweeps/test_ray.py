@@ -11,10 +11,10 @@ import time
 
 import pytest
 import torch
+from medic.runs.config import RunConfig
 
 import medic
 from medic.errors import MedicError
-from medic.runs.config import RunConfig
 from medic.runs.interrupts import Interrupts, Stopped
 from medic.sweeps.executors import cluster
 from medic.sweeps.executors import ray as executor

@@ -5,11 +5,11 @@ import signal
 from types import SimpleNamespace
 
 import pytest
+from medic.methods.search import Choice, Range
+from medic.runs.config import RunConfig
 
 from medic.cli import main
 from medic.errors import BusyError, DiskFullError, MedicError
-from medic.methods.search import Choice, Range
-from medic.runs.config import RunConfig
 from medic.runs.train import train
 from medic.sweeps.search import Study, search_space, suggest
 

@@ -6,10 +6,10 @@ import stat
 import subprocess
 
 import pytest
+from medic.runs.config import RunConfig
 
 from medic.cli import main
 from medic.errors import MedicError
-from medic.runs.config import RunConfig
 from medic.sweeps import launch
 from medic.sweeps.executors.slurm import check_option
 from medic.sweeps.sweep import Planner

@@ -16,16 +16,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 
 from medic.cli import main
 from medic.data.holdout import seed_hash
 from medic.errors import MedicError
 from medic.methods import SHARED
-from medic.runs.config import RunConfig
 from medic.runs.directory import RunDirectory
 from medic.runs.draws import draw
 from medic.runs.interrupts import Interrupts
-from medic.runs.resolve import resolve
 from medic.sweeps.executors.here import Here
 from medic.sweeps.launch import _device
 from medic.sweeps.overview import make_overview

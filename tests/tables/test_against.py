@@ -6,7 +6,7 @@ import pytest
 from medic.runs.resolve import resolve
 
 from medic.cli import main
-from medic.data.dataset import Built
+from medic.data import Generated
 from medic.report.against import AgainstPaper
 from medic.report.formats import entry, written
 from medic.tables.paper import PaperTable, paper_tables, published
@@ -153,7 +153,7 @@ def write_like(folder, table, label, title, seed=0, weights="w", part=0, **chang
     """A run with the settings of a cell of one of the paper's tables, but for some changes."""
 
     def described(bench, root, seed):
-        return Built(bench.name, bench.domains, bench.classes, None)
+        return Generated(bench.name, bench.domains, bench.classes, None)
 
     config = reproduction(table).configs()[label, title][part]
     settings = {**resolve(config, described).config.identity(), "seed": seed, **changes}

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 
 from medic.methods import METHODS as TABLE
 from medic.openset import get_score
 from medic.runs.build import make_trainer
-from medic.runs.config import RunConfig
 from medic.runs.evaluation import Evaluator, measure
-from medic.runs.resolve import resolve
 
 pytestmark = pytest.mark.gpu
 

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from medic.training.lowered import Lowered
 
 from medic.models import Classifier, create_backbone
 from medic.objectives import ce, objective, ova
 from medic.strategies import MultiStep, TwoStep
 from medic.tasks import Step
-from medic.training.lowered import Lowered
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 

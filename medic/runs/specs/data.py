@@ -13,8 +13,16 @@ from medic.fields import COUNT, FRACTION, NONNEGATIVE, setting
 if TYPE_CHECKING:
     import torch
 
-    from medic.data import Augmentation, Benchmark, ClassSplit, Dataset, Opened, Problem, Storage
-    from medic.data.dataset import Looked
+    from medic.data import (
+        Augmentation,
+        Benchmark,
+        ClassSplit,
+        Dataset,
+        DatasetSummary,
+        LazyDataset,
+        Problem,
+        Storage,
+    )
 
 EACH = "each"
 """In a sweep, in place of values: every domain of the dataset, one after the other."""
@@ -79,10 +87,9 @@ class DataSpec:
         """The root as a path."""
         return None if self.root is None else Path(self.root)
 
-    def fitted(self, opened: "Opened", backbone: str, frozen: bool, seed: int) -> "DataSpec":
+    def fitted(self, opened: "LazyDataset", backbone: str, frozen: bool, seed: int) -> "DataSpec":
         """Return the complete spec for the domains and classes that were found."""
-        from medic.data import choose_domains, describe_augmentation
-        from medic.data.dataset import Built
+        from medic.data import Generated, choose_domains, describe_augmentation
 
         domains, bench = opened.domains, self.benchmark
         given = {"target": listed(self.target, domains), "sources": listed(self.sources, domains)}
@@ -96,7 +103,7 @@ class DataSpec:
         size = self._image_size(backbone)
         if self.store_size is not None and self.store_size < size:
             raise MedicError(f"store_size {self.store_size} is smaller than the images, {size}: raise --store-size")
-        built = bench.image_size if isinstance(opened, Built) else None  # generated at one size
+        generated = bench.image_size if isinstance(opened, Generated) else None  # at one size
         classes = self._find_classes(opened, sources)
         return replace(
             self,
@@ -110,7 +117,7 @@ class DataSpec:
             trial_seed=None if official else seed if self.trial_seed is None else self.trial_seed,
             augment=describe_augmentation(self._find_augmentation(frozen)),
             image_size=size,
-            store_size=self.store_size or built or size,
+            store_size=self.store_size or generated or size,
         )
 
     @cached_property
@@ -140,20 +147,15 @@ class DataSpec:
         assert self.store_size is not None
         return Storage(self.store_size, self.store, device, self.on_bad_image)  # type: ignore[arg-type]
 
-    def load(self, opened: "Opened", device: "torch.device") -> "Dataset":
+    def load(self, opened: "LazyDataset", device: "torch.device") -> "Dataset":
         """Decode the images, or find them decoded."""
         return opened.load(self.storage(device))
 
-    def look(self, opened: "Opened") -> "Looked | Dataset":
-        """Summarise the dataset without decoding files; generated images are generated, but not on a GPU."""
+    def look(self, opened: "LazyDataset") -> "DatasetSummary":
+        """Summarise the dataset without decoding files."""
         import torch
 
-        from medic.data.dataset import Listed
-
-        storage = self.storage(torch.device("cpu"))
-        if isinstance(opened, Listed):
-            return opened.look(storage)
-        return opened.load(replace(storage, where="ram" if storage.where == "gpu" else storage.where))
+        return opened.look(self.storage(torch.device("cpu")))
 
     def divide(self, dataset: "Dataset", seed: int) -> "Problem":
         """Divide the images between training, validation and evaluation; `seed` is the run's, for noisy labels."""
@@ -196,7 +198,7 @@ class DataSpec:
         )
         return replace(problem, train=train, validation=validation)
 
-    def fingerprint(self, dataset: "Dataset | Looked", axes: Iterable[str]) -> str:
+    def fingerprint(self, dataset: "Dataset | DatasetSummary", axes: Iterable[str]) -> str:
         """Return the hash of the images and of everything else of the data that the result depends on."""
         used = [dataset.hash]
         used += [f"{axis}={dataset.attributes[axis].tolist()}" for axis in sorted(axes)]
@@ -227,7 +229,7 @@ class DataSpec:
             )
         return augmentation
 
-    def _find_classes(self, opened: "Opened", sources: tuple[str, ...]) -> "ClassSplit":
+    def _find_classes(self, opened: "LazyDataset", sources: tuple[str, ...]) -> "ClassSplit":
         """Return the known and unknown classes: by the name of a split, by lists, or the benchmark's."""
         from medic.data import listed_split, named_split
 
@@ -263,13 +265,13 @@ def _is_auto(partial: object) -> bool:
     return partial in ("auto", ["auto"])
 
 
-def _present_classes(opened: "Opened", known: Sequence[str], sources: Sequence[str]) -> dict[str, list[str]]:
+def _present_classes(opened: "LazyDataset", known: Sequence[str], sources: Sequence[str]) -> dict[str, list[str]]:
     """Return the known classes of every source that lacks some, according to its files."""
-    from medic.data.dataset import Listed
+    from medic.data import ImageList
 
-    if not isinstance(opened, Listed):
+    if not isinstance(opened, ImageList):
         return {}
-    counts = opened.listing.counts()
+    counts = opened.counts()
     found = {source: [name for name in known if counts[source][name]] for source in sources}
     return {source: has for source, has in found.items() if len(has) < len(known)}
 

@@ -111,7 +111,7 @@ def small_adversaries(monkeypatch: pytest.MonkeyPatch) -> None:
 
     from torch import nn
 
-    from medic.methods import OBJECTIVES
+    from medic.objectives.losses import OBJECTIVES
 
     def generator(channels: int, size: int) -> nn.Module:
         first, last = nn.ConvTranspose2d(100, 8, 4), nn.ConvTranspose2d(8, channels, size // 4, stride=size // 4)

@@ -12,12 +12,11 @@ import medic
 from medic.data.readers import _parquet_rows
 from medic.errors import MedicError
 from medic.runs.command import without_secrets
-from medic.runs.config import RunConfig
 from medic.runs.directory import environment
-from medic.runs.resolve import resolve
-from medic.sweeps.search import _optuna
-from medic.sweeps.executors.cluster import connect
 from medic.runs.trackers import TRACKERS, scalars, start_trackers, tracker_names
+from medic.sweeps.executors.cluster import connect
+from medic.sweeps.search import _optuna
+from tests.built import recipe_of
 from tests.messages import naming
 
 SHORT = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 2, "device": "cpu", "quiet": True}
@@ -78,7 +77,9 @@ def test_where_numbers_go_does_not_change_the_run(mini, tmp_path):
     assert len(names) == 1
 
 
-@pytest.mark.parametrize(("asked", "message"), [("tensorbord", "'tensorbord' 'tensorboard'"), ("a,b", "'a' tensorboard")])
+@pytest.mark.parametrize(
+    ("asked", "message"), [("tensorbord", "'tensorbord' 'tensorboard'"), ("a,b", "'a' tensorboard")]
+)
 def test_mistakes_are_named(asked, message):
     with pytest.raises(MedicError, match=naming(message)):
         tracker_names(asked)
@@ -156,6 +157,6 @@ def test_addresses_lose_their_secrets(given, kept):
 def test_no_secret_is_in_an_environment_file(mini, mini_dataset, monkeypatch, storage):
     monkeypatch.setattr(sys, "argv", ["/bin/medic", "search", *storage, "--trials", "2"])
     monkeypatch.setenv("WANDB_API_KEY", "another-secret")
-    written = environment(mini_dataset, resolve(RunConfig(dataset=mini, target="street")).model)
+    written = environment(mini_dataset, recipe_of(dataset=mini).model)
     assert "secret" not in json.dumps(written)
     assert written["command"][-2:] == ["--trials", "2"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from medic.objectives.gan import LATENT, Discriminator, Generator, Patches
+from medic.systems.arpl import LATENT, Discriminator, Generator, Patches
 
 
 def count(module):

@@ -9,13 +9,13 @@ from collections import Counter
 
 import pytest
 import torch
+from medic.training.callbacks import informative
 
 import medic
 from medic.tasks import Grid
 from medic.tasks.confusable import Confusable
 from medic.tasks.lagged import softmax_sums
 from medic.tasks.samplers import SAMPLERS, Adaptive, Probe
-from medic.training.advisors import informative
 from tests.runs.parts import in_parts
 
 
@@ -198,7 +198,7 @@ def test_every_sampler_is_the_same_when_interrupted(mini, tmp_path, monkeypatch,
     }  # fmt: skip
     monkeypatch.setattr(informative, "SHOWN", 4)
     whole = medic.train(output=tmp_path / "whole", **settings)
-    assert whole.config.sampling == name
+    assert whole.settings["sampling"] == name
     parts = in_parts(settings, tmp_path / "parts", monkeypatch, (2,))
     for file in ("model.safetensors", "predictions.npz", "model.json"):
         assert (parts.path / file).read_bytes() == (whole.path / file).read_bytes()

@@ -20,9 +20,8 @@ from throughput import rate
 from medic.data import Dataset
 from medic.methods import METHODS
 from medic.report.table import print_rows
-from medic.runs.build import make_trainer
-from medic.runs.config import RunConfig
-from medic.runs.resolve import Resolved, resolve
+from medic.runs.build import build_trainer
+from medic.runs.recipe import Recipe, make_recipe
 
 APART: dict[str, dict[str, Any]] = {
     "aloft-e": {"backbone": "gfnet_h_ti"},
@@ -46,14 +45,14 @@ def main() -> None:
     for own, methods in grouped(arguments.methods, arguments.backbone):
         base: dict[str, float] = {}
         for name in methods:
-            config = RunConfig(dataset="pacs", root=arguments.root, target="sketch", method=name, compile="off", **own)
-            plan = resolve(config)
-            dataset = dataset or plan.data.load(print)
-            found, said = cost(plan, dataset, arguments.seconds)
+            asked = {"dataset": "pacs", "root": arguments.root, "target": "sketch", "method": name, "compile": "off"}
+            recipe, opened = make_recipe({**asked, **own})
+            dataset = dataset or recipe.data.load(opened, torch.device("cuda"))
+            found, captured = cost(recipe, dataset, arguments.seconds)
             base = base or found
             relative = {f"× {key}": value / base[key] for key, value in found.items()}
-            rows.append({"method": name, "backbone": own["backbone"], **found, **relative, "graph": not said})
-            print(json.dumps(rows[-1]), *said, flush=True)
+            rows.append({"method": name, "backbone": own["backbone"], **found, **relative, "graph": captured})
+            print(json.dumps(rows[-1]), flush=True)
     print_rows(
         [{key: shown(value) for key, value in row.items()} for row in rows], numeric=["ms", "GiB", "× ms", "× GiB"]
     )
@@ -62,34 +61,33 @@ def main() -> None:
 
 
 def shown(value: str | float | bool) -> str:
-    """A cell of the table."""
+    """Format a cell of the table."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 def grouped(methods: Iterable[str], backbone: str) -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """What methods need, and those that need it, `erm` first."""
+    """Group methods by the settings they need, `erm` first."""
     alike = [name for name in methods if name not in APART | {"erm": {}}]
     yield {"backbone": backbone}, ["erm", *alike]
     for needs, names in itertools.groupby((name for name in methods if name in APART), lambda name: APART[name]):
         yield needs, ["erm", *names]
 
 
-def cost(plan: Resolved, dataset: Dataset, seconds: float) -> tuple[dict[str, float], list[str]]:
-    """Milliseconds of an iteration and GiB of memory beyond the images; and what was said, if it was not captured."""
+def cost(recipe: Recipe, dataset: Dataset, seconds: float) -> tuple[dict[str, float], bool]:
+    """Measure milliseconds per iteration, GiB of memory beyond the images, and whether a CUDA graph was captured."""
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    said: list[str] = []
-    trainer = make_trainer(plan, dataset, plan.data.split(dataset), said.append)
+    trainer = build_trainer(recipe, dataset, recipe.data.divide(dataset, recipe.seed))
     trainer.model.train()
     for _ in range(8):
         trainer.step()
     trainer.wait()
     spent = 1 / rate(trainer.step, trainer.wait, 1, seconds)
-    return {"ms": 1e3 * spent, "GiB": (torch.cuda.max_memory_allocated() - before) / 2**30}, said
+    return {"ms": 1e3 * spent, "GiB": (torch.cuda.max_memory_allocated() - before) / 2**30}, trainer.captured
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
+import medic
 from medic.data import RECIPES, Samples
 from medic.data.images import Resident
-from medic.methods import METHODS, make_objective
 from medic.models import Classifier, create_backbone
 from medic.report.table import print_rows
 from medic.strategies import MultiStep
@@ -114,17 +114,16 @@ def make_trainer(work: Work, images: Resident, backbone: str, device: torch.devi
     model = Classifier(network, work.classes).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     positions = torch.arange(work.images)
     cell = positions % (work.classes * work.domains)  # none is empty, if there are as many images
-    method = METHODS["medic++"]
     return Trainer(
         model=model.train(),
         images=images,
         samples=Samples(positions, cell // work.domains, cell % work.domains),
         grid=Grid(work.domain_splits, work.class_splits, work.steps, sampling="adaptive"),
         strategy=MultiStep(1e-3),
-        objective=make_objective("ce+ova", 0.5, method.forward),
+        objective=medic.objective(medic.ce, medic.Ova(0.5)),
         optimizer=OptimizerSettings("sgd", 1e-3, 0.9, 5e-4, 1.0).make(list(model.backbone.parameters()), model.heads()),
         schedule=RateSchedule("constant", 1000, 0),
-        recipe=RECIPES["medic"],
+        augmentation=RECIPES["medic"],
         preprocessing=network.preprocessing,
         batch_size=16,
         generator=generator,

@@ -21,9 +21,8 @@ from torch.nn import functional
 from medic.data import Dataset
 from medic.models import Classifier, create_backbone
 from medic.report.table import print_rows
-from medic.runs.build import make_trainer
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
+from medic.runs.build import build_trainer
+from medic.runs.recipe import Recipe, make_recipe
 
 BATCH = 144
 
@@ -105,17 +104,10 @@ def gpu_rows(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         if arguments.only is not None and label not in arguments.only:
             continue
         compiled = "off" if label == "medic" else arguments.compile
-        config = RunConfig(
-            dataset="pacs",
-            root=arguments.root,
-            target="sketch",
-            backbone=arguments.backbone,
-            compile=compiled,
-            **settings,
-        )
-        plan = resolve(config)
-        dataset = dataset or plan.data.load(print)
-        row, trainer = product(label, plan, dataset, arguments.seconds)
+        asked = {"dataset": "pacs", "root": arguments.root, "target": "sketch", "backbone": arguments.backbone}
+        recipe, opened = make_recipe({**asked, "compile": compiled, **settings})
+        dataset = dataset or recipe.data.load(opened, device)
+        row, trainer = product(label, recipe, dataset, arguments.seconds)
         if arguments.profile:
             profile(label, trainer.step, trainer.wait)
         rows.append(
@@ -128,14 +120,14 @@ def gpu_rows(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-def product(label: str, plan: Any, dataset: Dataset, seconds: float) -> tuple[dict[str, Any], Any]:
-    """The product's own trainer."""
-    images = plan.training.batch_size * plan.training.grid.tasks
+def product(label: str, recipe: Recipe, dataset: Dataset, seconds: float) -> tuple[dict[str, Any], Any]:
+    """Measure the product's own trainer."""
+    images = recipe.batch_size * recipe.grid.tasks
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     began = time.perf_counter()
-    trainer = make_trainer(plan, dataset, plan.data.split(dataset), print)
+    trainer = build_trainer(recipe, dataset, recipe.data.divide(dataset, recipe.seed))
     trainer.model.train()
     for _ in range(8):
         trainer.step()
@@ -232,9 +224,9 @@ def captured(step: Callable[[], None]) -> Callable[[], None]:
 
 def cpu_rows(seconds: float) -> list[dict[str, Any]]:
     """MEDIC++ on the built-in benchmark against a bare loop over the same step sizes, taking turns."""
-    plan = resolve(RunConfig(dataset="digits", target="street", method="medic++", device="cpu"))
-    dataset = plan.data.load(lambda line: None)
-    trainer = make_trainer(plan, dataset, plan.data.split(dataset))
+    recipe, opened = make_recipe({"dataset": "digits", "target": "street", "method": "medic++", "device": "cpu"})
+    dataset = recipe.data.load(opened, torch.device("cpu"))
+    trainer = build_trainer(recipe, dataset, recipe.data.divide(dataset, recipe.seed))
     trainer.model.train()
     bare = bare_cpu_step([sum(sizes) for sizes in [(16, 16, 16)] * 3])
     trainer.step()

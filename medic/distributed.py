@@ -1,4 +1,4 @@
-"""Several processes that compute one update together: what they add up, and what they agree on.
+"""Distributed training: processes that compute one update together.
 
 Without a process group every function does nothing, so that the same code runs in one process.
 """
@@ -15,18 +15,18 @@ from medic.errors import MedicError
 
 
 def world() -> int:
-    """How many processes there are."""
+    """Return the number of processes."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """Which of them this is; 0 writes."""
+    """Return the rank of this process; rank 0 writes."""
     return dist.get_rank() if world() > 1 else 0
 
 
 @contextmanager
 def group() -> Iterator[None]:
-    """Join the processes that `torchrun` started, if it did; each takes the GPU of its number, where there are any."""
+    """Join the processes that `torchrun` started, if any; each uses the GPU of its local rank."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or world() > 1:
         yield
         return
@@ -34,28 +34,29 @@ def group() -> Iterator[None]:
         local = int(os.environ.get("LOCAL_RANK", "0"))
         if local >= torch.cuda.device_count():
             raise MedicError(
-                f"{local + 1} processes on this machine need as many GPUs: it has {torch.cuda.device_count()}"
+                f"{local + 1} processes need {local + 1} GPUs, but this machine has {torch.cuda.device_count()}: "
+                "lower --nproc-per-node"
             )
         torch.cuda.set_device(local)
     dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     try:
         yield
-        dist.barrier()  # one that leaves before the others aborts now and then
+        dist.barrier()  # a process that leaves early can abort the others
     finally:
         dist.destroy_process_group()
 
 
 def share(count: int) -> slice:
-    """Which of `count` things are this process's."""
+    """Return the slice of `count` items that belongs to this process."""
     return slice(rank(), count, world())
 
 
 def all_reduce(tensors: Sequence[Tensor | None]) -> None:
-    """Replace tensors by their sums over all processes, in one message per type of number."""
+    """Replace tensors by their sums over all processes, in one message per data type."""
     present = [tensor for tensor in tensors if tensor is not None]
     if world() == 1 or not present:
         return
-    for dtype in dict.fromkeys(tensor.dtype for tensor in present):  # in the same order everywhere
+    for dtype in dict.fromkeys(tensor.dtype for tensor in present):  # in the same order on all ranks
         same = [tensor for tensor in present if tensor.dtype == dtype]
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in same])
         dist.all_reduce(flat)
@@ -66,7 +67,7 @@ def all_reduce(tensors: Sequence[Tensor | None]) -> None:
 
 
 def all_reduced(tensor: Tensor) -> Tensor:
-    """The sum of a tensor over all processes, through which gradients flow back to each."""
+    """Return the sum of a tensor over all processes; gradients flow back to each."""
     if world() == 1:
         return tensor
     from torch.distributed.nn.functional import all_reduce
@@ -76,7 +77,7 @@ def all_reduced(tensor: Tensor) -> Tensor:
 
 
 def any_rank(happened: bool) -> bool:
-    """Whether something happened in any process: all of them get the same answer."""
+    """Whether something happened on any rank; all ranks get the same answer."""
     if world() == 1:
         return happened
     flag = torch.tensor([float(happened)])
@@ -85,20 +86,20 @@ def any_rank(happened: bool) -> bool:
 
 
 def barrier() -> None:
-    """Go on when every process is here."""
+    """Wait for all processes."""
     if world() > 1:
         dist.barrier()
 
 
 def broadcast(tensors: Sequence[Tensor]) -> None:
-    """Give every process the values that the first has."""
+    """Copy the values of rank 0 to all processes."""
     if world() > 1:
         for tensor in tensors:
             dist.broadcast(tensor, 0)
 
 
 def all_gather(shared: Tensor, count: int) -> Tensor:
-    """Join rows that the processes computed of their `share` of `count`: (count, …), in every process."""
+    """Join the rows that processes computed for their `share` of `count`: (count, …), on every rank."""
     if world() == 1:
         return shared
     most = -(-count // world())

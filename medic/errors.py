@@ -1,8 +1,7 @@
-"""Errors that are part of the interface: one line that names the value and the way out."""
+"""Errors that are part of the interface: one line that names the value and the fix."""
 
 import difflib
 import errno
-import math
 import re
 import sys
 import warnings
@@ -10,30 +9,32 @@ from collections.abc import Iterable
 
 
 class MedicError(ValueError):
-    """A mistake in what was asked for. The command line prints it as one line and exits with 2."""
+    """A user's mistake. The command line prints it as one line and exits with 2."""
 
 
 class BusyError(MedicError):
-    """Another process is at the same run."""
+    """Another process is executing the same run."""
 
 
 class DiskFullError(MedicError):
-    """There is no room to write; what was written before is whole."""
+    """The disk is full. Files written earlier are intact."""
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on (a loss that is not a number). The last good checkpoint is kept; exit code 1."""
+    """Training cannot continue, for example with a loss that is NaN. The last checkpoint is kept; exit code 1."""
 
 
 def unwritten(what: str, place: object, error: OSError) -> MedicError:
-    """The error to raise where something cannot be written in a place."""
+    """Return the error for something that cannot be written to a place."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFullError(f"the disk of {place} is full: make room, and the same command goes on")
+        return DiskFullError(
+            f"disk full: could not write {place}. Free some space and rerun the same command to resume"
+        )
     return MedicError(f"{what} {place} cannot be written: {error.strerror or error}")
 
 
 def warn(message: str) -> None:
-    """Warn at the line that called this package, however deep inside it the reason is."""
+    """Warn at the line outside this package that caused the warning."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "medic":
         frame, level = frame.f_back, level + 1
@@ -41,28 +42,28 @@ def warn(message: str) -> None:
 
 
 def lacking(what: str, extra: str) -> MedicError:
-    """The error to raise where something needs a package that an extra of ours installs."""
+    """Return the error for a missing package that one of our extras installs."""
     clone = f"pip install -c constraints.txt -e '.[{extra}]'"
     return MedicError(f"{what}: pip install 'medic[{extra}]', or in a clone {clone}")
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, in one line that holds no secret."""
+    """Return the first line of an error's message, without credentials."""
     return without_credentials((str(error).splitlines() or [type(error).__name__])[0])
 
 
 def without_credentials(text: str) -> str:
-    """A text, of someone else's perhaps, without the names and passwords of the addresses in it."""
+    """Remove the user names and passwords of addresses in a text."""
     return re.sub(r"(?<=://)\S*@", "", text)
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
+    """Format a count: `1 run`, `2 runs`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def closest(name: str, choices: Iterable[str]) -> str | None:
-    """The choice that `name` was probably meant to be, or None; a number is no misspelling of another."""
+    """Return the choice that `name` probably means, or None; a number is never a misspelling of another."""
     if str(name).isdecimal():
         return None
     several = list(choices)
@@ -72,33 +73,14 @@ def closest(name: str, choices: Iterable[str]) -> str | None:
     return by_folded[matches[0]] if matches else None
 
 
-def check_range(
-    owner: str,
-    least: float = 0,
-    most: float = math.inf,
-    *,
-    above: bool = False,
-    below: bool = False,
-    **numbers: float,
-) -> None:
-    """Refuse numbers by name that are not from `least` to `most`, or `above` the one and `below` the other."""
-    for name, value in numbers.items():
-        low = value > least if above else value >= least
-        high = value < most if below else value <= most
-        if not (low and high and math.isfinite(value)):
-            limits = [f"above {least:g}" if above else f"{least:g} or more"]
-            limits += [] if most == math.inf else [f"below {most:g}" if below else f"{most:g} or less"]
-            raise MedicError(f"{name} of {owner} is {value:g}: give a number, {' and '.join(limits)}")
-
-
 FEW = 4
-"""How many choices are all named, beside the nearest."""
+"""The number of choices up to which all are listed beside the closest."""
 
 
 def check_choice(kind: str, name: str, choices: Iterable[str], where: str = "") -> str:
-    """Return `name` if it is one of `choices`, otherwise raise with the nearest one, or all, named.
+    """Return `name` if it is one of `choices`, otherwise raise an error with the closest one, or all of them.
 
-    `where` says whose choices these are: `of method 'vrex'`.
+    `where` names the owner of the choices: `of method 'vrex'`.
     """
     choices = list(choices)
     if name in choices:
@@ -107,6 +89,6 @@ def check_choice(kind: str, name: str, choices: Iterable[str], where: str = "") 
     all_of_them = f"choose from {', '.join(choices)}"
     if nearest is None:
         hint = all_of_them
-    else:  # of a few all are shown: gpu is near to cpu by its letters alone
+    else:  # a few are all listed, since gpu is close to cpu by its letters only
         hint = f"did you mean {nearest!r}?" + (f" {all_of_them}" if len(choices) <= FEW else "")
     raise MedicError(f"unknown {kind} {name!r}{where and ' '}{where}, {hint}")

@@ -1,18 +1,19 @@
-"""How files are written so that nobody ever sees half of one."""
+"""Files that are written atomically, and locks between processes."""
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from filelock import FileLock, Timeout
+
 from medic.errors import unwritten
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Write to a temporary file beside `path` and rename it once it is whole and on disk."""
+    """Write to a temporary file beside `path`, and rename it once it is complete and on disk."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -26,21 +27,21 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def locked(path: Path, busy: Exception | None = None) -> Iterator[None]:
-    """Hold a folder, or a file that is made for it; if another process does, wait for it, or raise `busy`."""
-    lock = os.open(path, os.O_RDONLY if path.is_dir() else os.O_WRONLY | os.O_CREAT, 0o666)
+    """Hold the lock file `path`; if another process holds it, wait, or raise `busy`."""
+    lock = FileLock(path)
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX if busy is None else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            assert busy is not None
-            raise busy from None
+        lock.acquire(blocking=busy is None)
+    except Timeout:
+        assert busy is not None
+        raise busy from None
+    try:
         yield
     finally:
-        os.close(lock)
+        lock.release()
 
 
 def make_folder(what: str, path: Path) -> None:
-    """Make a folder that is to be written into, and those around it."""
+    """Create a folder that will be written into."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -48,12 +49,12 @@ def make_folder(what: str, path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of a process that was killed while it wrote; nobody else may be writing."""
+    """Remove the temporary files of a killed process. Call it only while holding the folder's lock."""
     for temporary in folder.rglob(".*.tmp"):
         temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file in one move."""
+    """Write a text file atomically."""
     with atomic_write(path) as file:
         file.write(text.encode())

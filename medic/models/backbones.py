@@ -20,14 +20,14 @@ from medic.pixels import normalised
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How pixels in [0, 1] become inputs: `size` pixels high and wide, and (x - mean) / std, per channel."""
+    """The conversion of pixels in [0, 1] to inputs: resized to `size` × `size`, then (x - mean) / std per channel."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
     size: int
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """Resize, if need be, and normalise float pixels (N, C, H, W)."""
+        """Resize float pixels (N, C, H, W) if needed, and normalise them."""
         if pixels.shape[2:] != (self.size, self.size):
             pixels = functional.interpolate(pixels, (self.size, self.size), mode="bilinear", antialias=True)
         return normalised(pixels, self.mean, self.std)
@@ -43,12 +43,12 @@ OURS: dict[str, tuple[Callable[[int], nn.Module], Preprocessing]] = {
     "mnist-cnn": (lambda size: MnistCnn(), UNCHANGED),
     "gfnet_h_ti": (gfnet_h_ti, IMAGENET),
 }
-"""The backbones that are made here, each for images of so many pixels a side, and how pixels become its inputs."""
+"""Our own backbones: a function of the image size in pixels, and the preprocessing."""
 
 
 @dataclass(frozen=True)
 class Backbone:
-    """A network without its classifier, the number of features it gives, and how it wants its inputs."""
+    """A network without its classifier, its number of features, and its preprocessing."""
 
     module: nn.Module
     features: int
@@ -56,9 +56,9 @@ class Backbone:
 
 
 def create_backbone(name: str, weights: Path | None = None, size: int | None = None) -> Backbone:
-    """Make a backbone: `convnet`, `mnist-cnn`, `gfnet_h_ti`, or any of timm; `weights` is a local file to load.
+    """Make a backbone: `convnet`, `mnist-cnn`, `gfnet_h_ti`, or any model of timm; `weights` is a local file.
 
-    `size` is the side of the images in pixels, for a network that is made for a certain one.
+    `size` is the side of the images in pixels, for networks that depend on it.
     """
     if name in OURS:
         make, preprocessing = OURS[name]
@@ -72,7 +72,7 @@ def create_backbone(name: str, weights: Path | None = None, size: int | None = N
 
 
 def native_size(name: str) -> int:
-    """The side in pixels of the images that a backbone was made for."""
+    """Return the side in pixels of the images that a backbone was designed for."""
     if name in OURS:
         return OURS[name][1].size
     config = import_timm(name).get_pretrained_cfg(name)
@@ -80,7 +80,7 @@ def native_size(name: str) -> int:
 
 
 def fixed_size(name: str) -> int | None:
-    """The only side in pixels of images that a backbone takes, or None if there are others."""
+    """Return the only image side in pixels that a backbone accepts, or None if it accepts others."""
     if name in OURS:
         return None
     config = import_timm(name).get_pretrained_cfg(name)
@@ -90,7 +90,7 @@ def fixed_size(name: str) -> int | None:
 def _from_timm(name: str) -> Backbone:
     timm = import_timm(name)
     module: nn.Module = timm.create_model(name, pretrained=False, num_classes=0)
-    # Some networks have a layer between pooling and classifier, which stays: their width is head_hidden_size.
+    # Some networks keep a layer between pooling and classifier, of width head_hidden_size.
     features = int(getattr(module, "head_hidden_size", None) or module.num_features)  # type: ignore[arg-type]
     config: dict[str, Any] = module.pretrained_cfg  # type: ignore[assignment]
     return Backbone(
@@ -99,7 +99,7 @@ def _from_timm(name: str) -> Backbone:
 
 
 def import_timm(name: str) -> Any:
-    """Import timm, which costs seconds, only when a backbone of its own is asked for, and check that it has it."""
+    """Import timm, which takes seconds, and check that it has a model."""
     from medic.models import _torchvision
 
     _torchvision.ensure()
@@ -113,37 +113,37 @@ def import_timm(name: str) -> Any:
 
 
 def load_weights(module: nn.Module, path: Path) -> None:
-    """Load a file of weights into a backbone: every tensor must be there, and a classifier's may be left over."""
-    # The prefixes are those of our own runs, and of a model that was wrapped for several GPUs.
+    """Load a file of weights into a backbone; every tensor must be present, a classifier's may be left over."""
+    # Prefixes of our own runs, and of models wrapped for several GPUs.
     state = {key.removeprefix("module.").removeprefix("backbone."): v for key, v in read_tensors(path).items()}
     if isinstance(module, GFNet):
         state = load_official(state, module.image_size)
     expected = module.state_dict()
     missing = [key for key in expected if key not in state and not key.endswith("num_batches_tracked")]
     if missing:
-        raise MedicError(f"weights {path} lack {len(missing)} tensors of this backbone, {missing[0]!r} first")
+        raise MedicError(f"weights {path} lack {len(missing)} tensors of this backbone, such as {missing[0]!r}")
     for key, tensor in expected.items():
         if key in state and state[key].shape != tensor.shape:
             shapes = f"{tuple(state[key].shape)} instead of {tuple(tensor.shape)}"
-            raise MedicError(f"weights {path} have {key!r} in the shape {shapes}: they are of another backbone")
+            raise MedicError(f"weights {path} have {key!r} in the shape {shapes}: they belong to another backbone")
     heads = ("fc.", "classifier.", "head.", "head_dist.", "aux_head.", "close_head.", "ova_head.", "last_linear.")
     extra = [key for key in state if key not in expected and not key.startswith(heads)]
     if extra:
-        raise MedicError(f"weights {path} have {extra[0]!r}, which this backbone has not: they are of another one")
-    # In half precision they travel well; the module keeps its own precision.
+        raise MedicError(f"weights {path} have {extra[0]!r}, which this backbone lacks: they belong to another one")
+    # Weights may be in half precision; the module keeps its own.
     module.load_state_dict({key: state[key] for key in expected if key in state}, strict=False)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a state dict: safetensors, or a torch file that holds nothing but tensors and containers."""
+    """Read a state dict from safetensors, or from a torch file of tensors and containers only."""
     if not path.is_file():
         raise MedicError(f"weights {path} {'are not a file' if path.exists() else 'do not exist'}")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # it names what is not allowed, in many lines
-        raise MedicError(f"weights {path} are not a plain state dict of tensors, and not loaded") from error
+    except pickle.UnpicklingError as error:  # its message has many lines
+        raise MedicError(f"weights {path} are not a plain state dict of tensors") from error
     except (SafetensorError, RuntimeError, OSError, EOFError, ValueError, KeyError, AttributeError) as error:
         raise MedicError(f"weights {path} cannot be read: {first_line(error)}") from error
     for key in ("state_dict", "model"):

@@ -1,4 +1,4 @@
-"""The two small networks of the field's digit benchmarks."""
+"""The two small networks of digit benchmarks."""
 
 import torch
 from torch import Tensor, nn
@@ -8,12 +8,12 @@ from torch.nn import functional
 class ConvNet(nn.Module):
     """The network of Digits-DG: four blocks of 3x3 convolution to 64 channels, ReLU and 2x2 max-pooling.
 
-    Takes (N, 3, 32, 32), gives (N, 256). It has no normalisation layer and 112,576 parameters.
+    Maps (N, 3, 32, 32) to (N, 256). It has no normalisation layer and 112,576 parameters.
     """
 
     num_features = 256
     channels = 64
-    """Of every stage."""
+    """Channels of every stage."""
 
     def __init__(self, in_channels: int = 3) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class ConvNet(nn.Module):
             convolution = nn.Conv2d(in_channels if block == 1 else 64, 64, kernel_size=3, padding=1)
             nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
             self.add_module(f"conv{block}", convolution)
-        self.stages = nn.ModuleList(nn.Identity() for _ in range(4))  # for what is put behind a block, or taken there
+        self.stages = nn.ModuleList(nn.Identity() for _ in range(4))  # hooks for layers behind a block
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images (N, C, 32, 32) to features (N, 256)."""
@@ -29,7 +29,7 @@ class ConvNet(nn.Module):
             raise ValueError(f"the ConvNet takes images of 32x32 pixels, not {x.shape[-2]}x{x.shape[-1]}")
         for block, stage in enumerate(self.stages, 1):
             convolution = self.get_submodule(f"conv{block}")
-            # ReLU is increasing, so it may follow the pooling: the same values and gradients for a quarter of the work.
+            # ReLU is monotonic, so it may follow the pooling: the same values and gradients at a quarter of the cost.
             x = stage(functional.relu(functional.max_pool2d(convolution(x), 2)))
         return x.flatten(1)
 
@@ -37,7 +37,7 @@ class ConvNet(nn.Module):
 class MnistCnn(nn.Module):
     """DomainBed's network for coloured MNIST: four convolutions, each with ReLU, then group norm; 371,136 parameters.
 
-    Takes (N, 2, 28, 28), gives the average over positions, (N, 128).
+    Maps (N, 2, 28, 28) to the average over positions, (N, 128).
     """
 
     num_features = 128

@@ -13,14 +13,14 @@ from torch.nn import functional
 from medic.errors import MedicError
 
 PATCH = 4
-"""Pixels a side that make one position of the first stage; every later stage halves the grid."""
+"""The side in pixels of one position of the first stage; every later stage halves the grid."""
 
 
 class GFNet(nn.Module):
-    """Stages of blocks over grids of positions; the defaults are those of GFNet-H-Ti, of 14,572,096 parameters.
+    """Stages of blocks over grids of positions; the defaults are GFNet-H-Ti, with 14,572,096 parameters.
 
-    Takes (B, 3, image_size, image_size), gives the average over the positions of the last grid, (B, dims[-1]). The
-    state dict has the names of the official one, which has a `head` besides.
+    Maps (B, 3, image_size, image_size) to the average over the positions of the last grid, (B, dims[-1]). The state
+    dict has the official names, without `head`.
     """
 
     def __init__(
@@ -33,15 +33,15 @@ class GFNet(nn.Module):
     ) -> None:
         """Make a network of `depths` blocks of `dims` channels in its stages.
 
-        `layer_scale` is where the scales of the blocks' changes start, and `drop_path` the rate at which the last
-        block is skipped in training; it grows linearly from 0 for the first.
+        `layer_scale` is the initial scale of the residuals, and `drop_path` the rate at which the last block is skipped
+        in training; it grows linearly from 0 for the first.
         """
         super().__init__()
         step = PATCH * 2 ** (len(dims) - 1)
         if image_size < step or image_size % step:
             nearest = step * max(1, round(image_size / step))
             raise MedicError(
-                f"this GFNet takes images of a multiple of {step} pixels a side, not {image_size}: "
+                f"this GFNet needs an image size that is a multiple of {step}, not {image_size}: "
                 f"use --image-size {nearest}"
             )
         self.image_size, self.num_features = image_size, dims[-1]
@@ -76,28 +76,28 @@ class GFNet(nn.Module):
 
 
 def gfnet_h_ti(image_size: int = 224) -> GFNet:
-    """GFNet-H-Ti for images of some size in pixels: features (B, 512)."""
+    """Make a GFNet-H-Ti for images of a size in pixels; features are (B, 512)."""
     return GFNet(image_size=image_size)
 
 
 class GlobalFilter(nn.Module):
     """A product with a learned filter in the frequency domain: a circular convolution over the whole grid.
 
-    Takes and gives (B, h, h, C). `perturb`, if it is set, changes the complex spectrum (B, h, h // 2 + 1, C) before
+    Maps (B, h, h, C) to the same shape. `perturb`, if set, changes the complex spectrum (B, h, h // 2 + 1, C) before
     the product, in training only.
     """
 
     perturb: Callable[[Tensor], Tensor] | None
 
     def __init__(self, dim: int, side: int) -> None:
-        """Make a filter of `dim` channels for grids of `side` positions a side."""
+        """Make a filter of `dim` channels for grids of `side` × `side` positions."""
         super().__init__()
         self.complex_weight = nn.Parameter(0.02 * torch.randn(side, side // 2 + 1, dim, 2))  # real, imaginary
         self.perturb = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Filter (B, h, h, C); the result is float32, also under autocast, or float64 for float64."""
-        with torch.autocast(x.device.type, enabled=False):  # there is no transform in bf16, and phases need all digits
+        with torch.autocast(x.device.type, enabled=False):  # bf16 has no transform, and phases need full precision
             x = x if x.dtype == torch.float64 else x.float()
             spectrum = torch.fft.rfft2(x, dim=(1, 2), norm="ortho")
             if self.perturb is not None and self.training:
@@ -108,12 +108,12 @@ class GlobalFilter(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Set whole samples of a batch to 0 at some rate in training, and scale up the others to keep the mean."""
+    """Sets whole samples of a batch to 0 at some rate in training, and scales up the others to keep the mean."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
         if not 0 <= rate < 1:
-            raise MedicError(f"a drop path rate is at least 0 and less than 1, not {rate}")
+            raise MedicError(f"drop path rate {rate}: give a number from 0 to below 1")
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ class DropPath(nn.Module):
 
 
 class _Patches(nn.Module):
-    """Squares of (B, h, h, C) as the positions of a coarser grid, by a convolution that does not overlap."""
+    """A convolution without overlap that maps squares of (B, h, h, C) to the positions of a coarser grid."""
 
     def __init__(self, before: int, dim: int, side: int) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class _Patches(nn.Module):
 
 
 class _Block(nn.Module):
-    """A filter over positions and an MLP over channels, in one residual; takes and gives (B, h, h, C)."""
+    """A residual block on (B, h, h, C): a filter over positions, then an MLP over channels."""
 
     def __init__(self, dim: int, side: int, layer_scale: float, drop_path: float) -> None:
         super().__init__()
@@ -163,10 +163,7 @@ def _linear(before: int, after: int) -> nn.Linear:
 
 
 def load_official(state: Mapping[str, Any], image_size: int) -> dict[str, Tensor]:
-    """The state dict of a `GFNet` from what an official file holds: without its head, resized for images of some size.
-
-    `state` is the state dict, or a dict whose key `model` holds it.
-    """
+    """Convert an official state dict, or a dict with it under `model`: without the head, resized to an image size."""
     state = state.get("model", state)
     if "pos_embed" not in state:
         raise MedicError("weights lack 'pos_embed': they are not of a GFNet")
@@ -179,11 +176,11 @@ def load_official(state: Mapping[str, Any], image_size: int) -> dict[str, Tensor
 
 
 def _resized_positions(positions: Tensor, side: int) -> Tensor:
-    """Embeddings of positions (1, n², C) on a grid of another size, (1, side², C)."""
+    """Resize position embeddings (1, n², C) to another grid, (1, side², C)."""
     count = positions.shape[1]
     before = isqrt(count)
     if before * before != count:
-        raise MedicError(f"weights have {count} positions, which are no square grid: they are not of a GFNet")
+        raise MedicError(f"weights have {count} positions, not a square grid: they are not of a GFNet")
     if before == side:
         return positions
     grid = positions.unflatten(1, (before, before)).permute(0, 3, 1, 2)
@@ -191,10 +188,10 @@ def _resized_positions(positions: Tensor, side: int) -> Tensor:
 
 
 def _resized_filter(weight: Tensor, side: int) -> Tensor:
-    """A filter (h, h // 2 + 1, C, 2) for a grid of another size, (side, side // 2 + 1, C, 2)."""
+    """Resize a filter (h, h // 2 + 1, C, 2) to another grid, (side, side // 2 + 1, C, 2)."""
     if weight.shape[0] == side:
         return weight
     maps = weight.flatten(2).permute(2, 0, 1)[None]
-    # The corners are aligned: frequency 0 stays frequency 0.
+    # Aligned corners keep frequency 0 in place.
     maps = functional.interpolate(maps, (side, side // 2 + 1), mode="bicubic", align_corners=True)
     return maps[0].permute(1, 2, 0).reshape(side, side // 2 + 1, *weight.shape[2:]).contiguous()

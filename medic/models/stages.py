@@ -1,4 +1,4 @@
-"""The stages of a backbone: maps that get smaller and deeper."""
+"""The stages of a backbone: maps of decreasing size."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,21 +20,21 @@ class Stage(NamedTuple):
     channels: int
 
     def check(self, output: Tensor) -> None:
-        """Refuse what is no such map: some networks have the channels last, or no positions."""
+        """Refuse outputs that are not such maps: some networks have channels last, or no positions."""
         if output.dim() != 4 or output.shape[1] != self.channels:
             shape = " × ".join(map(str, output.shape[1:]))
             raise MedicError(f"a stage of this backbone gives {shape}, not maps of {self.channels} channels: {OTHERS}")
 
 
 class Stages(NamedTuple):
-    """A backbone's stem, where it has one, and its stages."""
+    """A backbone's stem, if it has one, and its stages."""
 
     stem: Stage | None
     stages: tuple[Stage, ...]
 
 
 def find_stages(module: nn.Module) -> Stages:
-    """The stages of one of our networks or of timm's convolutional ones; an error for a network without any."""
+    """Return the stages of one of our networks or of timm's convolutional ones."""
     own = getattr(module, "stages", None)
     if isinstance(own, nn.ModuleList) and not hasattr(module, "feature_info"):
         return Stages(None, tuple(Stage(part, int(module.channels)) for part in own))  # type: ignore[arg-type]
@@ -42,8 +42,8 @@ def find_stages(module: nn.Module) -> Stages:
     entries = list(getattr(described, "info", described) or [])
     reductions = [entry["reduction"] for entry in entries]
     if len(entries) < 2 or reductions != sorted(set(reductions)):
-        raise MedicError(f"{type(module).__name__} has no stages of maps that get smaller: {OTHERS}")
-    # Timm's ResNets tell of the map before the pooling of the stem; the stage begins behind it.
+        raise MedicError(f"{type(module).__name__} has no stages of maps of decreasing size: {OTHERS}")
+    # Timm's ResNets list the map before the stem's pooling; the first stage begins behind it.
     first, *others = (Stage(module.get_submodule(entry["module"]), entry["num_chs"]) for entry in entries)
     if reductions[0] >= 4:
         return Stages(None, (first, *others))
@@ -53,7 +53,7 @@ def find_stages(module: nn.Module) -> Stages:
 
 @contextmanager
 def collected(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Collects what a module gives in the forward passes inside; nothing of it stays with the module."""
+    """Collect the outputs of a module in the forward passes inside."""
     maps: list[Tensor] = []
     hook = module.register_forward_hook(lambda module, inputs, output: maps.append(output))
     try:
@@ -63,7 +63,7 @@ def collected(module: nn.Module) -> Iterator[list[Tensor]]:
 
 
 class Taps:
-    """Collects what some stages give in a forward pass: one that is differentiated, or `always`."""
+    """Collects the maps of some stages in differentiated forward passes, or `always`."""
 
     def __init__(self, stages: tuple[Stage, ...], always: bool) -> None:
         self._maps: list[Tensor] = []
@@ -77,7 +77,7 @@ class Taps:
             self._maps.append(output)
 
     def take(self) -> tuple[Tensor, ...] | None:
-        """The maps of the last forward pass, if it was one to collect from; they are then forgotten."""
+        """Return and clear the maps of the last forward pass, if it was collected."""
         maps = tuple(self._maps)
         self._maps.clear()
         return maps or None

@@ -1,4 +1,4 @@
-"""An index of the cells of a partition: which samples carry which labels, and which come next."""
+"""An index of the cells of a partition, and the order in which their samples are drawn."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -34,16 +34,16 @@ class Cells:
         self._next = {key: end for key, (_, end) in self._span.items()}
 
     def size(self, cell: Cell) -> int:
-        """How many samples the cell has."""
+        """Return the number of samples of a cell."""
         start, end = self._span[cell]
         return end - start
 
     def all(self, cells: Iterable[Cell]) -> Tensor:
-        """The positions of every sample of the given cells."""
+        """Return the positions of all samples of some cells."""
         return torch.cat([self._order[slice(*self._span[cell])] for cell in cells])
 
     def draw(self, cell: Cell, count: int, generator: torch.Generator) -> Tensor:
-        """Positions (count,) of the next samples of a cell. A cell of fewer samples starts over, so some repeat."""
+        """Draw the positions (count,) of the next samples of a cell; samples of a smaller cell repeat."""
         start, end = self._span[cell]
         drawn = []
         while count > 0:
@@ -59,10 +59,10 @@ class Cells:
         return torch.cat(drawn)
 
     def state_dict(self) -> dict[str, Any]:
-        """The order of every cell and how far it has been drawn."""
+        """Return the order of every cell and the position of its next draw."""
         return {"order": self._order.clone(), "next": [self._next[key] for key in self.keys]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` left off."""
+        """Restore the state."""
         self._order = state["order"].clone()
         self._next = dict(zip(self.keys, state["next"], strict=True))

@@ -1,6 +1,6 @@
-"""Tasks that are worth learning from: option (iv) of the paper, after Luna Gutierrez and Leonetti (2020).
+"""Informative tasks: option (iv) of the paper, after Luna Gutierrez and Leonetti (2020).
 
-A candidate is known by what a model that took a step on it says of some samples, probabilities (N, C).
+A candidate is described by the probabilities (N, C) of some samples after a step on it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,38 +9,37 @@ import torch
 from torch import Tensor
 
 FLOOR = 1e-4
-"""The least probability, before all are divided by their sum."""
+"""The least probability, before normalisation."""
 
 
 def floored(probability: Tensor) -> Tensor:
-    """Probabilities (N, C) without zeros, whose logarithms are finite."""
+    """Return probabilities (N, C) without zeros, so that logarithms are finite."""
     raised = probability.clamp(min=FLOOR)
     return raised / raised.sum(-1, keepdim=True)
 
 
 def divergence(p: Tensor, q: Tensor) -> float:
-    """The mean over samples of KL(p ‖ q), from probabilities (N, C) each."""
+    """Return the mean over samples of KL(p ‖ q), from probabilities (N, C)."""
     return float((p * (p / q).log()).sum(1).mean())
 
 
 def entropies(p: Tensor, sizes: Sequence[int]) -> Tensor:
-    """The mean entropy of each of some batches (number of batches,), whose samples p (N, C) has in a row."""
+    """Return the mean entropy of each batch (batches,), from the probabilities p (N, C) of consecutive batches."""
     entropy = -(p * p.log()).sum(1)
     return torch.stack([batch.mean() for batch in entropy.split(list(sizes))])
 
 
 def is_relevant(before: Tensor, after: Tensor, sizes: Sequence[int]) -> bool:
-    """Whether a step leaves the model at least as sure as it was of one of the batches."""
+    """Whether a step leaves the model at least as certain about one of the batches."""
     return bool((entropies(before, sizes) >= entropies(after, sizes)).any())
 
 
 def choose(before: Tensor, candidates: Iterable[Tensor], sizes: Sequence[int], count: int, delta: float) -> list[int]:
-    """Positions of `count` candidates, fewer if there are fewer.
+    """Choose `count` candidates, or all if there are fewer; return their positions.
 
-    `before` (N, C) is what the model says of the samples of some batches of `sizes`, and each candidate what it says
-    after a step on it. A candidate that is relevant and differs by a divergence of `delta` or more from every accepted
-    one is accepted, in the order in which they come, and no more are looked at when there are enough. What is missing
-    is filled up with the first of those that were not accepted.
+    `before` (N, C) are the model's probabilities for the samples of batches of `sizes`, and each candidate those after
+    a step on it. In order, a candidate is accepted if it is relevant and differs from every accepted one by a
+    divergence of at least `delta`. If too few are accepted, the first rejected ones fill up.
     """
     before = floored(before)
     accepted: dict[int, Tensor] = {}

@@ -1,4 +1,4 @@
-"""The arithmetic of tasks and steps: how many, how large, how many pairs of them are matched."""
+"""The arithmetic of tasks and steps: their numbers, sizes and matched pairs."""
 
 import itertools
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ def chunks(values: Sequence[T], parts: int) -> list[tuple[T, ...]]:
 
 
 def step_sizes(tasks: int, steps: int | Sequence[int]) -> tuple[int, ...]:
-    """The number of tasks in each step.
+    """Return the number of tasks in each step.
 
-    `steps` is either these numbers themselves, which must add up to `tasks`, or how many steps there are: then
-    some get ⌈tasks / steps⌉ tasks, the others ⌊tasks / steps⌋.
+    `steps` is either these numbers, which must add up to `tasks`, or the number of steps, of which some get
+    ⌈tasks / steps⌉ tasks and the others ⌊tasks / steps⌋.
     """
     if isinstance(steps, int):
         if not 1 <= steps <= tasks:
             raise MedicError(
-                f"{steps} steps cannot be made of {tasks} tasks, a step holds at least one: use more splits, or "
-                "--repeat instead; the length of training is set by iterations (--iterations)"
+                f"{steps} steps need at least {steps} tasks, but there are {tasks}: use more splits or --repeat; "
+                "--iterations sets the length of training"
             )
         return tuple(len(chunk) for chunk in chunks(range(tasks), steps))
     sizes = tuple(steps)
@@ -42,7 +42,7 @@ def step_sizes(tasks: int, steps: int | Sequence[int]) -> tuple[int, ...]:
 
 
 class MatchedPairs(NamedTuple):
-    """How many pairs of tasks lie in different steps, so that their gradients are matched."""
+    """The number of pairs of tasks in different steps, whose gradients are matched."""
 
     exact: int
     """The paper's t_n = Σ_{i<j} m_i m_j."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Step:
-    """Samples of one or more tasks, which a model sees as one batch, ordered by task.
+    """Samples of one or more tasks, forwarded as one batch, ordered by task.
 
     `x` (N, …) and `y` (N,) are inputs and classes, `sizes` says how many of the N samples each task has, in order,
     and `attributes` holds one integer label (N,) per further axis, the domain among them.
@@ -20,9 +20,9 @@ class Step:
     sizes: tuple[int, ...]
     attributes: Mapping[str, Tensor] = field(default_factory=dict)
     totals: tuple[int, ...] | None = None
-    """How many samples each task has in all, where other processes hold the rest of them."""
+    """The sizes of the tasks over all processes, where other processes hold the rest."""
     index: int = 0
-    """Which step of its iteration it is."""
+    """The position of the step in its iteration."""
 
     def __post_init__(self) -> None:
         if sum(self.sizes) != len(self.y) or len(self.x) != len(self.y):
@@ -34,7 +34,7 @@ class Step:
         return self.attributes.get("domain")
 
     def tasks(self) -> Iterator["Step"]:
-        """Each task as a step of its own."""
+        """Yield each task as a separate step."""
         start = 0
         for size, total in zip(self.sizes, self.totals or self.sizes, strict=True):
             part = slice(start, start + size)
@@ -45,7 +45,7 @@ class Step:
     def means(self, values: Tensor) -> Tensor:
         """Average per-sample `values` (N,) over each task: (number of tasks,).
 
-        Of a task that is shared with other processes it is this one's part of the mean; the parts add up to it.
+        In distributed training it is this process's part of the mean; the parts add up to it.
         """
         totals = self.totals or self.sizes
         return torch.stack([part.sum() / total for part, total in zip(values.split(self.sizes), totals, strict=True)])

@@ -101,6 +101,11 @@ class Trainer:
             self._run = Captured(body, self.capture, self._model_state, self._load_model_state)
         self._body = body
 
+    @property
+    def captured(self) -> bool:
+        """Whether iterations are replayed as CUDA graphs, as far as they have been tried."""
+        return isinstance(self._run, Captured) and self._run.mode != "off"
+
     def _check_distributed(self) -> None:
         """Refuse parts that cannot run on several processes."""
         if self.batch_size < distributed.world():

@@ -1,4 +1,4 @@
-"""Convolutions whose gradients are differentiated again at the cost of convolutions."""
+"""Convolutions with cheap second derivatives."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,10 +19,10 @@ def convolve(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Tensor:
-    """As `torch.conv2d`, differentiated twice by three further convolutions.
+    """Compute `torch.conv2d`, with a second derivative that costs three convolutions.
 
-    Torch's own second derivative by the weights is a convolution with kernels as large as the images, over samples
-    instead of channels, which no library is fast at: on a GPU an iteration of MEDIC takes half as long without it.
+    Torch's second derivative by the weights is a convolution with kernels as large as the images, over samples instead
+    of channels, which is slow in every library: without it, an iteration of MEDIC takes half as long on a GPU.
     """
     if isinstance(padding, str):
         return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)

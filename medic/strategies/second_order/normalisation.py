@@ -1,4 +1,4 @@
-"""Batch norm whose gradients are differentiated again at the cost of batch norm."""
+"""Batch norm with cheap second derivatives."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 TINY = 1e-20
-"""A factor that can be divided by where there is none."""
+"""Replaces a factor of 0 in a division."""
 
 
 def normalise(
@@ -19,10 +19,7 @@ def normalise(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """As `torch.nn.functional.batch_norm`; what does not take its statistics from the batch is left to that.
-
-    So is a batch of one value a channel, which it refuses.
-    """
+    """Compute `torch.nn.functional.batch_norm`, which handles evaluation mode and batches of one value per channel."""
     statistics = running_mean, running_var
     if not training or weight is None or bias is None or input.numel() == input.shape[1]:
         return nn.functional.batch_norm(input, *statistics, weight, bias, training, momentum, eps)
@@ -62,8 +59,8 @@ class _Gradients(torch.autograd.Function):
         by w   M s K,   K = E[u g] - E[u] E[g] - E[u x̂] E[g x̂]
         by x   B(h) - w s² K x̂,   h = p g + q u,   p = a - w s E[u x̂],   q = - w s E[g x̂]
 
-    where M is the number of values of a channel. That is two passes that sum and three that write; torch's own second
-    derivative has 89.
+    where M is the number of values of a channel. This takes two passes that sum and three that write; torch's second
+    derivative takes 89.
     """
 
     @staticmethod
@@ -94,7 +91,7 @@ class _Gradients(torch.autograd.Function):
 
 
 def _sums(g: Tensor, x: Tensor, mu: Tensor) -> tuple[Tensor, Tensor]:
-    """Σ g and Σ g (x - μ) of every channel, of the kind of μ (C,)."""
+    """Return Σ g and Σ g (x - μ) of every channel, with the type of μ (C,)."""
     if g.is_cuda:
         found = torch.batch_norm_backward_reduce(g, x, mu, torch.ones_like(mu), None, True, False, False)
         return found[0], found[1]
@@ -103,8 +100,8 @@ def _sums(g: Tensor, x: Tensor, mu: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _combined(g: Tensor, alpha: Tensor, x: Tensor, mu: Tensor, beta: Tensor, gamma: Tensor) -> Tensor:
-    """α g + β (x - μ) + γ with factors of the channels (C,), of the kind of g (N, C, …)."""
-    if g.is_cuda:  # what torch has a kernel for is α (g - γ' - (x - μ) β')
+    """Return α g + β (x - μ) + γ with factors per channel (C,), with the type of g (N, C, …)."""
+    if g.is_cuda:  # torch has a kernel for α (g - γ' - (x - μ) β')
         alpha = torch.where(alpha.abs() < TINY, TINY, alpha)
         once = torch.ones(1, dtype=torch.int32, device=g.device)
         return torch.batch_norm_backward_elemt(
@@ -115,5 +112,5 @@ def _combined(g: Tensor, alpha: Tensor, x: Tensor, mu: Tensor, beta: Tensor, gam
 
 
 def _column(values: Tensor, like: Tensor) -> Tensor:
-    """Values of the channels (C,) in the shape that maps (N, C, …) are multiplied by."""
+    """Reshape values per channel (C,) to broadcast over maps (N, C, …)."""
     return values.view(-1, *[1] * (like.dim() - 2))

@@ -17,7 +17,7 @@ from medic.models import HALVES, OURS
 from medic.runs.build import make_trainer
 from medic.runs.config import RunConfig
 from medic.runs.resolve import resolve
-from tests.conftest import small_network
+from tests.small import small_network
 
 METHODS = ("erm", "fish", "fish-domainbed", "mldg", "mldg-domainbed", "medic", "medic++", "arith")
 

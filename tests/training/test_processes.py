@@ -15,8 +15,8 @@ import torch
 from medic import distributed
 from medic.models import HALVES, OURS
 from medic.runs.build import build_trainer
-from tests.built import recipe_of
-from tests.conftest import small_network
+from tests.built import loaded
+from tests.small import small_network
 
 METHODS = ("erm", "fish", "fish-domainbed", "mldg", "mldg-domainbed", "medic", "medic++", "arith")
 
@@ -30,11 +30,10 @@ def in_float64(size: int) -> torch.nn.Module:
 def trained(method: str) -> tuple[list[float], list[torch.Tensor]]:
     """The losses of six iterations and the parameters after them, in this process or in all of its group."""
     settings = {"target": "street", "method": method, "backbone": "float64", "batch_size": 5, "clip_norm": 3.0}
-    recipe = recipe_of(**settings, lr=0.01)
-    dataset = LOAD
+    recipe, dataset, problem = loaded(**settings, lr=0.01)
     torch.set_default_dtype(torch.float64)
     try:
-        trainer = build_trainer(recipe, dataset, recipe.data.split(dataset))
+        trainer = build_trainer(recipe, dataset, problem)
     finally:
         torch.set_default_dtype(torch.float32)
     trainer.model.train()

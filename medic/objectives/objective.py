@@ -1,7 +1,7 @@
 """An objective: one forward pass of a step → one risk per task, plus penalties over them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -135,7 +135,8 @@ class Objective(DeclaredModule):
     losses: Sequence[Loss]
     penalties: Sequence[PenaltyFunction] = ()
     passes: Forward = "step"
-    change: Change | None = None
+    # A factory leaves no class attribute, which would hide a module: nn.Module keeps modules outside of __dict__.
+    change: Change | None = field(default_factory=lambda: None)
 
     inspects_backbone: ClassVar[bool] = False
     """Whether it reads images or maps inside the backbone, which can then be neither compiled nor frozen."""

@@ -67,7 +67,7 @@ class Reproduction:
         columns: Sequence[str] = (),
         settings: Settings | None = None,
     ) -> dict[Place, list[dict[str, Any]]]:
-        """Return the settings of the runs of every cell, or of some methods and columns; `settings` override the authors'."""
+        """Return the settings of the runs of every cell, or of some methods and columns; `settings` go over them."""
         given = settings or {}
         self._check(given)
         found: dict[Place, list[dict[str, Any]]] = {}

@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from medic.objectives.cirl import factorisation, largest_draw, ramped
-from medic.objectives.fourier import mix_amplitudes, quantised, random_pairs
 from torch import nn
 from torch.nn import functional
 
 from medic.errors import MedicError
-from medic.objectives import Cirl, Rsc, Setup, ce
+from medic.objectives import Rsc, Setup, ce
 from medic.outputs import Output
 from medic.strategies import Joint
+from medic.systems.cirl import Cirl, factorisation, largest_draw, mix_amplitudes, quantised, ramped, random_pairs
 from medic.tasks import Step
 from tests.messages import naming
 
@@ -257,7 +256,7 @@ class TestTurns:
         trained = [model.backbone[1].weight, *model.head.parameters(), *objective.inferior.parameters()]
         assert all(p.grad.abs().max() > 1e-6 for p in trained)
         assert all(p.grad is None for p in objective.masker.parameters())
-        ((own, rate),) = objective.own_parameters()
+        ((own, rate),) = objective.parameter_groups()
         assert {id(p) for p in own} == {id(p) for p in objective.inferior.parameters()}
         assert rate == 10
 
@@ -315,7 +314,7 @@ class TestTurns:
         (lambda: Cirl([ce], share=0.0), "share CIRL 0"),
         (lambda: Cirl([ce], share=1.5), "share CIRL 1.5"),
         (lambda: Cirl([ce], warmup=-1.0), "warmup CIRL -1"),
-        (lambda: Cirl([ce], forward="task"), "--method cirl"),
+        (lambda: Cirl([ce], passes="task"), "--method cirl"),
         (lambda: Cirl([ce], change=Rsc()), "--method cirl"),
         (lambda: Cirl([ce]).prepare(Model(), Setup(images=1)), "images 1"),
         (lambda: Cirl([ce])(Model(), step()), "prepare"),

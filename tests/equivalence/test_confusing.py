@@ -5,20 +5,18 @@ import math
 
 import pytest
 import torch
-from medic.objectives.confusing import batch_norms, peakedness, with_norms
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
-from medic.training.lowered import Lowered
 from torch import nn
 
 from medic.errors import MedicError
 from medic.models import Backbone, Classifier, Preprocessing
-from medic.models.heads import Reciprocal
-from medic.objectives import Arpl, ConfusingSamples, Coral, Objective, Setup
+from medic.objectives import Objective, Setup
+from medic.objectives.penalties.coral import Coral
 from medic.outputs import Output
-from medic.runs.build import make_trainer
 from medic.strategies import Joint, TwoStep
+from medic.systems.arpl import Arpl, ConfusingSamples, Reciprocal, batch_norms, peakedness, with_norms
 from medic.tasks import Step
+from medic.training.bf16 import Bf16Weights
+from tests.built import built, recipe_of
 from tests.messages import naming
 
 SETUP = Setup(shape=(3, 32, 32), mean=(0.2, 0.3, 0.4), std=(0.5, 0.6, 0.7))
@@ -201,10 +199,10 @@ def test_a_frozen_batch_norm_stays():
 
 def test_what_is_trained_with_the_model():
     model, objective, _ = made()
-    ((group, rate),) = objective.own_parameters()
+    ((group, rate),) = objective.parameter_groups()
     assert rate == 1
     assert {id(p) for p in group} == {id(p) for p in objective.norms.parameters()}
-    assert objective.players == (objective.adversaries,)
+    assert objective.auxiliary == (objective.adversaries,)
     assert all(torch.equal(p, q) for p, q in zip(group, model.backbone.norm.parameters(), strict=True))
 
 
@@ -227,7 +225,7 @@ def test_a_network_without_batch_norm_needs_nothing():
     objective = ConfusingSamples([Arpl()])
     objective.prepare(model, SETUP)
     assert not list(objective.norms)
-    assert objective.own_parameters() == []
+    assert objective.parameter_groups() == []
     x = torch.randn(2, 3, 32, 32)
     torch.testing.assert_close(with_norms(model, objective.norms, x).logits, model(x).logits)
 
@@ -249,7 +247,7 @@ def test_lowered_to_bf16():
         network = copy.deepcopy(model)
         mine = prepared(network)
         mine.load_state_dict(objective.state_dict())
-        outer = Lowered(network, network.backbone, compiled=False) if wrapped else network
+        outer = Bf16Weights(network, network.backbone, compiled=False) if wrapped else network
         torch.set_rng_state(start)
         with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
             mine.adversaries.play(outer, [step])
@@ -288,13 +286,11 @@ def test_what_is_not_prepared_or_has_no_points_is_explained():
 )
 def test_what_it_does_not_go_with(mini, settings, message):
     with pytest.raises(MedicError, match=naming(message)):
-        resolve(RunConfig(dataset=mini, target="street", device="cpu", method="arpl-cs", **settings))
+        recipe_of(dataset=mini, method="arpl-cs", **settings)
 
 
 def trainer(mini, **settings):
-    plan = resolve(RunConfig(dataset=mini, target="street", device="cpu", method="arpl-cs", batch_size=4, **settings))
-    dataset = plan.data.load(lambda line: None)
-    made = make_trainer(plan, dataset, plan.data.split(dataset))
+    made = built(dataset=mini, method="arpl-cs", batch_size=4, **settings)
     made.model.train()
     return made
 

@@ -5,18 +5,18 @@ import math
 
 import pytest
 import torch
-from medic.objectives.crossmatch import acceptance, disagreement, openness
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from medic.errors import MedicError
 from medic.models import Classifier, create_backbone
-from medic.objectives import CrossMatch, Setup, ce, ova
+from medic.objectives import Setup, ce, ova
+from medic.objectives.losses import acceptance
 from medic.outputs import Output
 from medic.strategies import Joint, TwoStep
+from medic.systems.crossmatch import CrossMatch, disagreement, openness
 from medic.tasks import Step
+from tests.built import recipe_of
 from tests.messages import naming
 
 
@@ -306,11 +306,11 @@ def test_what_it_needs_is_said():
 
 def test_a_run_of_it(mini):
     settings = {"dataset": mini, "target": "street", "method": "crossmatch", "device": "cpu"}
-    plan = resolve(RunConfig(**settings, hparams="eta=0.5,ascents=3"))
-    assert plan.config.hparams == {"lam_n": 1.0, "lam_c": 1.0, "eta": 0.5, "gamma": 1.0, "ascents": 3}
-    assert (plan.model.head, plan.model.score, plan.model.compiled) == ("separate", "bcls", False)
-    assert resolve(RunConfig(**settings, head="shared")).model.head == "shared"
+    recipe = recipe_of(**settings, hparams="eta=0.5,ascents=3")
+    assert recipe.settings["hparams"] == {"lam_n": 1.0, "lam_c": 1.0, "eta": 0.5, "gamma": 1.0, "ascents": 3}
+    assert (recipe.model.head, recipe.model.score, recipe.model.compiled) == ("separate", "bcls", False)
+    assert recipe_of(**settings, head="shared").model.head == "shared"
     with pytest.raises(MedicError, match=naming("'crossmatch' backbone")):
-        resolve(RunConfig(**settings, freeze="backbone"))
+        recipe_of(**settings, freeze="backbone")
     with pytest.raises(MedicError, match=naming("ascents CrossMatch 0")):
-        resolve(RunConfig(**settings, hparams="ascents=0"))
+        recipe_of(**settings, hparams="ascents=0")

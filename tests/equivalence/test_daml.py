@@ -9,8 +9,9 @@ from torch.nn import functional
 
 from medic.errors import MedicError
 from medic.models import HALVES, Backbone, Classifier, Ensemble
-from medic.objectives import Daml, Setup, ce, daml
+from medic.objectives import Setup, ce, daml
 from medic.strategies import TwoStep
+from medic.systems.daml import Daml
 from medic.tasks import Step
 from tests.messages import naming
 

@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from medic.objectives.evidential import SCALES, discrepancy, evidential_loss
-from medic.training.advisors.hard_domain import hardest
+
+from medic.systems.ebil_hads import SCALES, discrepancy, evidential_loss, hardest
 
 
 def doubles(values):

@@ -4,14 +4,14 @@ import math
 
 import pytest
 import torch
-from medic.objectives.hyperbolic import BORDER, distance, exp0, mean
 from torch import nn
 
 from medic.errors import MedicError
 from medic.models import HEADS
-from medic.objectives import HyProMeta, Objective, Ova, Setup, ce
+from medic.objectives import Objective, Ova, Setup, ce
 from medic.outputs import Output
 from medic.strategies import TwoStep
+from medic.systems.hyprometa import BORDER, HyProMeta, distance, exp0, mean
 from medic.tasks import Step
 from tests.messages import naming
 
@@ -159,7 +159,7 @@ def test_gradients_go_where_they_should():
 def test_the_prompt_is_trained_with_the_network(forward):
     """∂/∂v of A(θ) + B(θ - α A'(θ)), θ the weights and v together, against a finite difference."""
     model = Flat()
-    objective = HyProMeta([ce, Ova(0.5)], forward=forward)
+    objective = HyProMeta([ce, Ova(0.5)], passes=forward)
     objective.prepare(model, Setup(shape=(4,)))
     steps = [step([1, 1, 0] * 2, 0), step([1, 0, 0] * 2, 1)]
     strategy = TwoStep(lr=0.1, second_order=True)

@@ -6,22 +6,14 @@ from torch import nn
 
 from medic.errors import MedicError
 from medic.models import Classifier, create_backbone
-from medic.objectives import (
-    Balance,
-    Coral,
-    Fishr,
-    GroupDro,
-    Hgp,
-    Hutchinson,
-    Miro,
-    Rsc,
-    Setup,
-    Transport,
-    VRex,
-    ce,
-    objective,
-)
-from medic.objectives.penalties.transport import transport_plan
+from medic.objectives import Rsc, Setup, ce, objective
+from medic.objectives.penalties.balance import Balance
+from medic.objectives.penalties.coral import Coral
+from medic.objectives.penalties.groupdro import GroupDro
+from medic.objectives.penalties.head_gradients import Fishr, Hgp, Hutchinson
+from medic.objectives.penalties.miro import Miro
+from medic.objectives.penalties.transport import Transport, transport_plan
+from medic.objectives.penalties.vrex import VRex
 from medic.objectives.rsc import percentile
 from medic.outputs import Output
 from medic.strategies import AndMask, Joint, SandMask

@@ -5,16 +5,16 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from medic.methods import METHODS, OBJECTIVES, PENALTIES
-from medic.objectives import Coral
-from medic.runs.build import make_trainer
+from medic.methods import METHODS
+from medic.objectives.losses import OBJECTIVES
+from medic.objectives.objective import PENALTIES
+from medic.objectives.penalties.coral import Coral
 from medic.tasks.samplers import SAMPLERS
+from tests.built import built
 
 HOST = {
     "aten::_local_scalar_dense": "asks for a value",
@@ -55,9 +55,7 @@ class Watched(TorchDispatchMode):
 def iterate(mini, **settings):
     """One iteration, as it would be captured."""
     size = {"image_size": 64} if METHODS[settings.get("method", "medic++")].backbone == "gfnet_h_ti" else {}
-    plan = resolve(RunConfig(dataset=mini, target="street", device="cpu", batch_size=2, **size, **settings))
-    dataset = plan.data.load(lambda line: None)
-    trainer = make_trainer(plan, dataset, plan.data.split(dataset))
+    trainer = built(dataset=mini, batch_size=2, **size, **settings)
     trainer.model.train()
     batch = trainer._batch(trainer._next())
     with Watched().outside_optimizers():

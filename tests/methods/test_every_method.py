@@ -1,12 +1,10 @@
 """Every system of the table learns."""
 
 import pytest
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 
 from medic.methods import METHODS
-from medic.runs.build import make_trainer
 from medic.tasks.samplers import SAMPLERS
+from tests.built import built
 
 pytestmark = pytest.mark.usefixtures("small_adversaries")
 
@@ -16,10 +14,7 @@ RATES = {"fish-domainbed": {"lr": 1.0}, "mvdg": {"lr": 1.0}, "onering": {"lr": 0
 
 def losses(mini, iterations, same=False, **settings):
     """The losses of some iterations, on the same images if asked for."""
-    config = RunConfig(dataset=mini, target="street", device="cpu", augment="none", schedule="constant", **settings)
-    plan = resolve(config)
-    dataset = plan.data.load(lambda line: None)
-    trainer = make_trainer(plan, dataset, plan.data.split(dataset))
+    trainer = built(dataset=mini, augment="none", schedule="constant", **settings)
     trainer.model.train()
     if same:
         steps = trainer._next()
@@ -49,9 +44,7 @@ def test_the_ring_goes_with_passes_by_task_and_second_derivatives(mini, method):
 
 
 def test_every_iteration_of_the_ring_begins_with_rows_of_length_one(mini):
-    plan = resolve(RunConfig(dataset=mini, target="street", method="onering", device="cpu", lr=1e-9, batch_size=2))
-    dataset = plan.data.load(lambda line: None)
-    trainer = make_trainer(plan, dataset, plan.data.split(dataset))
+    trainer = built(dataset=mini, method="onering", lr=1e-9, batch_size=2)
     trainer.step()
     trainer.wait()
     assert trainer.model.head.ring_head.weight.norm(dim=1).tolist() == pytest.approx([1.0] * 7)

@@ -4,14 +4,16 @@ import inspect
 
 import numpy as np
 import pytest
-from medic.methods.search import Choice, Range
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 
 from medic.errors import MedicError
-from medic.methods import METHODS, PENALTIES, SHARED, Numbers
-from medic.objectives import Miro, VRex
+from medic.fields import Choice, Range
+from medic.methods import METHODS, Numbers
+from medic.objectives.objective import PENALTIES
+from medic.objectives.penalties.miro import Miro
+from medic.objectives.penalties.vrex import VRex
+from medic.runs.draws import SHARED
 from medic.strategies import SandMask, TwoStep
+from tests.built import recipe_of
 from tests.messages import naming
 
 
@@ -36,9 +38,9 @@ def test_strategies_take_theirs():
 
 
 def test_a_kept_adam_is_a_number(mini):
-    plan = resolve(RunConfig(dataset=mini, target="street", method="mvdg", hparams="persist_inner_state=1"))
-    assert plan.training.strategy.persist_inner_state == 1
-    assert plan.config.hparams == {"count": 3, "decay": 5e-4, "persist_inner_state": 1}
+    recipe = recipe_of(dataset=mini, method="mvdg", hparams="persist_inner_state=1")
+    assert recipe.training.strategy.persist_inner_state == 1
+    assert recipe.settings["hparams"] == {"count": 3, "decay": 5e-4, "persist_inner_state": 1}
 
 
 def test_json_as_domainbed_has_it():
@@ -60,42 +62,42 @@ def test_json_as_domainbed_has_it():
 )
 def test_numbers_are_refused(mini, method, hparams, message):
     with pytest.raises(MedicError, match=naming(message)):
-        resolve(RunConfig(dataset=mini, target="street", method=method, hparams=hparams))
+        recipe_of(dataset=mini, method=method, hparams=hparams)
 
 
 def test_a_run_writes_all_its_numbers_down(mini):
-    plan = resolve(RunConfig(dataset=mini, target="street", method="vrex", hparams="weight=3"))
-    assert plan.config.hparams == {"weight": 3.0, "anneal": 500}
-    assert resolve(plan.config).config == plan.config
+    recipe = recipe_of(dataset=mini, method="vrex", hparams="weight=3")
+    assert recipe.settings["hparams"] == {"weight": 3.0, "anneal": 500}
+    assert recipe_of(**recipe.settings).settings == recipe.settings
 
 
 def test_numbers_of_two_parts_are_told_apart(mini):
     settings = {"dataset": mini, "target": "street", "method": "medic", "penalty": "hgp"}
-    plan = resolve(RunConfig(**settings, hparams="hgp.beta=0.5"))
-    assert plan.config.hparams == {"alpha": 1e-4, "hgp.beta": 0.5, "medic.beta": 1.0, "meta_test": 1}
-    assert plan.model.objective.penalties[0].beta == 0.5
-    assert plan.training.strategy.beta == 1.0
-    assert resolve(plan.config).config == plan.config
+    recipe = recipe_of(**settings, hparams="hgp.beta=0.5")
+    assert recipe.settings["hparams"] == {"alpha": 1e-4, "hgp.beta": 0.5, "medic.beta": 1.0, "meta_test": 1}
+    assert recipe.model.objective.penalties[0].beta == 0.5
+    assert recipe.training.strategy.beta == 1.0
+    assert recipe_of(**recipe.settings).settings == recipe.settings
     with pytest.raises(MedicError, match=naming("'beta' hgp medic hgp.beta")):
-        resolve(RunConfig(**settings, hparams="beta=0.5"))
+        recipe_of(**settings, hparams="beta=0.5")
 
 
 def test_samplers_take_theirs(mini):
     settings = {"dataset": mini, "target": "street", "method": "reptile"}
-    plan = resolve(RunConfig(**settings, sampling="confusable", hparams="confusable.forgetting=0.3,strength=2"))
-    assert plan.config.hparams == {"forgetting": 0.3, "strength": 2.0}
-    assert (plan.training.grid.sampler.forgetting, plan.training.grid.sampler.strength) == (0.3, 2.0)
-    assert resolve(plan.config).config == plan.config
-    plan = resolve(RunConfig(**settings, sampling="informative", hparams="delta=0.1,every=7"))
-    assert plan.config.hparams == {"every": 7, "delta": 0.1}
-    assert [(advisor.every, advisor.delta) for advisor in plan.training.advisors] == [(7, 0.1)]
-    assert resolve(plan.config).config == plan.config
+    recipe = recipe_of(**settings, sampling="confusable", hparams="confusable.forgetting=0.3,strength=2")
+    assert recipe.settings["hparams"] == {"forgetting": 0.3, "strength": 2.0}
+    assert (recipe.grid.sampler.forgetting, recipe.grid.sampler.strength) == (0.3, 2.0)
+    assert recipe_of(**recipe.settings).settings == recipe.settings
+    recipe = recipe_of(**settings, sampling="informative", hparams="delta=0.1,every=7")
+    assert recipe.settings["hparams"] == {"every": 7, "delta": 0.1}
+    assert [(advisor.every, advisor.delta) for advisor in recipe.training.advisors] == [(7, 0.1)]
+    assert recipe_of(**recipe.settings).settings == recipe.settings
 
 
 @pytest.mark.parametrize("sampling", ["adaptive", "confusable-chain", "probe", "random"])
 def test_conventions_are_no_numbers(mini, sampling):
-    plan = resolve(RunConfig(dataset=mini, target="street", method="reptile", sampling=sampling))
-    assert plan.config.hparams is None
+    recipe = recipe_of(dataset=mini, method="reptile", sampling=sampling)
+    assert recipe.settings["hparams"] is None
 
 
 @pytest.mark.parametrize(("settings", "message"), [
@@ -112,7 +114,7 @@ def test_conventions_are_no_numbers(mini, sampling):
 ])  # fmt: skip
 def test_numbers_of_samplers_are_refused(mini, settings, message):
     with pytest.raises(MedicError, match=naming(message)):
-        resolve(RunConfig(**{"dataset": mini, "target": "street", "method": "reptile", **settings}))
+        recipe_of(**{"dataset": mini, "target": "street", "method": "reptile", **settings})
 
 
 @pytest.mark.parametrize(
@@ -132,28 +134,28 @@ def test_numbers_of_samplers_are_refused(mini, settings, message):
 )
 def test_what_cannot_work_is_said_before(mini, settings, message):
     with pytest.raises(MedicError, match=naming(message)):
-        resolve(RunConfig(**{"dataset": mini, "target": "street", **settings}))
+        recipe_of(**{"dataset": mini, "target": "street", **settings})
 
 
 def test_a_smaller_grid_keeps_the_number_of_steps(mini):
-    plan = resolve(RunConfig(dataset=mini, target="street", method="vrex", domain_splits=2))
-    assert plan.training.grid.sizes == (2,)
+    recipe = recipe_of(dataset=mini, method="vrex", domain_splits=2)
+    assert recipe.grid.sizes == (2,)
 
 
 def test_a_penalty_goes_with_another_method(mini):
-    plan = resolve(RunConfig(dataset=mini, target="street", penalty="balance", hparams="weight=2"))
-    assert plan.config.method == "medic++"
-    assert [type(part) for part in plan.model.objective.penalties] == [PENALTIES["balance"]]
+    recipe = recipe_of(dataset=mini, penalty="balance", hparams="weight=2")
+    assert recipe.settings["method"] == "medic++"
+    assert [type(part) for part in recipe.model.objective.penalties] == [PENALTIES["balance"]]
     with pytest.raises(MedicError, match=naming("'groupdro'")):
-        resolve(RunConfig(dataset=mini, target="street", penalty="groupdro"))
+        recipe_of(dataset=mini, penalty="groupdro")
     with pytest.raises(MedicError, match=naming("'blance' 'balance'")):
-        resolve(RunConfig(dataset=mini, target="street", penalty="blance"))
+        recipe_of(dataset=mini, penalty="blance")
 
 
 def test_searches_are_for_numbers_that_there_are(mini):
     """Every name in a method's search is one of its numbers, or of its training."""
     for method in METHODS.values():
-        own = resolve(RunConfig(dataset=mini, target="street", method=method.name)).config.hparams or {}
+        own = recipe_of(dataset=mini, method=method.name).settings["hparams"] or {}
         assert set(method.search) <= {*own, "lr"}, method.name
 
 

@@ -3,24 +3,23 @@
 import math
 
 import pytest
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 
 from medic.errors import MedicError
 from medic.fields import check_range
 from medic.methods import METHODS
+from tests.built import recipe_of
 from tests.messages import naming
 
 
 def numbers(mini, method):
-    return resolve(RunConfig(dataset=mini, target="street", method=method, device="cpu")).config.hparams or {}
+    return recipe_of(dataset=mini, method=method).settings["hparams"] or {}
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_number_has_a_range(mini, method):
     for name in numbers(mini, method):
         for value in (-1, math.nan, math.inf):
-            config = RunConfig(dataset=mini, target="street", method=method, hparams={name: value}, device="cpu")
+            config = RunConfig(dataset=mini, target="street", method=method, hparams={name: value})
             with pytest.raises(MedicError, match=naming(f"{name.split('.')[-1]} {value}")):
                 resolve(config)
 
@@ -38,7 +37,7 @@ def test_every_number_has_a_range(mini, method):
 )
 def test_limits(mini, method, name, value, message):
     with pytest.raises(MedicError, match=naming(message)):
-        resolve(RunConfig(dataset=mini, target="street", method=method, hparams={name: value}, device="cpu"))
+        recipe_of(dataset=mini, method=method, hparams={name: value})
 
 
 def test_the_limits_themselves_are_in_unless_said_otherwise():

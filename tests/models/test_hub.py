@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 from safetensors.torch import save, save_file
 
 from medic.cli import main
 from medic.errors import MedicError
 from medic.models import create_backbone, find_weights
-from medic.runs.build import make_backbones
+from medic.runs.build import build_backbones
 from medic.runs.directory import run_name
+from tests.built import loaded, recipe_of
 from tests.messages import naming
 
 PLACE = "/timm/resnet18.tv_in1k/resolve/main/model.safetensors"
@@ -81,10 +80,10 @@ def use_hub(tmp_path, monkeypatch):
 
 def loaded(weights):
     """The file of some weights, the name of a run that starts from them, and the sum of the first layer."""
-    plan = resolve(RunConfig(target="street", backbone="resnet18", weights=weights))
-    assert resolve(plan.config).config == plan.config
-    first = make_backbones(plan)[0].module.conv1.weight.double().sum().item()
-    return str(plan.model.weights), run_name(plan.config, "images", plan.model.weights), first
+    recipe = recipe_of(backbone="resnet18", weights=weights)
+    assert recipe_of(**recipe.settings).settings == recipe.settings
+    first = build_backbones(recipe)[0].module.conv1.weight.double().sum().item()
+    return str(recipe.model.weights), run_name(recipe.settings, "images", recipe.model.weights), first
 
 
 def test_names_are_fetched_once_and_count_as_their_file_does(hub, use_hub, state, tmp_path):

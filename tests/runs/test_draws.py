@@ -3,14 +3,13 @@
 import dataclasses
 
 import pytest
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 
 from medic.data import BENCHMARKS
+from tests.built import recipe_of
 
 
 def resolved(mini, **settings):
-    return resolve(RunConfig(dataset=mini, target="street", device="cpu", hparams_seed=1, image_size=64, **settings))
+    return recipe_of(dataset=mini, hparams_seed=1, image_size=64, **settings)
 
 
 @pytest.fixture(autouse=True)
@@ -20,16 +19,16 @@ def large(monkeypatch):
 
 
 def test_the_decay_of_fish_is_that_of_its_inner_adam(mini):
-    plan = resolved(mini, method="fish-domainbed")
-    assert plan.training.optimizer.weight_decay == 0
-    assert plan.training.optimizer.lr in (0.05, 0.1, 0.5)
-    assert 1e-6 <= plan.training.strategy.decay <= 1e-2
-    assert plan.training.strategy.lr < 1e-3
+    recipe = resolved(mini, method="fish-domainbed")
+    assert recipe.training.optimizer.weight_decay == 0
+    assert recipe.training.optimizer.lr in (0.05, 0.1, 0.5)
+    assert 1e-6 <= recipe.training.strategy.decay <= 1e-2
+    assert recipe.training.strategy.lr < 1e-3
 
 
 def test_the_decay_of_mldg_is_that_of_both(mini):
-    plan = resolved(mini, method="mldg-domainbed")
-    assert plan.training.optimizer.weight_decay == plan.training.strategy.decay > 0
+    recipe = resolved(mini, method="mldg-domainbed")
+    assert recipe.training.optimizer.weight_decay == recipe.training.strategy.decay > 0
 
 
 def test_the_decay_of_mvdg_is_its_own(mini):
@@ -37,11 +36,11 @@ def test_the_decay_of_mvdg_is_its_own(mini):
 
 
 def test_an_exchanged_penalty_brings_its_own_laws(mini):
-    hparams = resolved(mini, method="vrex", penalty="hgp", optimizer="adam").config.hparams
+    hparams = resolved(mini, method="vrex", penalty="hgp", optimizer="adam").settings["hparams"]
     assert set(hparams) == {"alpha", "beta"}
-    own = resolved(mini, method="hgp", optimizer="adam").config.hparams
+    own = resolved(mini, method="hgp", optimizer="adam").settings["hparams"]
     assert hparams == own
-    beside = resolved(mini, method="mldg-domainbed", penalty="balance", objective="ce+ova").config.hparams
+    beside = resolved(mini, method="mldg-domainbed", penalty="balance", objective="ce+ova").settings["hparams"]
     assert set(beside) == {"beta", "meta_test", "decay", "weight"}
 
 
@@ -54,6 +53,6 @@ def test_numbers_of_a_benchmark(mini, monkeypatch, method, dataset, number, valu
     config = RunConfig(dataset=dataset, target="street", device="cpu", method=method)
     other = RunConfig(dataset=mini, target="street", device="cpu", method=method)
     given = dataclasses.replace(config, hparams={number: 1})
-    assert resolve(config).config.hparams[number] == value
-    assert resolve(other).config.hparams[number] != value
-    assert resolve(given).config.hparams[number] == 1
+    assert resolve(config).settings["hparams"][number] == value
+    assert resolve(other).settings["hparams"][number] != value
+    assert resolve(given).settings["hparams"][number] == 1

@@ -2,14 +2,13 @@
 
 import pytest
 import torch
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 
 import medic
 from medic.data.cache import cache_directory
 from medic.errors import MedicError
 from medic.models import create_backbone
 from medic.runs.review import infer_again
+from tests.built import recipe_of
 from tests.messages import naming
 
 SETTINGS = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 4, "freeze": "backbone"}
@@ -71,7 +70,7 @@ def test_features_of_images_that_are_decoded_to_another_size_are_others(folder, 
 )
 def test_what_works_inside_the_backbone_is_refused(mini, settings, message):
     with pytest.raises(MedicError, match=naming(message)):
-        resolve(RunConfig(**{"dataset": mini, **SETTINGS, **settings}))
+        recipe_of(**{"dataset": mini, **SETTINGS, **settings})
 
 
 def test_a_transformer_sees_images_of_its_own_size(mini, tmp_path):
@@ -80,8 +79,8 @@ def test_a_transformer_sees_images_of_its_own_size(mini, tmp_path):
     run = medic.train(
         **settings, freeze="backbone", iterations=2, batch_size=4, output=tmp_path, track="none", quiet=True
     )
-    assert run.config.image_size == 160
-    plan = resolve(RunConfig(**{**settings, "dataset": "digits"})).data
-    assert (plan.size, plan.storage.size) == (160, 32)
+    assert run.settings["image_size"] == 160
+    recipe = recipe_of(**{**settings, "dataset": "digits"}).data
+    assert (recipe.size, recipe.storage.size) == (160, 32)
     with pytest.raises(MedicError, match=naming("160 --image-size")):
-        resolve(RunConfig(**settings, image_size=96))
+        recipe_of(**settings, image_size=96)

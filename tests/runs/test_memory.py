@@ -12,11 +12,11 @@ SIZE = 200 * 2**20
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems know one peak of the whole process")
 def test_the_peak_of_an_earlier_run_is_forgotten():
-    memory.forget_peak()
+    memory.reset_peak()
     before = memory.peak()
     held = np.ones(SIZE, dtype=np.uint8)
     assert memory.peak() >= before + 0.9 * held.nbytes
     del held
     assert memory.peak() >= before + 0.9 * SIZE
-    memory.forget_peak()
+    memory.reset_peak()
     assert memory.peak() < before + 0.5 * SIZE

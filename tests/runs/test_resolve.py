@@ -4,37 +4,37 @@ import dataclasses
 
 import pytest
 import torch
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 
 from medic.errors import MedicError
 from medic.methods import METHODS, usual_numbers
 from medic.runs.train import _notes
 from medic.tables.paper_tables import reproduction
+from medic.tables.reproduction import Asked
+from tests.built import recipe_of
 from tests.messages import naming
 
 
 def resolved(**settings):
-    return resolve(RunConfig(target="street", **settings))
+    return recipe_of(**settings)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_resolves_and_is_stable(method):
     """What resolving wrote out resolves to itself, so a run's own configuration repeats it."""
-    plan = resolved(method=method)
-    assert resolve(plan.config).config == plan.config
-    assert plan.config.batch_size * plan.training.grid.tasks == METHODS[method].training.images
+    recipe = resolved(method=method)
+    assert recipe_of(**recipe.settings).settings == recipe.settings
+    assert recipe.settings["batch_size"] * recipe.grid.tasks == METHODS[method].training.images
 
 
 def test_the_methods_of_the_paper():
-    plan = resolved(method="medic++")
-    assert plan.training.grid.sizes == (3, 3, 3)
-    assert plan.training.grid.sampling == "adaptive"
-    assert plan.config.objective == "ce+ova"
-    assert plan.config.score == "bcls"
-    assert plan.config.head == "separate"
-    assert resolved(method="erm").config.score == "cls"
-    assert resolved(method="erm").config.inner_lr is None
+    recipe = resolved(method="medic++")
+    assert recipe.grid.sizes == (3, 3, 3)
+    assert recipe.grid.sampling == "adaptive"
+    assert recipe.settings["objective"] == "ce+ova"
+    assert recipe.settings["score"] == "bcls"
+    assert recipe.settings["head"] == "separate"
+    assert resolved(method="erm").settings["score"] == "cls"
+    assert resolved(method="erm").settings["inner_lr"] is None
 
 
 def test_runs_do_not_share_state():
@@ -46,32 +46,32 @@ def test_runs_do_not_share_state():
 
 def test_the_grid_follows_the_data():
     one_source = resolved(method="medic++", sources=["printed"])
-    assert one_source.config.steps == [1, 1, 1]
-    assert one_source.config.batch_size == 48
+    assert one_source.settings["steps"] == [1, 1, 1]
+    assert one_source.settings["batch_size"] == 48
     two = resolved(method="medic++", sources=["printed", "blended"], known=["0", "1"])
-    assert two.config.steps == [2, 2]
-    assert resolved(method="medic", sources=["printed"]).config.steps == [1, 1]
+    assert two.settings["steps"] == [2, 2]
+    assert resolved(method="medic", sources=["printed"]).settings["steps"] == [1, 1]
 
 
 def test_settings_reach_what_they_are_for():
-    plan = resolved(
+    recipe = resolved(
         method="medic++", inner_lr=0.5, bn_buffers="restore", optimizer="adam", lr=0.25, steps="5,4", sampling="random",
         objective="ova", warmup=3, schedule="cosine", known=["0,1,2", "3"],
     )  # fmt: skip
-    assert plan.training.strategy.lr == 0.5
-    assert plan.training.strategy.bn_buffers == "restore"
-    assert plan.training.optimizer.name == "adam"
-    assert plan.training.optimizer.weight_decay == 0.0
-    assert plan.training.optimizer.momentum is None
-    assert plan.training.grid.sizes == (5, 4)
-    assert plan.training.schedule.warmup == 3
-    assert plan.data.classes.known == ("0", "1", "2", "3")
-    assert plan.model.head == "shared"
+    assert recipe.training.strategy.lr == 0.5
+    assert recipe.training.strategy.bn_buffers == "restore"
+    assert recipe.training.optimizer.name == "adam"
+    assert recipe.training.optimizer.weight_decay == 0.0
+    assert recipe.training.optimizer.momentum is None
+    assert recipe.grid.sizes == (5, 4)
+    assert recipe.training.schedule.warmup == 3
+    assert recipe.data.classes.known == ("0", "1", "2", "3")
+    assert recipe.model.head == "shared"
 
 
 def test_adam_has_rates_of_its_own():
-    assert resolved(optimizer="adam").config.lr == 1e-3
-    assert resolved(optimizer="adam", lr=0.5).config.lr == 0.5
+    assert resolved(optimizer="adam").settings["lr"] == 1e-3
+    assert resolved(optimizer="adam", lr=0.5).settings["lr"] == 0.5
 
 
 def test_a_preset_keeps_what_it_says(monkeypatch):
@@ -82,28 +82,34 @@ def test_a_preset_keeps_what_it_says(monkeypatch):
     grid = Grid(3, 3, steps=(5, 4), separate="step", class_groups=4)
     preset = Method("own", "", "", "", grid, MultiStep(lr=0.5), training=Training(lr=1))
     monkeypatch.setitem(METHODS, "own", preset)
-    plan = resolved(method="own").config
-    assert (plan.steps, plan.separate, plan.class_groups, plan.inner_lr, plan.lr) == ([5, 4], "step", 4, 0.5, 1.0)
-    assert resolved(method="own", sources=["printed"]).config.steps == [1, 1, 1]
+    recipe = resolved(method="own").config
+    assert (recipe.steps, recipe.separate, recipe.class_groups, recipe.inner_lr, recipe.lr) == (
+        [5, 4],
+        "step",
+        4,
+        0.5,
+        1.0,
+    )
+    assert resolved(method="own", sources=["printed"]).settings["steps"] == [1, 1, 1]
 
 
 def test_axes_of_the_methods_own():
-    plan = resolved(method="hyprometa")
-    assert plan.training.grid.splits == {"domain": 2, "clean": 1, "class": 2}
-    assert plan.config.axes is None
-    assert plan.config.hparams == {"beta": 1.0, "prompt": 0.1, "reject": 1.0, "meta_test": 1, "trust": 40}
+    recipe = resolved(method="hyprometa")
+    assert recipe.grid.splits == {"domain": 2, "clean": 1, "class": 2}
+    assert recipe.settings["axes"] is None
+    assert recipe.settings["hparams"] == {"beta": 1.0, "prompt": 0.1, "reject": 1.0, "meta_test": 1, "trust": 40}
 
 
 def test_one_name_is_a_list_of_one():
-    assert resolved(sources="printed").config.sources == ["printed"]
-    assert resolved(known="0,1,2").config.known == ["0", "1", "2"]
-    assert resolved(known=[0, 1, 2]).config.known == ["0", "1", "2"]
+    assert resolved(sources="printed").settings["sources"] == ["printed"]
+    assert resolved(known="0,1,2").settings["known"] == ["0", "1", "2"]
+    assert resolved(known=[0, 1, 2]).settings["known"] == ["0", "1", "2"]
 
 
 def test_rates_of_domainbed_follow_the_outer_rate():
-    assert resolved(method="mldg-domainbed").config.inner_lr == 1e-3
-    assert resolved(method="mldg-domainbed", lr=1e-4).config.inner_lr == 1e-4
-    assert resolved(method="fish-domainbed", lr=0.1).config.inner_lr == 1e-3
+    assert resolved(method="mldg-domainbed").settings["inner_lr"] == 1e-3
+    assert resolved(method="mldg-domainbed", lr=1e-4).settings["inner_lr"] == 1e-4
+    assert resolved(method="fish-domainbed", lr=0.1).settings["inner_lr"] == 1e-3
 
 
 @pytest.mark.parametrize(("settings", "message"), [
@@ -202,9 +208,9 @@ def test_a_network_for_every_source_domain():
     assert resolved(method="daml").model.networks == 3
     assert resolved(method="daml", sources=["printed", "blended"]).model.networks == 2
     assert resolved(method="daml", objective="ce+ova").model.networks == 1
-    plan = resolved(method="daml", sampling="balanced", hparams="mixup=2,alpha_own=0.5")
-    assert plan.training.grid.sizes == (3, 3)
-    assert (plan.model.objective.mixup, plan.model.objective.alphas) == (2.0, (0.5, 0.2))
+    recipe = resolved(method="daml", sampling="balanced", hparams="mixup=2,alpha_own=0.5")
+    assert recipe.grid.sizes == (3, 3)
+    assert (recipe.model.objective.mixup, recipe.model.objective.alphas) == (2.0, (0.5, 0.2))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -220,10 +226,10 @@ def test_configuration_files_round_trip(tmp_path):
 
 
 def test_balanced_sampling_draws_every_cell_alike(mini):
-    plan = resolve(RunConfig(dataset=mini, target="street", method="erm", sampling="balanced", batch_size=36))
-    grid = plan.training.grid
+    recipe = recipe_of(dataset=mini, method="erm", sampling="balanced", batch_size=36)
+    grid = recipe.grid
     assert (grid.splits, grid.sizes) == ({"domain": 1, "class": 1}, (1,))
-    problem = plan.data.split(plan.data.load(lambda line: None))
+    problem = recipe.data.split(LOAD)
     cells = grid.index(problem.train.label, problem.train.domain)
     ((task,),) = grid.draw(cells, 36)
     labels, domains = problem.train.label[task.indices], problem.train.domain[task.indices]
@@ -240,23 +246,23 @@ def test_images_are_shared_by_the_tasks(method, size):
 
 
 def test_a_part_brings_what_goes_with_it_to_any_method(mini):
-    layered = resolve(RunConfig(dataset="digits", target="street", method="medic++", layer="mixstyle"))
-    assert layered.config.hparams["stages"] == 2  # 3 elsewhere
-    near = resolve(RunConfig(dataset=mini, target="street", method="erm", penalty="miro", backbone="resnet18"))
+    layered = recipe_of(dataset="digits", method="medic++", layer="mixstyle")
+    assert layered.settings["hparams"]["stages"] == 2  # 3 elsewhere
+    near = recipe_of(dataset=mini, method="erm", penalty="miro", backbone="resnet18")
     assert near.model.batch_norm == "frozen"
-    away = resolve(RunConfig(dataset=mini, target="street", method="miro", penalty="balance", objective="ce+ova"))
+    away = recipe_of(dataset=mini, method="miro", penalty="balance", objective="ce+ova")
     assert away.model.batch_norm == "frozen"  # no method has it: that of the run's own stays
     assert usual_numbers("pacs")["miro.weight"] == 0.01
 
 
 def test_a_penalty_that_begins_after_the_end_is_said(mini):
     for method, iterations, said in (("fishr", 300, 1), ("vrex", 300, 1), ("vrex", 501, 0), ("erm", 1, 0)):
-        plan = resolve(RunConfig(dataset=mini, target="street", method=method, iterations=iterations))
-        assert len([line for line in _notes(plan) if "anneal" in line]) == said
+        recipe = recipe_of(dataset=mini, method=method, iterations=iterations)
+        assert len([line for line in _notes(recipe) if "anneal" in line]) == said
 
 
 def test_a_table_of_the_paper_without_weights_is_said():
     cases = (("pacs-resnet50", {}, 1), ("pacs-resnet50", {"weights": "w"}, 0), ("digitsdg-convnet", {}, 0))
     for name, settings, said in cases:
         table = reproduction(name)
-        assert len(list(table.warnings(table.configs(settings=settings)))) == said
+        assert len(list(table.advice(table.configs(Asked(settings=settings))))) == said

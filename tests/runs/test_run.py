@@ -11,6 +11,7 @@ import torch
 
 import medic
 from medic.errors import MedicError
+from medic.report.page import write_page
 from medic.runs import progress
 from medic.runs.review import infer_again, review
 from medic.runs.train import Session
@@ -81,7 +82,7 @@ def test_the_model_gives_its_predictions_again(run):
 
 def test_scores_that_are_fitted(mini, tmp_path):
     run = medic.train(dataset=mini, method="openmax", output=str(tmp_path), **SHORT)
-    assert (run.config.score, run.config.threshold) == ("openmax", "hard")
+    assert (run.settings["score"], run.settings["threshold"]) == ("openmax", "hard")
     assert run.metrics["threshold"] == 0
     assert (run.path / "score.safetensors").exists()
     again = review(run, "openmax", "hard")["openmax"]["target"]
@@ -108,7 +109,7 @@ def test_scores_are_fitted_on_features_that_were_kept(mini, tmp_path):
 
 def test_a_system_with_an_output_for_unknown(mini, tmp_path):
     run = medic.train(dataset=mini, method="onering", output=str(tmp_path), **SHORT)
-    assert (run.config.score, run.config.threshold) == ("reject", "hard")
+    assert (run.settings["score"], run.settings["threshold"]) == ("reject", "hard")
     output = run.outputs("target").output
     said = torch.cat([output.logits, output.unknown[:, None]], dim=1).argmax(1)
     decided = run.predictions["prediction"][run.predictions["split"] == "target"]

@@ -7,17 +7,16 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 
 import medic
-from medic.data.benchmarks.own import parquet_rows
+from medic.data.readers import _parquet_rows
 from medic.errors import MedicError
 from medic.runs.command import without_secrets
 from medic.runs.directory import environment
 from medic.runs.trackers import TRACKERS, scalars, start_trackers, tracker_names
 from medic.sweeps.executors.cluster import connect
 from medic.sweeps.search import _optuna
+from tests.built import recipe_of
 from tests.messages import naming
 
 SHORT = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 2, "device": "cpu", "quiet": True}
@@ -98,7 +97,7 @@ def test_a_package_that_is_not_there_is_named(monkeypatch):
     [
         ("optuna", lambda path: _optuna()),
         ("pandas", lambda path: medic.load_runs(path)),
-        ("pyarrow", lambda path: parquet_rows(path / "t.parquet")),
+        ("pyarrow", lambda path: _parquet_rows(path / "t.parquet")),
         ("ray", lambda path: connect(None, None, 1)),
     ],
 )
@@ -158,6 +157,6 @@ def test_addresses_lose_their_secrets(given, kept):
 def test_no_secret_is_in_an_environment_file(mini, mini_dataset, monkeypatch, storage):
     monkeypatch.setattr(sys, "argv", ["/bin/medic", "search", *storage, "--trials", "2"])
     monkeypatch.setenv("WANDB_API_KEY", "another-secret")
-    written = environment(mini_dataset, resolve(RunConfig(dataset=mini, target="street")).model)
+    written = environment(mini_dataset, recipe_of(dataset=mini).model)
     assert "secret" not in json.dumps(written)
     assert written["command"][-2:] == ["--trials", "2"]

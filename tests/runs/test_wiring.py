@@ -2,13 +2,11 @@
 
 import pytest
 import torch
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 
 import medic
 from medic.models import create_backbone
-from medic.runs.build import make_trainer
 from medic.runs.review import infer_again
+from tests.built import built
 from tests.runs.short import SHORT
 
 
@@ -17,9 +15,7 @@ def test_networks_start_alike_only_from_a_file(mini, tmp_path, from_file):
     path = tmp_path / "small.pt"
     torch.save(create_backbone("small").module.state_dict(), path)
     weights = str(path) if from_file else None
-    plan = resolve(RunConfig(dataset=mini, target="street", method="daml", device="cpu", weights=weights))
-    dataset = plan.data.load(lambda line: None)
-    first, *others = make_trainer(plan, dataset, plan.data.split(dataset)).model.networks
+    first, *others = built(dataset=mini, method="daml", weights=weights).model.networks
     for other in others:
         assert torch.equal(first.backbone.conv1.weight, other.backbone.conv1.weight) == from_file
         assert not torch.equal(first.head.close_head.weight, other.head.close_head.weight)
@@ -37,9 +33,7 @@ class TestWiring:
     """What the trainer is given is what it uses."""
 
     def trainer(self, mini, tmp_path, **settings):
-        plan = resolve(RunConfig(dataset=mini, target="street", device="cpu", **settings))
-        dataset = plan.data.load(lambda line: None)
-        return make_trainer(plan, dataset, plan.data.split(dataset))
+        return built(dataset=mini, **settings)
 
     def test_the_schedule_sets_the_rate(self, mini, tmp_path):
         trainer = self.trainer(mini, tmp_path, method="erm", iterations=5, batch_size=4, lr=0.1)

@@ -385,7 +385,7 @@ class TestHeld:
     def test_of_two_parts_the_second(self):
         y, domain = full(4, 6, 2)
         grid = Grid(2, 2, pairing="diagonal")
-        grid.held = 2
+        grid.held_out = 2
         for _ in range(10):
             for step in partition(grid, y, domain):
                 others, apart = step.tasks()
@@ -395,7 +395,7 @@ class TestHeld:
     def test_of_more_parts_the_others_are_dealt(self):
         y, domain = full(4, 2, 2)
         grid = Grid(3)
-        grid.held = 1
+        grid.held_out = 1
         parts = set()
         for _ in range(20):
             tasks = [task for step in partition(grid, y, domain) for task in step.tasks()]
@@ -408,7 +408,7 @@ class TestHeld:
     def test_drawn_from_a_dataset_tasks_are_full(self):
         y, domain = full(3, 4, 6)
         grid = Grid(2, 2, pairing="diagonal")
-        cells, grid.held = grid.index(y, domain), 0
+        cells, grid.held_out = grid.index(y, domain), 0
         for step in grid.draw(cells, 8):
             assert [len(task.indices) for task in step] == [8, 8]
             assert [set(domain[task.indices].tolist()) for task in step] == [{1, 2}, {0}]
@@ -417,7 +417,7 @@ class TestHeld:
     def test_without_one_or_without_its_samples_it_is_random(self, held):
         y, domain = full(3, 2, 2)
         one, other = Grid(2), Grid(2)
-        one.held = held
+        one.held_out = held
         for _ in range(5):
             assert [s.x.tolist() for s in partition(one, y, domain)] == [
                 s.x.tolist() for s in partition(other, y, domain)
@@ -426,12 +426,12 @@ class TestHeld:
     def test_one_domain_is_not_cut(self):
         y, domain = full(1, 2, 2)
         for grid in (Grid(1), Grid(1, 2)):
-            grid.held = 0
+            grid.held_out = 0
             assert sorted(torch.cat([step.x for step in partition(grid, y, domain)]).tolist()) == [0, 1, 2, 3]
 
     def test_it_is_in_the_state(self):
         grid, fresh = Grid(2), Grid(2)
-        grid.held = 1
+        grid.held_out = 1
         fresh.load_state_dict(grid.state_dict())
-        assert fresh.held == 1
-        assert Grid(2).fitted(3, 3).held is None
+        assert fresh.held_out == 1
+        assert Grid(2).fitted(3, 3).held_out is None

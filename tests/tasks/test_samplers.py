@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 import torch
-from medic.training.advisors import informative
+from medic.training.callbacks import informative
 
 import medic
 from medic.tasks import Grid
@@ -198,7 +198,7 @@ def test_every_sampler_is_the_same_when_interrupted(mini, tmp_path, monkeypatch,
     }  # fmt: skip
     monkeypatch.setattr(informative, "SHOWN", 4)
     whole = medic.train(output=tmp_path / "whole", **settings)
-    assert whole.config.sampling == name
+    assert whole.settings["sampling"] == name
     parts = in_parts(settings, tmp_path / "parts", monkeypatch, (2,))
     for file in ("model.safetensors", "predictions.npz", "model.json"):
         assert (parts.path / file).read_bytes() == (whole.path / file).read_bytes()

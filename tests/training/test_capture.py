@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 
 from medic.methods import METHODS as TABLE
 from medic.openset import get_score
-from medic.runs.build import make_trainer
+from medic.runs.build import build_trainer
 from medic.runs.evaluation import Evaluator, measure
+from tests.built import loaded, recipe_of
 
 pytestmark = pytest.mark.gpu
 
@@ -24,10 +23,9 @@ def deterministic(monkeypatch):
 def trained(mini, iterations=20, **settings):
     """The trainer after some iterations, and what it said."""
     said = []
-    config = RunConfig(dataset=mini, target="street", batch_size=4, iterations=iterations, device="cuda", **settings)
-    plan = resolve(config)
-    dataset = plan.data.load(lambda line: None)
-    trainer = make_trainer(plan, dataset, plan.data.split(dataset), said.append)
+    recipe = recipe_of(dataset=mini, batch_size=4, iterations=iterations, device="cuda", **settings)
+    dataset = LOAD
+    trainer = build_trainer(recipe, dataset, recipe.data.split(dataset), said.append)
     trainer.model.train()
     losses = []
     for _ in range(iterations):
@@ -75,7 +73,7 @@ def test_every_method_that_says_so_is_captured(mini, method):
 
 
 def test_tasks_that_are_tried_leave_graphs_as_they_are(mini, deterministic):
-    """The advisor of `informative` moves the weights and puts them back between two launches."""
+    """The callback of `informative` moves the weights and puts them back between two launches."""
     settings = {"sampling": "informative", "precision": "fp32", "backbone": "resnet10t", "iterations": 12}
     settings["hparams"] = {"every": 4}
     (_, losses, said), (_, eager_losses, _) = (trained(mini, capture=mode, **settings) for mode in ("on", "off"))
@@ -148,11 +146,8 @@ def test_evaluation_is_the_same_captured_and_not(mini):
 @pytest.mark.parametrize("rule", ["source", "fixed", "oracle-10"])
 def test_metrics_on_the_device_are_those_on_the_cpu(mini, rule):
     """From the same outputs; integers are counted, so they are equal, and means agree to rounding."""
-    config = RunConfig(dataset=mini, target="street", device="cuda", threshold=rule)
-    plan = resolve(config)
-    dataset = plan.data.load(lambda line: None)
-    problem = plan.data.split(dataset)
-    trainer = make_trainer(plan, dataset, problem)
+    recipe, dataset, problem = loaded(dataset=mini, device="cuda", threshold=rule)
+    trainer = build_trainer(recipe, dataset, problem)
     score = get_score("bcls")
     outputs = Evaluator(dataset.domains, problem, trainer.inference(), score, rule).infer_all()
     assert outputs["target"].label.is_cuda

@@ -1,28 +1,24 @@
-"""The advisor that tries tasks on the model: what it computes, what it leaves alone, and when it is asked."""
+"""The callback that tries tasks on the model: what it computes, what it leaves alone, and when it is asked."""
 
 import copy
 
 import pytest
 import torch
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
-from medic.training.advisors import informative as module
-from medic.training.advisors.informative import Chooser
+from medic.training.callbacks import informative as module
 
 import medic
 from medic import distributed
 from medic.errors import MedicError
-from medic.runs.build import make_trainer
 from medic.tasks import Step
+from medic.training.callbacks.informative import InformativeTasks
+from tests.built import built
 from tests.messages import naming
 from tests.runs.parts import in_parts
 
 
 def made(mini, **settings):
     settings = {"method": "reptile", "sampling": "informative", "batch_size": 4, **settings}
-    plan = resolve(RunConfig(dataset=mini, target="street", device="cpu", **settings))
-    dataset = plan.data.load(lambda line: None)
-    trainer = make_trainer(plan, dataset, plan.data.split(dataset))
+    trainer = built(dataset=mini, **settings)
     trainer.model.train()
     return trainer
 
@@ -55,7 +51,7 @@ def test_it_leaves_everything_but_the_tasks_alone(mini, settings):
     trainer.wait()
     before, gradients = [t.clone() for t in tensors(trainer)], [p.grad.clone() for p in trainer.model.parameters()]
     trainer.grid.chosen = None
-    Chooser().advise(trainer)
+    InformativeTasks().on_iteration(trainer)
     assert len(trainer.grid.chosen) == sum(trainer.grid.round)
     assert all(torch.equal(one, other) for one, other in zip(tensors(trainer), before, strict=True))
     assert all(torch.equal(p.grad, g) for p, g in zip(trainer.model.parameters(), gradients, strict=True))
@@ -102,7 +98,7 @@ def test_it_asks_about_images_of_every_source(mini, monkeypatch, most, shown_of_
         return original(trainer, chosen)
 
     monkeypatch.setattr(module, "_inputs", inputs)
-    Chooser().advise(trainer)
+    InformativeTasks().on_iteration(trainer)
     shown, tried = asked[:3], asked[3:]
     domains = [trainer.samples.domain[batch] for batch in shown]
     assert [batch.unique().tolist() for batch in domains] == [[0], [1], [2]]
@@ -116,8 +112,8 @@ def test_it_asks_about_images_of_every_source(mini, monkeypatch, most, shown_of_
 def test_what_is_accepted_differs(mini):
     """With a delta that nothing reaches, the first that was visited is accepted, and the next are filled up with."""
     strict, lenient, visited = (made(mini, backbone="convnet") for _ in range(3))
-    Chooser(delta=100.0).advise(strict)
-    Chooser(delta=0.0).advise(lenient)
+    InformativeTasks(delta=100.0).on_iteration(strict)
+    InformativeTasks(delta=0.0).on_iteration(lenient)
     candidates = visited.grid.candidates(visited.cells, splits=2)
     order = torch.randperm(len(candidates), generator=visited.grid.generator).tolist()
     assert len(strict.grid.chosen) == len(lenient.grid.chosen) == 9

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 
 from medic import distributed
 from medic.models import HALVES, OURS
-from medic.runs.build import make_trainer
-from tests.conftest import small_network
+from medic.runs.build import build_trainer
+from tests.built import loaded
+from tests.small import small_network
 
 METHODS = ("erm", "fish", "fish-domainbed", "mldg", "mldg-domainbed", "medic", "medic++", "arith")
 
@@ -31,11 +30,10 @@ def in_float64(size: int) -> torch.nn.Module:
 def trained(method: str) -> tuple[list[float], list[torch.Tensor]]:
     """The losses of six iterations and the parameters after them, in this process or in all of its group."""
     settings = {"target": "street", "method": method, "backbone": "float64", "batch_size": 5, "clip_norm": 3.0}
-    plan = resolve(RunConfig(**settings, lr=0.01, device="cpu"))
-    dataset = plan.data.load(lambda line: None)
+    recipe, dataset, problem = loaded(**settings, lr=0.01)
     torch.set_default_dtype(torch.float64)
     try:
-        trainer = make_trainer(plan, dataset, plan.data.split(dataset))
+        trainer = build_trainer(recipe, dataset, problem)
     finally:
         torch.set_default_dtype(torch.float32)
     trainer.model.train()

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from medic.training.lowered import Lowered
 
 from medic.models import Classifier, create_backbone
 from medic.objectives import ce, objective, ova
 from medic.strategies import MultiStep, TwoStep
 from medic.tasks import Step
+from medic.training.bf16 import Bf16Weights
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -24,7 +24,7 @@ def test_gradients_are_those_of_autocast(device, strategy):
     torch.manual_seed(0)
     model = Classifier(create_backbone("convnet"), 3).to(device)
     found = []
-    for network in (model, Lowered(model, model.backbone, compiled=False)):
+    for network in (model, Bf16Weights(model, model.backbone, compiled=False)):
         model.zero_grad()
         with torch.autocast(device, torch.bfloat16, cache_enabled=False):
             update = strategy(network, steps(device), objective(ce, ova))
@@ -38,7 +38,7 @@ def test_gradients_are_those_of_autocast(device, strategy):
 def test_a_weight_that_no_gradient_reaches_gets_none():
     model = Classifier(create_backbone("convnet"), 3)
     model.backbone.unused = torch.nn.Linear(4, 4)
-    for network in (model, Lowered(model, model.backbone, compiled=False)):
+    for network in (model, Bf16Weights(model, model.backbone, compiled=False)):
         with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
             MultiStep()(network, steps("cpu"), objective(ce))
         assert model.backbone.unused.weight.grad is None
@@ -47,7 +47,7 @@ def test_a_weight_that_no_gradient_reaches_gets_none():
 
 def test_heads_and_parameters_keep_their_precision():
     model = Classifier(create_backbone("convnet"), 3)
-    lowered = Lowered(model, model.backbone, compiled=False)
+    lowered = Bf16Weights(model, model.backbone, compiled=False)
     with torch.autocast("cpu", torch.bfloat16):
         output = lowered(torch.randn(2, 3, 32, 32))
     assert output.logits.dtype == torch.float32

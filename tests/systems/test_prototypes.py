@@ -2,17 +2,18 @@
 
 import pytest
 import torch
-from medic.objectives.hyperbolic import distance, exp0, mean
-from medic.training.advisors.prototypes import Prototypes, embed, find_nearest, find_prototypes, keep_cells
 from torch import nn
 
 from medic.data import Augmentation, Resident, Samples
 from medic.errors import MedicError
 from medic.models import Backbone, Classifier, Preprocessing
-from medic.objectives import HyProMeta, Ova, Setup, ce
+from medic.objectives import Ova, Setup, ce
+from medic.systems.hyprometa import HyProMeta
+from medic.systems.hyprometa import distance, exp0, mean
 from medic.strategies import TwoStep
 from medic.tasks import Grid
 from medic.training import RateSchedule, Trainer
+from medic.systems.hyprometa import Prototypes, embed, find_nearest, find_prototypes, keep_cells
 from tests.messages import naming
 
 SIDE, EACH = 4, 8
@@ -20,7 +21,7 @@ FLIPPED = [3, 12, 17, 30]
 """Rows whose label is made wrong: one of every cell."""
 
 
-def trainer(advisor, batch_size=4, seed=0):
+def trainer(callback, batch_size=4, seed=0):
     """Two domains, grey and bright, with red and green images: classes 0 and 1. The features are the pixels."""
     draws = torch.Generator().manual_seed(seed)
     domain = torch.arange(4 * EACH) // (2 * EACH)
@@ -32,7 +33,7 @@ def trainer(advisor, batch_size=4, seed=0):
     torch.manual_seed(seed)
     preprocessing = Preprocessing((0.0,) * 3, (1.0,) * 3, SIDE)
     model = Classifier(Backbone(nn.Flatten(), 3 * SIDE**2, preprocessing), 2, "prompted")
-    objective = HyProMeta([ce, Ova(0.5)], forward="task")
+    objective = HyProMeta([ce, Ova(0.5)], passes="task")
     objective.prepare(model, Setup(shape=(3, SIDE, SIDE)))
     made = Trainer(
         model=model,
@@ -43,11 +44,11 @@ def trainer(advisor, batch_size=4, seed=0):
         objective=objective,
         optimizer=torch.optim.SGD([*model.parameters(), *objective.parameters()], lr=0.01),
         schedule=RateSchedule("constant", 100),
-        recipe=Augmentation(),
+        augmentation=Augmentation(),
         preprocessing=preprocessing,
         batch_size=batch_size,
         generator=draws,
-        advisors=[advisor],
+        callbacks=[callback],
     )
     return made, true
 
@@ -60,17 +61,17 @@ def wrong(samples):
 def test_it_finds_what_was_flipped_and_nothing_else():
     found, true = trainer(Prototypes(trust=2))
     given = found.samples.label.clone()
-    assert found.advisors[0].every == 32 // (4 * 4)
+    assert found.callbacks[0].every == 32 // (4 * 4)
     for _ in range(4):  # two epochs of two iterations
         assert wrong(found.samples) == []
         found.step()
     assert torch.equal(found.samples.label, given)
-    assert found.advisors[0].report() == {"noisy": 0}
+    assert found.callbacks[0].metrics() == {"noisy": 0}
     found.step()
     assert wrong(found.samples) == FLIPPED
-    assert found.advisors[0].report() == {"noisy": len(FLIPPED) / 32}
+    assert found.callbacks[0].metrics() == {"noisy": len(FLIPPED) / 32}
     assert torch.equal(found.samples.label, true)
-    assert torch.equal(found.advisors[0].given, given)
+    assert torch.equal(found.callbacks[0].given, given)
     assert {cell[1] for cell in found.cells.keys} == {0, 1}
 
 
@@ -89,13 +90,13 @@ def test_labels_can_become_right_again():
     """What was noisy is compared with the label it came with, not with the last one."""
     found, _ = trainer(Prototypes(trust=0))
     found.step()
-    advisor = found.advisors[0]
+    callback = found.callbacks[0]
     assert wrong(found.samples) == FLIPPED
-    found.model.backbone = nn.Sequential(nn.Flatten(), Named(found.images, advisor.given))
-    found.iteration = advisor.every
+    found.model.backbone = nn.Sequential(nn.Flatten(), Named(found.images, callback.given))
+    found.iteration = callback.every
     found._next()
     assert wrong(found.samples) == []
-    assert torch.equal(found.samples.label, advisor.given)
+    assert torch.equal(found.samples.label, callback.given)
 
 
 class Named(nn.Module):
@@ -114,7 +115,7 @@ class Named(nn.Module):
 def test_it_goes_on_where_it_was():
     whole, _ = trainer(Prototypes(trust=1), batch_size=8)
     parts, _ = trainer(Prototypes(trust=1), batch_size=8)
-    assert whole.advisors[0].every == 1
+    assert whole.callbacks[0].every == 1
     for _ in range(5):
         assert whole.step() == parts.step()
         state = parts.state_dict()
@@ -125,15 +126,15 @@ def test_it_goes_on_where_it_was():
     for a, b in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
         assert torch.equal(a, b)
     assert wrong(parts.samples) == FLIPPED
-    assert torch.equal(parts.advisors[0].prototypes, whole.advisors[0].prototypes)
+    assert torch.equal(parts.callbacks[0].prototypes, whole.callbacks[0].prototypes)
 
 
 def test_it_looks_once_an_iteration(monkeypatch):
     """Batch-norm statistics of averaged weights are estimated from many draws at the same iteration."""
     found, _ = trainer(Prototypes(trust=0))
     looks = []
-    infer = found.advisors[0]._infer
-    monkeypatch.setattr(found.advisors[0], "_infer", lambda indices: looks.append(1) or infer(indices))
+    infer = found.callbacks[0]._infer
+    monkeypatch.setattr(found.callbacks[0], "_infer", lambda indices: looks.append(1) or infer(indices))
     for _ in range(3):
         found._next()
     assert looks == [1]
@@ -167,19 +168,15 @@ def test_statistics_are_estimated_as_tasks_are_passed():
 
 
 def test_it_reads_no_labels_but_those_of_training(mini):
-    from medic.runs.config import RunConfig
-    from medic.runs.resolve import resolve
+    from medic.runs.build import build_trainer
+    from tests.built import loaded
 
-    from medic.runs.build import make_trainer
-
-    plan = resolve(RunConfig(dataset=mini, target="street", method="hyprometa", label_noise=0.3, hparams={"trust": 0}))
-    dataset = plan.data.load(lambda line: None)
-    problem = plan.data.split(dataset)
+    recipe, dataset, problem = loaded(dataset=mini, method="hyprometa", label_noise=0.3, hparams={"trust": 0})
     before = problem.train.label.clone()
-    made = make_trainer(plan, dataset, problem)
+    made = build_trainer(recipe, dataset, problem)
     made._next()
     assert wrong(made.samples)
-    assert torch.equal(made.advisors[0].given, before)
+    assert torch.equal(made.callbacks[0].given, before)
     assert torch.equal(problem.train.label, before)
     assert "clean" not in problem.train.attributes
 
@@ -202,27 +199,27 @@ def test_prototypes_are_means_of_domain_means():
 
 
 def test_the_nearest_prototype_in_parts(monkeypatch):
-    from medic.training.advisors import prototypes
+    from medic.systems import hyprometa
 
     draws = torch.Generator().manual_seed(0)
     points, others = (exp0(torch.randn(n, 3, dtype=torch.float64, generator=draws)) for n in (10, 4))
     expected = distance(points, others).argmin(1)
-    monkeypatch.setattr(prototypes, "AT_ONCE", 3)
+    monkeypatch.setattr(hyprometa, "AT_ONCE", 3)
     assert torch.equal(find_nearest(points, others), expected)
 
 
 def test_a_class_without_clean_samples_keeps_its_prototype():
     found, _ = trainer(Prototypes(trust=0))
     found.step()
-    advisor = found.advisors[0]
-    old = advisor.prototypes.clone()
-    advisor.clean = (advisor.given == 1).long()
+    callback = found.callbacks[0]
+    old = callback.prototypes.clone()
+    callback.clean = (callback.given == 1).long()
     with torch.no_grad():
         found.images.pixels.copy_(found.images.pixels.flip(3))
-    found.iteration = advisor.every
+    found.iteration = callback.every
     found._next()
-    assert torch.equal(advisor.prototypes[0], old[0])
-    assert not torch.equal(advisor.prototypes[1], old[1])
+    assert torch.equal(callback.prototypes[0], old[0])
+    assert not torch.equal(callback.prototypes[1], old[1])
 
 
 def test_no_domain_loses_a_class():

@@ -4,22 +4,18 @@ import copy
 
 import pytest
 import torch
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
-from medic.training.advisors import HardDomain
 from torch import nn
 
 from medic.data import Resident
 from medic.errors import MedicError
-from medic.runs.build import make_trainer
+from medic.runs.build import build_trainer
+from medic.systems.ebil_hads import HardDomain
+from tests.built import built, recipe_of
 from tests.messages import naming
 
 
 def make(mini, **settings):
-    config = RunConfig(dataset=mini, target="street", method="ebil-hads", batch_size=2, device="cpu", **settings)
-    plan = resolve(config)
-    dataset = plan.data.load(lambda line: None)
-    trainer = make_trainer(plan, dataset, plan.data.split(dataset))
+    trainer = built(dataset=mini, method="ebil-hads", batch_size=2, **settings)
     trainer.model.train()
     return trainer
 
@@ -44,41 +40,41 @@ def rig(trainer, weights):
 def test_the_least_trusted_domain_is_held(mini):
     trainer = make(mini, hparams="lam=10")
     rig(trainer, {0: 200, 1: 60, 2: 130})
-    (advisor,) = trainer.advisors
-    assert isinstance(advisor, HardDomain)
+    (callback,) = trainer.callbacks
+    assert isinstance(callback, HardDomain)
     held = []
     for _ in range(4):
-        advisor.advise(trainer)
-        held.append(trainer.grid.held)
+        callback.on_iteration(trainer)
+        held.append(trainer.grid.held_out)
     # With a large factor of how often they were chosen, each has its turn.
     assert held[0] == 1
     assert set(held[:3]) == {0, 1, 2}
-    assert dict(advisor.chosen) == {domain: held.count(domain) for domain in range(3)}
-    assert advisor.report() == {f"held/{domain}": held.count(domain) / len(held) for domain in range(3)}
+    assert dict(callback.chosen) == {domain: held.count(domain) for domain in range(3)}
+    assert callback.metrics() == {f"held/{domain}": held.count(domain) / len(held) for domain in range(3)}
 
 
 def test_every_so_many_iterations(mini):
     trainer = make(mini, hparams="every=2,batches=1")
-    (advisor,) = trainer.advisors
+    (callback,) = trainer.callbacks
     turns, held = [], []
-    advise = advisor.advise
+    advise = callback.advise
 
     def counted(given):
         turns.append(given.iteration)
         advise(given)
 
-    advisor.advise = counted
+    callback.advise = counted
     for _ in range(3):
         steps = trainer._next()
         trainer._drawn.appendleft(steps)
-        held.append(trainer.grid.held)
+        held.append(trainer.grid.held_out)
         for step in steps:
             others, apart = ({cell[0] for cell in task.cells} for task in step)
-            assert apart == {trainer.grid.held}
+            assert apart == {trainer.grid.held_out}
             assert others == {0, 1, 2} - apart
         trainer.step()
     assert turns == [0, 2]
-    assert sum(advisor.chosen.values()) == 2
+    assert sum(callback.chosen.values()) == 2
     assert held[0] == held[1]
 
 
@@ -93,9 +89,9 @@ def test_a_checkpoint_goes_on_with_the_same_domains(mini):
         trainer.load_state_dict(copy.deepcopy(state))  # torch's own generators among it
         runs.append([loss for _ in range(2) for loss in trainer.step()] + trainer.wait())
     assert runs[0] == runs[1]
-    assert whole.grid.held == fresh.grid.held
-    assert whole.advisors[0].chosen == fresh.advisors[0].chosen
-    assert sum(fresh.advisors[0].chosen.values()) == 3
+    assert whole.grid.held_out == fresh.grid.held_out
+    assert whole.callbacks[0].chosen == fresh.callbacks[0].chosen
+    assert sum(fresh.callbacks[0].chosen.values()) == 3
     for part in ("model", "objective"):
         one, other = (getattr(trainer, part).state_dict() for trainer in (whole, fresh))
         for name, value in one.items():
@@ -122,15 +118,14 @@ def test_what_is_refused(mini, settings, message):
 def test_more_splits_hold_a_domain_too(mini):
     trainer = make(mini, domain_splits=3, class_splits=3)
     for step in trainer._next():
-        assert {cell[0] for cell in step[-1].cells} == {trainer.grid.held}
+        assert {cell[0] for cell in step[-1].cells} == {trainer.grid.held_out}
         assert {cell[0] for task in step for cell in task.cells} == {0, 1, 2}
 
 
 def test_the_objective_goes_with_another_method(mini):
-    config = RunConfig(dataset=mini, target="street", method="reptile", objective="ebil", batch_size=2, device="cpu")
-    plan = resolve(config)
-    assert (plan.config.head, plan.config.score) == ("branches", "bcls")
-    dataset = plan.data.load(lambda line: None)
-    trainer = make_trainer(plan, dataset, plan.data.split(dataset))
+    recipe = recipe_of(dataset=mini, method="reptile", objective="ebil", batch_size=2)
+    assert (recipe.settings["head"], recipe.settings["score"]) == ("branches", "bcls")
+    dataset = LOAD
+    trainer = build_trainer(recipe, dataset, recipe.data.split(dataset))
     assert trainer.step() + trainer.wait()
-    assert trainer.grid.held is None
+    assert trainer.grid.held_out is None

@@ -4,14 +4,14 @@ import copy
 
 import pytest
 import torch
-from medic.models.residual import ResidualBlock
-from medic.training.lowered import Lowered
 
 from medic.data import Resident
 from medic.errors import MedicError
 from medic.models import HALVES, Classifier, create_backbone
 from medic.outputs import Output
+from medic.systems.ebil_hads import ResidualBlock
 from medic.training import infer
+from medic.training.bf16 import Bf16Weights
 from tests.messages import naming
 
 X = torch.rand(4, 3, 32, 32)
@@ -93,7 +93,7 @@ def test_stages_can_be_asked_for_too(model):
 
 
 def test_in_low_precision_logits_keep_theirs(model):
-    lowered = Lowered(model, model.backbone, compiled=False)
+    lowered = Bf16Weights(model, model.backbone, compiled=False)
     with torch.autocast("cpu", torch.bfloat16):
         output = lowered(X)
     model.eval()

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from medic.objectives.gan import LATENT, Discriminator, Generator, Patches
 from torch import nn
+
+from medic.systems.arpl import LATENT, Discriminator, Generator, Patches
 
 
 def count(module):

@@ -4,16 +4,15 @@ import math
 
 import pytest
 import torch
-from medic.objectives.ebil import confidence
-from medic.objectives.evidential import discrepancy, evidential_loss
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
 from medic.errors import MedicError
 from medic.models import HALVES, Backbone, Classifier
-from medic.objectives import EbilHads, Ova, Setup, ce
+from medic.objectives import Ova, Setup, ce
 from medic.strategies import TwoStep
+from medic.systems.ebil_hads import EbilHads, confidence, discrepancy, evidential_loss
 from medic.tasks import Step
 from tests.messages import naming
 
@@ -38,7 +37,7 @@ SETUP = Setup(tasks=2, images=8, shape=(3, 4, 4))
 def make(forward="task", **numbers):
     torch.manual_seed(0)
     model = Classifier(Backbone(Small(), 4, HALVES), 3, "branches").double()
-    loss = EbilHads([ce, Ova(0.5)], forward=forward, **numbers)
+    loss = EbilHads([ce, Ova(0.5)], passes=forward, **numbers)
     loss.prepare(model, SETUP)
     return model, loss.double()
 
@@ -83,7 +82,7 @@ def test_branches_are_pushed_apart():
     """The discrepancy is subtracted."""
     model, loss = make(weight=1.0)
     model.eval()
-    plain = EbilHads([ce, Ova(0.5)], forward="task", weight=0.0)
+    plain = EbilHads([ce, Ova(0.5)], passes="task", weight=0.0)
     plain.follower = loss.follower
     one = steps()[0]
     assert (loss(model, one).tasks < plain(model, one).tasks).all()
@@ -125,7 +124,7 @@ def test_the_main_loss_does_not_reach_the_follower():
     assert all(parameter.grad is not None for parameter in model.parameters())
     for name, value in follower.state_dict().items():
         assert torch.equal(value, before[name]), name
-    assert loss.own_parameters() == []
+    assert loss.parameter_groups() == []
 
 
 def test_the_follower_learns_the_confidence_and_leaves_the_model_alone():
@@ -200,6 +199,6 @@ def test_what_is_refused():
     with pytest.raises(MedicError, match=naming("Linear")):
         EbilHads([ce]).prepare(nn.Linear(1, 2), SETUP)
     with pytest.raises(MedicError, match=naming("images")):
-        EbilHads([ce], forward="task").prepare(model, Setup(tasks=2, images=2))
+        EbilHads([ce], passes="task").prepare(model, Setup(tasks=2, images=2))
     with pytest.raises(MedicError, match=naming("branches")):
         loss(Classifier(Backbone(Small(), 4, HALVES), 3).double(), steps()[0])

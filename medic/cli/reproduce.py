@@ -44,15 +44,15 @@ def run(arguments: Namespace) -> int:
     for column in arguments.only:
         check_choice("column", column, table.columns, f"of {arguments.name}")
     asked = Asked(arguments.seeds, arguments.methods, arguments.only, given_settings(arguments))
-    planner = Planner(lambda line: print(line, file=sys.stderr))
+    planner = Planner()
     configs = table.configs(asked)
     for line in table.advice(configs):
         print(f"medic: note: {line}", file=sys.stderr)
-    cells = {cell: planner.jobs(each) for cell, each in configs.items()}
+    cells = {cell: planner.jobs(map(vars, each)) for cell, each in configs.items()}
     schedule = launch(arguments).run([job for jobs in cells.values() for job in jobs])
-    if arguments.dry_run or (schedule.missing and arguments.executor == "slurm"):  # shown, or handed over
+    if arguments.dry_run or schedule.queued:
         return 1 if schedule.damaged else 0
-    collection = read_runs(job.directory.path for job in schedule.jobs)
+    collection = read_runs(job.directory.path for job in schedule.jobs.values())
     made = table.tabulate(cells, {result.path.name: result for result in collection.results})
     against = None
     if not table.figure and not arguments.quick:
@@ -61,7 +61,7 @@ def run(arguments: Namespace) -> int:
     for note in collection.notes():
         print(f"medic: note: {note}", file=sys.stderr)
     print_table(made, against, arguments.format)
-    output = schedule.jobs[0].directory.path.parent
+    output = next(iter(schedule.jobs.values())).directory.path.parent
     print(f"{len(collection.results)} of {runs_are(len(schedule.jobs))} in {output}", file=sys.stderr)
     return 0 if len(collection.results) == len(schedule.jobs) else 1
 

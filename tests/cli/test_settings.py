@@ -30,7 +30,7 @@ def test_usual_values_on_the_line_win_over_a_file_too(medic, tmp_path):
     assert [printed[name] for name in ("iterations", "method", "seed", "output")] == [300, "medic++", 0, "runs"]
     config.write_text("target: printed\noutput: elsewhere\nspan: {seed: [1, 2]}\n")
     _, out, _ = medic("sweep", str(config), "--seed", "0", "--output", str(tmp_path / "o"), "--dry-run")
-    assert "1 run, 0 of them there, 1 to do" in out
+    assert "1 run: 0 finished, 1 to do" in out
     config.write_text("method: erm\n")
     for line in (["--config", str(config)], ["--method", "medic++"], ["--seed", "0"]):
         code, _, err = medic("reproduce", "paradigms", "--quick", "--dry-run", *line)

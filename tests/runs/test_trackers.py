@@ -16,7 +16,7 @@ from medic.runs.config import RunConfig
 from medic.runs.directory import environment
 from medic.runs.resolve import resolve
 from medic.sweeps.search import _optuna
-from medic.sweeps.executors.cluster import connect
+from medic.sweeps.executors.ray import connect
 from medic.runs.trackers import TRACKERS, scalars, start_trackers, tracker_names
 
 SHORT = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 2, "device": "cpu", "quiet": True}

@@ -18,6 +18,7 @@ from medic.report.against import paper_metrics
 from medic.report.formats import FORMATS
 from medic.runs.config import RunConfig
 from medic.runs.resolve import resolve
+from medic.sweeps.files import read_sweep
 from medic.sweeps.sweep import Sweep, parse_span
 from medic.tables.paper_tables import reproduction
 from medic.tables.table import SELECTIONS
@@ -57,7 +58,7 @@ def sweep_of(parsed, folder: Path) -> Sweep:
     file = folder / "sweep.yaml"
     (block,) = re.findall(r"```yaml\n(.*?)```", TEXTS["sweeps"], re.DOTALL)
     file.write_text(block)
-    base = Sweep({}) if parsed.file is None else Sweep.read(file)
+    base = Sweep({}) if parsed.file is None else read_sweep(file)
     return base.changed(given_settings(parsed), parse_span(parsed.span))
 
 

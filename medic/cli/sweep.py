@@ -33,7 +33,7 @@ def add_executor_options(parser: ArgumentParser) -> None:
         "--retries", type=int | None, default=None, help="how often a failed run is tried again (default: 1)"
     )
     for executor in executor_names():
-        for name, arguments in executor_options(executor):
+        for name, arguments in executor_options(executor).items():
             parser.add_argument(f"--{name.replace('_', '-')}", **arguments)
     parser.add_argument("--quiet", action="store_true", help="show nothing until the end")
 
@@ -42,7 +42,7 @@ def launch(arguments: Namespace) -> "Launch":
     """Return the launch that the options describe."""
     from medic.sweeps.launch import Launch
 
-    options = {name: arguments[name] for each in executor_names() for name, _ in executor_options(each)}
+    options = {name: arguments[name] for each in executor_names() for name in executor_options(each)}
     executor = make_executor(arguments.executor, arguments.jobs, **options)
     return Launch(executor, arguments.retries, arguments.dry_run, arguments.quiet)
 
@@ -50,11 +50,12 @@ def launch(arguments: Namespace) -> "Launch":
 def run(arguments: Namespace) -> int:
     """Execute the missing runs of a sweep."""
     from medic.logs import shown
+    from medic.sweeps.files import read_sweep
     from medic.sweeps.launch import report
     from medic.sweeps.sweep import Planner, Sweep, parse_span
     from medic.tables.results import runs_are
 
-    sweep = Sweep({}) if arguments.file is None else Sweep.read(Path(arguments.file))
+    sweep = Sweep({}) if arguments.file is None else read_sweep(Path(arguments.file))
     sweep = sweep.changed(given_settings(arguments), parse_span(arguments.span))
     launcher = launch(arguments)
     with shown(arguments.quiet):

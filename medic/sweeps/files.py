@@ -1,28 +1,14 @@
 """Sweep files: YAML with settings, `span` and `variants`, and the line of each value for error messages."""
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
 from medic.errors import MedicError, check_choice
 from medic.runs.config import Loader, setting_name, unreadable
-
-RANGE = re.compile(r"(\d+)\.\.(\d+)")
-"""Several whole numbers, written as 0..2."""
-Places = Mapping[tuple[str, str], str]
-"""The place in a file of each setting's value, by the setting's name and the `repr` of the value."""
-
-
-class SweepFile(NamedTuple):
-    """Contents of a file: settings of every run, values to combine, variants to combine them with, and their lines."""
-
-    settings: dict[str, Any]
-    span: dict[str, list[Any]]
-    variants: list[dict[str, Any]]
-    places: Places
+from medic.sweeps.sweep import RANGE, SETTINGS, Sweep
 
 
 class _Loader(Loader):
@@ -37,8 +23,8 @@ class _Loader(Loader):
         return super().construct_mapping(node, deep)
 
 
-def read_sweep(path: Path, names: Sequence[str]) -> SweepFile:
-    """Read a file that may give the settings `names`, directly and in `span` and `variants`."""
+def read_sweep(path: Path) -> Sweep:
+    """Read a sweep from a YAML file."""
     try:
         loader = _Loader(path.read_text())
         tree = loader.get_single_node()
@@ -47,31 +33,30 @@ def read_sweep(path: Path, names: Sequence[str]) -> SweepFile:
         raise unreadable("sweep", path, error) from error
     if tree is None or not isinstance(values, dict):
         raise MedicError(f"sweep {path} does not hold settings: write one `name: value` per line")
-    return _Reader(path, dict(_lines(tree)), names).read(values)
+    return _Reader(path, dict(_lines(tree, tree))).read(values)
 
 
 class _Reader:
     """Checks the values of a file, and names the line of each mistake."""
 
-    def __init__(self, path: Path, lines: Mapping[tuple[Any, ...], int], names: Sequence[str]) -> None:
-        self._path, self._lines, self._names = path, lines, names
+    def __init__(self, path: Path, lines: Mapping[tuple[Any, ...], int]) -> None:
+        self._path, self._lines = path, lines
         self._places: dict[tuple[str, str], str] = {}
 
-    def read(self, values: dict[str, Any]) -> SweepFile:
+    def read(self, values: dict[str, Any]) -> Sweep:
         parts = {name: values.pop(name, None) for name in ("span", "variants")}
         settings = self._settings(values)
         span = {name: self._span(name, value) for name, value in self._named(parts["span"] or {}, "span")}
         variants = parts["variants"] or []
         if not isinstance(variants, list):
-            raise MedicError(
-                f"{self._place('variants')}: variants are a list: write `- {{method: erm, lr: 0.1}}` per line"
-            )
+            place = self._place("variants")
+            raise MedicError(f"{place}: variants are a list: write `- {{method: erm, lr: 0.1}}` per line")
         for name in settings.keys() & span.keys():
             raise MedicError(f"{self._place('span', name)}: {name} is in the span and beside it: leave one out")
         found = [self._settings(variant, "variants", index) for index, variant in enumerate(variants)]
         if any("output" in part for part in (span, *found)):
             raise MedicError(f"sweep {self._path}: all runs have one output: give it once, beside span and variants")
-        return SweepFile(settings, span, found, self._places)
+        return Sweep(settings, span, found, self._places)
 
     def _settings(self, values: Any, *where: Any) -> dict[str, Any]:
         settings = dict(self._named(values, *where))
@@ -98,39 +83,23 @@ class _Reader:
             raise MedicError(f"{self._place(*where)}: give settings, as in `name: value`")
         for key, value in values.items():
             name = setting_name(str(key))
-            yield check_choice("setting", name, self._names, f"in {self._place(*where, name)}"), value
+            yield check_choice("setting", name, SETTINGS, f"in {self._place(*where, name)}"), value
 
     def _note(self, name: str, value: Any, *where: Any) -> None:
         self._places[name, repr(value)] = self._place(*where)
 
     def _place(self, *where: Any) -> str:
+        while where not in self._lines:  # a key such as `yes`, which YAML reads as True
+            where = where[:-1]
         return f"sweep {self._path}, line {self._lines[where]}"
 
 
-def _lines(node: yaml.Node, where: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], int]]:
+def _lines(node: yaml.Node, start: yaml.Node, where: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], int]]:
     """Yield the line of every key and list element, by the keys and indices that lead to it."""
-    children: list[tuple[Any, yaml.Node, yaml.Node]] = []
+    yield where, start.start_mark.line + 1
     if isinstance(node, yaml.MappingNode):
-        children = [(setting_name(str(key.value)), key, value) for key, value in node.value]
+        for key, value in node.value:
+            yield from _lines(value, key, (*where, setting_name(str(key.value))))
     elif isinstance(node, yaml.SequenceNode):
-        children = [(index, value, value) for index, value in enumerate(node.value)]
-    for name, start, value in children:
-        yield (*where, name), start.start_mark.line + 1
-        yield from _lines(value, (*where, name))
-
-
-def located(error: MedicError, given: Mapping[str, Any], places: Places) -> MedicError:
-    """Return the error with the place of the setting it is about: one that it names, or whose value it quotes."""
-    message = str(error)
-    words = re.findall(r"\w+", message.replace("-", "_"))
-    ranked = []
-    for name, value in given.items():
-        values = value if isinstance(value, list) else [value]
-        named = name in words
-        quoted = any(isinstance(each, str) and repr(each) in message for each in values)
-        rank = 3 if named and any(str(each) in message for each in values) else 2 if quoted else 1 if named else 0
-        near = [place for (other, _), place in places.items() if other == name]
-        place = places.get((name, repr(value)), near[0] if near else None)
-        if rank and place:
-            ranked.append((rank, -words.index(name) if named else -len(words), place))
-    return MedicError(f"{max(ranked)[2]}: {error}") if ranked else error
+        for index, value in enumerate(node.value):
+            yield from _lines(value, value, (*where, index))

@@ -2,8 +2,8 @@
 
 import logging
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.live import Live
@@ -22,32 +22,20 @@ logger = logging.getLogger(__name__)
 
 
 class Overview:
-    """Shows the state of a sweep; enter it to open the live table."""
+    """Shows the state of a sweep; `live` is the context of the live table."""
 
     def __init__(self, quiet: bool = False, every: float = 5.0) -> None:
         """Log at most one line in `every` seconds."""
-        self._live = Live(console=console(), refresh_per_second=4) if console().is_terminal and not quiet else None
+        terminal = console().is_terminal and not quiet
+        self.live = Live(console=console(), refresh_per_second=4) if terminal else nullcontext()
         self._every, self._last, self._line = every, 0.0, ""
-
-    def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
 
     def show(self, schedule: "Schedule", slots: int) -> None:
         """Show the state of a sweep of `slots` runs at a time."""
         line, now = schedule.summary(slots), time.monotonic()
-        if self._live is not None:
-            self._live.update(Group(Text(line), _table(schedule, now)))
-            return
-        ended = not (schedule.running or schedule.waiting)
-        if line != self._line and (ended or now - self._last >= self._every):
+        if isinstance(self.live, Live):
+            self.live.update(Group(Text(line), _table(schedule, now)))
+        elif line != self._line and (schedule.ended or now - self._last >= self._every):
             logger.info(line)
             self._last, self._line = now, line
 

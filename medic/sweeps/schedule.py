@@ -50,6 +50,11 @@ class Schedule:
             self._sort(job)
 
     @property
+    def ended(self) -> bool:
+        """Whether no run is in progress or waiting."""
+        return not (self._waiting or self._later or self.running)
+
+    @property
     def waiting(self) -> list[Job]:
         """Runs that nobody has started."""
         return [self.jobs[name] for name in (*self._waiting, *self._later)]
@@ -60,15 +65,15 @@ class Schedule:
         done = len(self.finished) + len(self.done)
         line = f"{done} of {len(self.jobs)} done, {running} running, {waiting} to do, {len(self.failed)} failed"
         line += f", {len(self.retried)} retried" if self.retried else ""
-        if not self.done or not (waiting or running):
+        if not self.done or self.ended:
             return line
         mean = sum(self.done.values()) / len(self.done)
         return f"{line}; {duration(mean * (waiting + 0.5 * running) / slots)} left"
 
     def run(self, executor: Executor, overview: Overview) -> None:
         """Execute the missing runs. Ctrl-C and SIGTERM raise `Stopped` after runs in progress have saved."""
-        with overview, executor, Interrupts() as interrupts:
-            while self._waiting or self._later or self.running:
+        with overview.live, executor, Interrupts() as interrupts:
+            while not self.ended:
                 self._return_later()
                 while self._waiting and len(self.running) < executor.slots:
                     self._start(executor)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +16,16 @@ from medic.runs.config import EACH, Loader, RunConfig, setting_name
 from medic.runs.directory import RunDirectory, run_name
 from medic.runs.plans import open_once
 from medic.runs.resolve import Resolved, resolve
-from medic.sweeps.files import RANGE, Places, located, read_sweep
 
 SETTINGS = tuple(field.name for field in dataclasses.fields(RunConfig))
 DEFAULTS = {name: getattr(RunConfig, name) for name in ("dataset", "output")}
 _FIRST = ("dataset", "root", "target", "sources")
 """Settings that are combined before others: the meaning of `each` depends on the first two."""
 _PATHS = ("output", "root", "weights")
+RANGE = re.compile(r"(\d+)\.\.(\d+)")
+"""Several whole numbers, written as 0..2."""
+Places = Mapping[tuple[str, str], str]
+"""The place in a file of each value, by the name of the setting and the `repr` of the value."""
 
 logger = logging.getLogger(__name__)
 
@@ -86,11 +90,6 @@ class Sweep:
     variants: Sequence[Mapping[str, Any]] = ({},)
     places: Places = dataclasses.field(default_factory=dict)
 
-    @classmethod
-    def read(cls, path: Path) -> "Sweep":
-        """Read a sweep from a YAML file."""
-        return cls(*read_sweep(path, SETTINGS))
-
     @property
     def output(self) -> Path:
         """Directory that contains the directories of runs."""
@@ -147,6 +146,23 @@ def expand(name: str, value: Any, run: Mapping[str, Any]) -> list[Any]:
             raise MedicError(f"{name} {value!r} counts from the larger number: write {last}..{first}")
         return list(range(first, last + 1))
     return [value]
+
+
+def located(error: MedicError, given: Mapping[str, Any], places: Places) -> MedicError:
+    """Return the error with the place of the setting it is about: one that it names, or whose value it quotes."""
+    message = str(error)
+    words = re.findall(r"\w+", message.replace("-", "_"))
+    ranked = []
+    for name, value in given.items():
+        values = value if isinstance(value, list) else [value]
+        named = name in words
+        quoted = any(isinstance(each, str) and repr(each) in message for each in values)
+        rank = 3 if named and any(str(each) in message for each in values) else 2 if quoted else 1 if named else 0
+        near = [place for (other, _), place in places.items() if other == name]
+        place = places.get((name, repr(value)), near[0] if near else None)
+        if rank and place:
+            ranked.append((rank, -words.index(name) if named else -len(words), place))
+    return MedicError(f"{max(ranked)[2]}: {error}") if ranked else error
 
 
 def parse_span(written: Sequence[str]) -> dict[str, list[Any]]:

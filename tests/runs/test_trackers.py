@@ -15,9 +15,9 @@ from medic.runs.command import without_secrets
 from medic.runs.config import RunConfig
 from medic.runs.directory import environment
 from medic.runs.resolve import resolve
-from medic.sweeps.search import _optuna
-from medic.sweeps.executors.ray import connect
 from medic.runs.trackers import TRACKERS, scalars, start_trackers, tracker_names
+from medic.sweeps.executors.ray import connect
+from medic.sweeps.search import import_optuna
 
 SHORT = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 2, "device": "cpu", "quiet": True}
 
@@ -93,7 +93,7 @@ def test_a_package_that_is_not_there_is_named(monkeypatch):
 @pytest.mark.parametrize(
     ("package", "ask"),
     [
-        ("optuna", lambda path: _optuna()),
+        ("optuna", lambda path: import_optuna()),
         ("pandas", lambda path: medic.load_runs(path)),
         ("pyarrow", lambda path: _parquet_rows(path / "t.parquet")),
         ("ray", lambda path: connect(None, None, 1)),

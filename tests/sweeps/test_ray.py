@@ -144,7 +144,7 @@ def refused() -> str:
 
 def test_an_address_that_does_not_answer():
     began, address = time.monotonic(), refused()
-    with pytest.raises(MedicError, match=f"no Ray answers at --address {address}: Connection refused"):
+    with pytest.raises(MedicError, match=f"no Ray answers at --address {address}"):
         connect(address, None, 1)
     for wrong in ("auto", "127.0.0.1", "host:", ":6379", "ray://host"):
         with pytest.raises(MedicError, match=f"--address {wrong}: give HOST:PORT"):

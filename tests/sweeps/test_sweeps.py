@@ -27,6 +27,7 @@ from medic.runs.draws import draw
 from medic.runs.resolve import resolve
 from medic.sweeps.estimate import estimate
 from medic.sweeps.executors.here import Here
+from medic.sweeps.files import read_sweep
 from medic.sweeps.launch import needed_device
 from medic.sweeps.overview import Overview
 from medic.sweeps.schedule import Schedule
@@ -45,7 +46,7 @@ class TestWhatIsSpanned:
             tmp_path / "s.yaml",
             "dataset: digits\niterations: 7\nspan:\n  target: each\n  algorithm: [erm, medic++]\n  seed: 0..2\n",
         )
-        runs = Sweep.read(file).runs()
+        runs = read_sweep(file).runs()
         assert len(runs) == 4 * 2 * 3
         assert {run["iterations"] for run in runs} == {7}
         assert {run["target"] for run in runs} == {"handwritten", "printed", "blended", "street"}
@@ -58,7 +59,7 @@ class TestWhatIsSpanned:
             "target: street\nspan: {seed: [0, 1], steps: [[9]]}\n"
             "variants:\n- {steps: [3, 3, 3]}\n- {sampling: random}\n",
         )
-        runs = Sweep.read(file).runs()
+        runs = read_sweep(file).runs()
         assert [(run["steps"], run.get("sampling"), run["seed"]) for run in runs] == [
             ([3, 3, 3], None, 0),
             ([3, 3, 3], None, 1),
@@ -79,10 +80,10 @@ class TestWhatIsSpanned:
 
     def test_what_is_left_empty_has_its_default(self, tmp_path):
         file = written(tmp_path / "s.yaml", "seed:\nspan: {lr: [null, 0.1]}\nvariants:\n- {iterations: }\n")
-        assert Sweep.read(file).runs() == [{}, {"lr": 0.1}]
+        assert read_sweep(file).runs() == [{}, {"lr": 0.1}]
 
     def test_the_output_of_a_file(self, tmp_path):
-        sweep = Sweep.read(written(tmp_path / "s.yaml", "output: there\n"))
+        sweep = read_sweep(written(tmp_path / "s.yaml", "output: there\n"))
         assert sweep.output == Path("there")
         assert sweep.changed({"output": "here"}, {}).output == Path("here")
         assert Sweep({}).output == Path("runs")

@@ -1,17 +1,16 @@
 """Executors: where the runs of a sweep execute.
 
-The executor `name` is the class `Name` in the module `name` of this package; adding a module adds an executor, with its
-command-line options. Importing these modules must stay fast: they import torch and ray only when they start.
+The executor `name` is the class `Name` in the module `name` of this package; a new module adds an executor and its
+command-line options. These modules import torch and ray only when they start, so that `medic sweep --help` is fast.
 """
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_type_hints
 
 from medic.errors import MedicError, check_choice
@@ -24,11 +23,11 @@ PATIENCE = 120.0
 
 Kind = Literal["done", "failed", "lost", "busy", "full", "queued"]
 """How an attempt ended: `lost` if its process or machine died, `busy` if another process has the run's lock, `full` if
-the disk is full, `queued` if a cluster took the run over and executes it later."""
+the disk is full, `queued` if a cluster executes the run later."""
 
 
 class Outcome(NamedTuple):
-    """How one attempt to execute a run ended."""
+    """The end of one attempt to execute a run."""
 
     name: str
     """Name of the run's directory."""
@@ -36,27 +35,21 @@ class Outcome(NamedTuple):
     reason: str = ""
     """One line; for `queued`, the cluster's job."""
     trace: str = ""
-    """Traceback of an error that is not a `MedicError`."""
+    """Traceback of an unexpected error."""
     seconds: float = 0.0
-
-
-def option(default: Any, help: str, **arguments: Any) -> Any:
-    """Declare a field of an executor that is also a command-line option; `arguments` are those of `add_argument`."""
-    default = {"default_factory": list} if default == [] else {"default": default}
-    return dataclasses.field(**default, metadata={"help": help, **arguments})
 
 
 @dataclass
 class Executor(ABC):
-    """Executes runs. Enter it to start its workers; when an error leaves the block, runs save a checkpoint and stop."""
+    """Executes runs. Leaving its context on an error lets runs in progress save a checkpoint and stop."""
 
     output: Path = Path("runs")
     device: str = "auto"
     jobs: int | None = None
-    """Runs at a time; None means as many as fit."""
+    """Number of runs at a time; None means as many as fit."""
 
     waits: ClassVar[bool] = True
-    """Whether the executor waits until runs end, so that failed runs can be retried."""
+    """Whether the executor waits until runs end; only then can failed runs be retried."""
     losses: ClassVar[int] = 5
     """How often a run is restarted whose process died: most often the run is not the cause."""
 
@@ -72,7 +65,7 @@ class Executor(ABC):
 
     @abstractmethod
     def submit(self, job: "Job") -> None:
-        """Start a run; at most `slots` are in progress."""
+        """Start a run; at most `slots` runs are in progress."""
 
     @abstractmethod
     def wait(self, seconds: float) -> list[Outcome]:
@@ -89,10 +82,13 @@ class Executor(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close(stop=error is not None)
+    def __exit__(self, *error: object) -> None:
+        self.close(stop=error[0] is not None)
+
+
+def option(help: str, default: Any = None, **arguments: Any) -> Any:
+    """Declare a field of an executor as a command-line option; `arguments` are those of `add_argument`."""
+    return dataclasses.field(default=default, metadata={"help": help, "default": default, **arguments})
 
 
 def executor_names() -> list[str]:
@@ -107,20 +103,19 @@ def executor_class(name: str) -> type[Executor]:
     return found
 
 
-def executor_options(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the names of an executor's own options, and the arguments of `add_argument` for each."""
+def executor_options(name: str) -> dict[str, dict[str, Any]]:
+    """Return the options of an executor: the arguments of `add_argument` by name."""
     cls = executor_class(name)
     types = get_type_hints(cls)
-    for field in dataclasses.fields(cls):
-        if field.metadata:
-            default = {"default": [], "type": str} if "nargs" in field.metadata else {"default": None}
-            yield field.name, {"type": types[field.name], **default, **field.metadata}
+    options = [field for field in dataclasses.fields(cls) if field.metadata]
+    return {field.name: {"type": types[field.name], **field.metadata} for field in options}
 
 
 def make_executor(name: str, jobs: int | None = None, **options: Any) -> Executor:
-    """Make an executor; `options` may include empty options of other executors."""
-    own = {option for option, _ in executor_options(name)}
-    for given in [option for option, value in options.items() if value and option not in own]:
-        owner = next(other for other in executor_names() if given in dict(executor_options(other)))
-        raise MedicError(f"--{given.replace('_', '-')} requires --executor {owner}, but the executor is {name!r}")
-    return executor_class(name)(jobs=jobs, **{option: options[option] for option in own & options.keys()})
+    """Make an executor; options of other executors may be given if they are empty."""
+    own = executor_options(name)
+    for given, value in options.items():
+        if value and given not in own:
+            owner = next(other for other in executor_names() if given in executor_options(other))
+            raise MedicError(f"--{given.replace('_', '-')} requires --executor {owner}, not {name}")
+    return executor_class(name)(jobs=jobs, **{given: options[given] for given in own.keys() & options.keys()})

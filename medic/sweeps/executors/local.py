@@ -24,50 +24,38 @@ _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 
 
 class _Worker:
-    """A process and the run that it executes, if any."""
+    """A process and the name of the run that it executes, if any."""
 
     def __init__(self, log: Path, environment: dict[str, str]) -> None:
-        self.log, self.environment = log, environment
-        self.job: Job | None = None
-        try:
-            log.open("ab").close()
-        except OSError as error:
-            raise unwritten("output", log.parent, error) from error
+        self.log = log
+        self.run: str | None = None
         self.connection, other = _SPAWN.Pipe()
         self.process = _SPAWN.Process(target=_serve, args=(other, log, environment))
         self.process.start()
         other.close()
 
     def send(self, job: "Job") -> None:
-        """Start a run; a process that has died is noticed by `outcome`."""
-        self.job = job
-        with suppress(BrokenPipeError):
+        """Start a run."""
+        self.run = job.name
+        with suppress(BrokenPipeError):  # `outcome` reports that the process has died
             self.connection.send((job.name, job.portable()))
 
     def outcome(self) -> Outcome:
         """Return the outcome of the run, which has ended or whose process has died."""
-        assert self.job is not None
-        job, self.job = self.job, None
+        run, self.run = str(self.run), None
         try:
             outcome: Outcome = self.connection.recv()
         except (EOFError, ConnectionResetError):
             self.process.join()
             code = self.process.exitcode or 0
             ending = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            return Outcome(job.name, "lost", f"the process ended with {ending}; see {self.log}")
+            return Outcome(run, "lost", f"the process ended with {ending}; see {self.log}")
         return outcome
-
-    def end(self, until: float) -> None:
-        """Wait until a monotonic time for the process to end, then kill it."""
-        self.process.join(max(0.1, until - time.monotonic()))
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
 
 
 @dataclass
 class Local(Executor):
-    """Processes of this machine; their output goes to `logs` in the output directory."""
+    """Processes of this machine; their messages go to `logs` in the output directory."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,18 +67,15 @@ class Local(Executor):
         return self.jobs or _gpus(self.device) or _cores()
 
     def submit(self, job: "Job") -> None:
-        """Hand the run to an idle process; start one if there is none, or if it has died."""
-        idle = [index for index, worker in enumerate(self._workers) if worker.job is None]
-        index = idle[0] if idle else len(self._workers)
-        if not idle:
-            self._workers.append(self._start(index))
-        elif not self._workers[index].process.is_alive():
-            self._workers[index] = self._start(index)
+        """Hand the run to an idle process; start one if no process is idle or the idle one has died."""
+        index = next((i for i, worker in enumerate(self._workers) if worker.run is None), len(self._workers))
+        if index == len(self._workers) or not self._workers[index].process.is_alive():
+            self._workers[index : index + 1] = [self._start(index)]
         self._workers[index].send(job)
 
     def wait(self, seconds: float) -> list[Outcome]:
         """Collect the outcomes that processes have sent."""
-        busy: dict[Any, _Worker] = {worker.connection: worker for worker in self._workers if worker.job is not None}
+        busy: dict[Any, _Worker] = {worker.connection: worker for worker in self._workers if worker.run is not None}
         return [busy[connection].outcome() for connection in wait(list(busy), seconds)]
 
     def close(self, stop: bool) -> None:
@@ -101,23 +86,28 @@ class Local(Executor):
                 worker.process.terminate()
         until = time.monotonic() + PATIENCE
         for worker in self._workers:
-            worker.end(until)
+            worker.process.join(max(0.1, until - time.monotonic()))
+            worker.process.kill()
+            worker.process.join()
 
     def _start(self, index: int) -> _Worker:
-        logs = self.output / "logs"
-        make_folder("output", logs)
         threads = str(max(1, _cores() // self.slots))
         environment = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
         if gpus := _gpus(self.device):
             allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-            names = allowed.split(",") if allowed else list(map(str, range(gpus)))
-            environment["CUDA_VISIBLE_DEVICES"] = names[index % gpus]
-        return _Worker(logs / f"worker-{index}.log", environment)
+            environment["CUDA_VISIBLE_DEVICES"] = allowed.split(",")[index % gpus] if allowed else str(index % gpus)
+        log = self.output / "logs" / f"worker-{index}.log"
+        make_folder("output", log.parent)
+        try:
+            log.open("ab").close()
+        except OSError as error:
+            raise unwritten("output", log.parent, error) from error
+        return _Worker(log, environment)
 
 
 def _serve(connection: "Connection", log: Path, environment: dict[str, str]) -> None:
     """Execute the runs that arrive, until the sweep closes the connection or asks to stop."""
-    os.setsid()  # Ctrl-C reaches the sweep alone, which then stops its processes
+    os.setsid()  # Ctrl-C reaches only the sweep, which then stops its processes
     if sys.platform == "linux":  # elsewhere, processes of a killed sweep finish their runs
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
     with log.open("ab") as file:

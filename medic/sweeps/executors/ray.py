@@ -26,18 +26,17 @@ if TYPE_CHECKING:
 LOCALHOST = "127.0.0.1"
 ANSWER = 5.0
 """Seconds that an address has to accept a connection; Ray itself would try for minutes."""
-_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
 @dataclass
 class Ray(Executor):
     """Tasks on a Ray cluster, or on a Ray that is started on this machine for the sweep."""
 
-    address: str | None = option(None, "Ray cluster to join (default: start one)", metavar="HOST:PORT")
-    host: str | None = option(None, "address on which a started Ray listens (default: localhost)")
-    cpus_per_run: int | None = option(None, "cores of a run on Ray (default: 1)", metavar="N")
+    address: str | None = option("Ray cluster to join (default: start one)", metavar="HOST:PORT")
+    host: str | None = option("address on which a started Ray listens (default: localhost)")
+    cpus_per_run: int | None = option("cores of a run on Ray (default: 1)", metavar="N")
 
-    losses: ClassVar[int] = 0  # Ray has restarted the task `Executor.losses` times before it reports a loss
+    losses: ClassVar[int] = 0  # Ray itself restarts tasks, before it reports a loss
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,36 +48,28 @@ class Ray(Executor):
 
     @property
     def slots(self) -> int:
-        """As many runs as the cluster has GPUs, or else cores for; further tasks would wait in Ray's queue."""
+        """As many runs as the cluster has GPUs for, or else cores."""
         return self.jobs or self._room
 
     def __enter__(self) -> Self:
-        owns = connect(self.address, self.host, (self.jobs or 0) * self._cores or len(os.sched_getaffinity(0)))
+        connected = connect(self.address, self.host, (self.jobs or 0) * self._cores or len(os.sched_getaffinity(0)))
         import ray
 
-        self._disconnect = ray.shutdown if owns else lambda: None
-        try:
-            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-            gpus = 0.0 if self.device == "cpu" else gpu_share(nodes, self.jobs)
-            self._room = room(nodes, self._cores, gpus)
-            if not self._room:
-                also = " and a GPU" if gpus else ""
-                raise MedicError(f"--cpus-per-run is {self._cores}: no machine of the cluster has as many cores{also}")
-        except BaseException:
+        self._disconnect = ray.shutdown if connected else lambda: None
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        gpus = 0.0 if self.device == "cpu" else gpu_share(nodes, self.jobs)
+        self._room = room(nodes, self._cores, gpus)
+        if not self._room:
             self._disconnect()
-            raise
-        # Without `max_calls=0` Ray ends a worker after one task that uses a GPU; then no process stays warm.
-        resources: dict[str, Any] = {
-            "num_cpus": self._cores,
-            "num_gpus": gpus,
-            "max_calls": 0,
-            "max_retries": Executor.losses,
-        }
-        self._task = ray.remote(**resources)(_run)
+            also = " and a GPU" if gpus else ""
+            raise MedicError(f"--cpus-per-run is {self._cores}: no machine of the cluster has as many cores{also}")
+        # By default Ray ends a process after one task that uses a GPU (`max_calls`), and no process would stay warm.
+        resources: dict[str, Any] = {"num_cpus": self._cores, "num_gpus": gpus, "max_calls": 0}
+        self._task = ray.remote(max_retries=Executor.losses, **resources)(_run)
         return self
 
     def submit(self, job: "Job") -> None:
-        """Start a task; a worker that sees the run's directory shares the output directory."""
+        """Start a task. A machine that sees the run's directory shares the output directory."""
         make_folder("output", job.directory.path)
         self._jobs[self._task.remote(job.name, job.portable(), self._cores, noted_command())] = job
 
@@ -111,34 +102,34 @@ class Ray(Executor):
 
         from medic.sweeps.worker import attempt
 
+        outcome: Outcome
         try:
             outcome, files = ray.get(task)
         except ray.exceptions.RayTaskError as error:  # raised outside of the run
-            cause = f"{type(error.cause).__name__}: {first_line(error.cause)}"
-            return Outcome(job.name, "failed", f"{cause}; every machine needs the same medic", str(error))
+            reason = f"{type(error.cause).__name__}: {first_line(error.cause)}; every machine needs the same medic"
+            return Outcome(job.name, "failed", reason, str(error))
         except ray.exceptions.RayError as error:
-            return Outcome(job.name, "lost", f"Ray lost its worker again and again: {first_line(error)}")
-        if not files:
-            return outcome  # type: ignore[no-any-return]
-        stored = attempt(job.name, lambda: store(files, job.directory))
-        return stored._replace(seconds=outcome.seconds)
+            return Outcome(job.name, "lost", f"Ray lost its worker {Executor.losses + 1} times: {first_line(error)}")
+        if files:
+            return attempt(job.name, lambda: store(files, job.directory))._replace(seconds=outcome.seconds)
+        return outcome
 
 
 def _run(name: str, asked: Mapping[str, Any], cores: int, command: Sequence[str]) -> tuple[Outcome, dict[str, bytes]]:
-    """Execute a run in a task of Ray; return its files too if this machine does not share the output directory."""
+    """Execute a run as a task of Ray; return its files too if this machine does not share the output directory."""
     import torch
 
     from medic.sweeps.worker import execute
 
     torch.set_num_threads(cores)
-    sys.argv[:] = command  # the run records this command, not the one of Ray's worker
+    sys.argv[:] = command  # the run records this command, not the one of Ray's process
     try:
         if (Path(asked["output"]) / name).is_dir():
             return execute(name, asked), {}
         with tempfile.TemporaryDirectory(prefix="medic-") as folder:
             outcome = execute(name, {**asked, "output": folder})
             return outcome, collect(Path(folder) / name, asked["output"]) if outcome.kind == "done" else {}
-    except Stopped as stopped:  # also by a machine that shuts down: the run is tried again later
+    except Stopped as stopped:  # the machine may be shutting down: the run is tried again later
         return Outcome(name, "busy", str(stopped)), {}
 
 
@@ -170,24 +161,21 @@ def gpu_share(nodes: Sequence[Mapping[str, float]], jobs: int | None) -> float:
 
 
 def room(nodes: Sequence[Mapping[str, float]], cores: int, gpus: float) -> int:
-    """Return how many runs fit on the nodes at a time."""
-    fitting = [int(node.get("CPU", 0)) // cores for node in nodes]
-    if gpus:
-        fitting = [min(fit, int(node.get("GPU", 0)) * int(1 / gpus)) for fit, node in zip(fitting, nodes, strict=True)]
-    return sum(fitting)
+    """Return the number of runs that fit on the nodes at a time."""
+    by_gpu = [int(node.get("GPU", 0)) * int(1 / gpus) if gpus else math.inf for node in nodes]
+    return sum(int(min(node.get("CPU", 0) // cores, fit)) for node, fit in zip(nodes, by_gpu, strict=True))
 
 
 def connect(address: str | None, host: str | None, cores: int) -> bool:
     """Join the cluster at `address`, or start a Ray of `cores` cores that listens on `host`.
 
-    Returns False if this process was connected already; that connection is then used and kept.
+    Returns False if this process is connected already; that connection is then used and kept.
     """
-    place = LOCALHOST if host in (None, "localhost") else str(host)
-    if address is not None:
-        _check_answers(address)
+    host = LOCALHOST if host in (None, "localhost") else host
+    if address is None:
+        _prepare(host)
     else:
-        _check_own(place)
-        _prepare(place)
+        _check_answers(address)
     try:
         import ray
     except ModuleNotFoundError as error:
@@ -196,45 +184,40 @@ def connect(address: str | None, host: str | None, cores: int) -> bool:
         if address is not None:
             raise MedicError(f"--address {address}: this process is connected to Ray already; leave --address out")
         return False
+    place = {"address": "local", "num_cpus": cores, "include_dashboard": False, "_node_ip_address": host}
     try:
-        if address is None:
-            ray.init("local", num_cpus=cores, include_dashboard=False, _node_ip_address=place, **_QUIET)
-            if (listens := ray.util.get_node_ip_address()) != place:
-                raise RuntimeError(f"Ray listens on {listens}, because ray was imported before medic")
-        else:
-            ray.init(address, **_QUIET)
+        ray.init(
+            **(place if address is None else {"address": address}), log_to_driver=False, logging_level=logging.ERROR
+        )
+        if address is None and (listens := ray.util.get_node_ip_address()) != host:
+            raise RuntimeError(f"it listens on {listens}, because ray was imported before medic")
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         ray.shutdown()
-        if address is None:
-            raise MedicError(f"Ray cannot start on {place}: {first_line(error)}") from error
-        check = "check that `ray start` ran on this machine too, with the same Ray, Python and RAY_AUTH_MODE"
-        raise MedicError(f"cannot join Ray at {address}: {first_line(error)}; {check}") from error
+        check = "" if address is None else "; check that `ray start` ran here too, with the same Ray and RAY_AUTH_MODE"
+        raise MedicError(f"cannot connect to Ray at {address or host}: {first_line(error)}{check}") from error
     return True
 
 
 def _check_answers(address: str) -> None:
+    """Raise if nothing listens at the address."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         raise MedicError(f"--address {address}: give HOST:PORT, as `ray start --head` prints it")
     try:
         socket.create_connection((host.strip("[]"), int(port)), ANSWER).close()
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
         check = "check host, port and firewall, and that `ray start --head` runs there"
-        raise MedicError(f"no Ray answers at --address {address}: {reason}; {check}") from error
-
-
-def _check_own(host: str) -> None:
-    """Raise unless this machine can listen on `host`; Ray would wait for minutes."""
-    try:
-        socket.create_server((host, 0)).close()
-    except OSError as error:
-        raise MedicError(f"--host {host} is not an address of this machine: give one that is, or none") from error
+        raise MedicError(f"no Ray answers at --address {address}: {error}; {check}") from error
 
 
 def _prepare(host: str) -> None:
-    """Set the environment that a Ray started here reads, partly when it is imported."""
+    """Check that this machine can listen on `host`, and set the environment that a Ray started here reads."""
+    try:
+        socket.create_server((host, 0)).close()  # Ray itself would wait for minutes
+    except OSError as error:
+        raise MedicError(f"--host {host} is not an address of this machine: give one that is, or none") from error
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_task_oom_retries", str(Executor.losses))  # by default without a limit
     if host == LOCALHOST:  # otherwise Ray listens on every address of the machine
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"} & os.environ.keys():

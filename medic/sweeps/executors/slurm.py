@@ -24,13 +24,21 @@ LARGEST = 1000
 """Number of runs in an array: with Slurm's default configuration, indices end there."""
 OURS = ("array", "chdir", "output", "parsable", "wrap")
 """Options of sbatch that the sweep sets itself."""
+SCRIPT = """#!/bin/bash
+{options}
+runs=({runs})
+# The run replaces the shell, to receive the signal before the time limit and save a checkpoint.
+exec {command}"${{runs[SLURM_ARRAY_TASK_ID]}}".yaml
+"""
 
 
 @dataclass
 class Slurm(Executor):
     """Array jobs. Settings and script are in `slurm` in the output directory, the output of runs in `logs`."""
 
-    slurm: list[str] = option([], "options of sbatch: time=2:00:00 gpus=1", nargs="*", metavar="KEY=VALUE")
+    slurm: Sequence[str] = option(
+        "options of sbatch: time=2:00:00 gpus=1", default=(), type=str, nargs="*", metavar="KEY=VALUE"
+    )
 
     waits: ClassVar[bool] = False
 
@@ -121,17 +129,11 @@ class Slurm(Executor):
             "chdir": str(Path.cwd()),
             "output": f"{str(self._logs).replace('%', '%%')}/slurm-%A-%a.log",
         }
-        options = (f"--{name}" if value is None else f"--{name}={value}" for name, value in header.items())
-        command = shlex.join([sys.executable, "-m", "medic", "train", "--config", f"{self._folder}/"])
-        return "\n".join(
-            [
-                "#!/bin/bash",
-                *(f"#SBATCH {shlex.quote(each)}" for each in options),
-                f"runs=({' '.join(names)})",
-                "# The run replaces the shell, to receive the signal before the time limit and save a checkpoint.",
-                f'exec {command}"${{runs[SLURM_ARRAY_TASK_ID]}}".yaml',
-                "",
-            ]
+        options = [f"--{name}" if value is None else f"--{name}={value}" for name, value in header.items()]
+        return SCRIPT.format(
+            options="\n".join(f"#SBATCH {shlex.quote(each)}" for each in options),
+            runs=" ".join(names),
+            command=shlex.join([sys.executable, "-m", "medic", "train", "--config", f"{self._folder}/"]),
         )
 
 

@@ -82,12 +82,9 @@ def _time(schedule: Schedule, slots: int) -> str:
 def report(schedule: Schedule) -> int:
     """Print failed and damaged runs, a line each; return the exit code."""
     for name, reason in schedule.failed.items():
-        print(f"medic: failed: {schedule.titles[name]}: {reason} ({_path(schedule, name)})", file=sys.stderr)
+        path = schedule.jobs[name].directory.path
+        print(f"medic: failed: {schedule.titles[name]}: {reason} ({path})", file=sys.stderr)
     for name, reason in schedule.damaged.items():
-        path = _path(schedule, name)
+        path = schedule.jobs[name].directory.path
         print(f"medic: damaged: {path}: {reason}; delete it and rerun the same command", file=sys.stderr)
     return 1 if schedule.failed or schedule.damaged else 0
-
-
-def _path(schedule: Schedule, name: str) -> Path:
-    return schedule.jobs[name].directory.path

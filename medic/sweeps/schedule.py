@@ -77,13 +77,15 @@ class Schedule:
                 self._return_later()
                 while self._waiting and len(self.running) < executor.slots:
                     self._start(executor)
-                overview.show(self, executor.slots)
+                if executor.waits:
+                    overview.show(self, executor.slots)
                 for outcome in executor.wait(WAIT):
                     self._record(outcome, executor.losses)
                 if interrupts.received is not None:
                     left = counted(len(self.waiting) + len(self.running), "run")
                     raise Stopped(f"stopped with {left} left: rerun the same command to resume", interrupts.received)
-            overview.show(self, executor.slots)
+            if executor.waits:
+                overview.show(self, executor.slots)
 
     def _sort(self, job: Job) -> None:
         """Put a run into the state that its directory shows."""

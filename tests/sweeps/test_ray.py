@@ -17,7 +17,7 @@ from medic.errors import MedicError
 from medic.runs.interrupts import Stopped
 from medic.sweeps.executors import make_executor
 from medic.sweeps.executors import ray as executor
-from medic.sweeps.executors.ray import Ray, collect, connect, gpu_share, room, store
+from medic.sweeps.executors.ray import Ray, collect, connect, share, store
 from medic.sweeps.launch import Launch
 from medic.sweeps.overview import Overview
 from medic.sweeps.schedule import Schedule
@@ -249,14 +249,5 @@ def test_files_are_stored_with_done_last(job, tmp_path):
     assert (job.directory.path / "part" / "two").read_bytes() == files["part/two"]
 
 
-def test_room_and_shares():
-    small, big, idle = {"CPU": 4.0, "GPU": 1.0}, {"CPU": 16.0, "GPU": 8.0}, {}
-    assert room([small, big, idle], 1, 0.0) == 20
-    assert room([small, big, idle], 3, 0.0) == 6
-    assert gpu_share([{"CPU": 8.0}], 3) == 0.0
-    assert (gpu_share([small, big], None), gpu_share([small, big], 9)) == (1.0, 1.0)
-    assert room([small, big], 1, 1.0) == 9
-    assert room([small, big], 4, 1.0) == 5  # cores run out
-    assert gpu_share([small], 3) == 0.3333
-    assert room([small], 1, gpu_share([small], 3)) == 3
-    assert gpu_share([small, big], 10) == 0.5
+def test_shares_of_gpus():
+    assert [share(9, 9), share(1, 3), share(9, 10), share(0, 4)] == [1.0, 0.3333, 0.5, 0.0]

@@ -43,13 +43,13 @@ class Ray(Executor):
         if self.address and self.host:
             raise MedicError("--address joins a cluster and --host starts one: give one of them")
         self._cores = self.cpus_per_run or 1
-        self._room = 1
+        self._room = self.jobs or 1
         self._jobs: dict[Any, Job] = {}
 
     @property
     def slots(self) -> int:
-        """As many runs as the cluster has GPUs for, or else cores."""
-        return self.jobs or self._room
+        """One run per GPU of the cluster, or per core without GPUs; tasks that do not fit wait in Ray's queue."""
+        return self._room
 
     def __enter__(self) -> Self:
         connected = connect(self.address, self.host, (self.jobs or 0) * self._cores or len(os.sched_getaffinity(0)))
@@ -57,14 +57,13 @@ class Ray(Executor):
 
         self._disconnect = ray.shutdown if connected else lambda: None
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        gpus = 0.0 if self.device == "cpu" else gpu_share(nodes, self.jobs)
-        self._room = room(nodes, self._cores, gpus)
-        if not self._room:
+        gpus = 0 if self.device == "cpu" else sum(int(node.get("GPU", 0)) for node in nodes)
+        self._room = self.jobs or gpus or sum(int(node.get("CPU", 0)) // self._cores for node in nodes)
+        if self._cores > max(node.get("CPU", 0) for node in nodes):
             self._disconnect()
-            also = " and a GPU" if gpus else ""
-            raise MedicError(f"--cpus-per-run is {self._cores}: no machine of the cluster has as many cores{also}")
+            raise MedicError(f"--cpus-per-run is {self._cores}: no machine of the cluster has as many cores")
         # By default Ray ends a process after one task that uses a GPU (`max_calls`), and no process would stay warm.
-        resources: dict[str, Any] = {"num_cpus": self._cores, "num_gpus": gpus, "max_calls": 0}
+        resources: dict[str, Any] = {"num_cpus": self._cores, "num_gpus": share(gpus, self._room), "max_calls": 0}
         self._task = ray.remote(max_retries=Executor.losses, **resources)(_run)
         return self
 
@@ -154,16 +153,9 @@ def store(files: Mapping[str, bytes], directory: "RunDirectory") -> None:
             raise unwritten("run", directory.path, error) from error
 
 
-def gpu_share(nodes: Sequence[Mapping[str, float]], jobs: int | None) -> float:
-    """Return the GPUs per run: 1, a fraction if there are fewer GPUs than runs, 0 on a cluster without GPUs."""
-    gpus = sum(int(node.get("GPU", 0)) for node in nodes)
-    return math.floor(10_000 / math.ceil((jobs or 1) / gpus)) / 10_000 if gpus else 0.0  # Ray's resolution
-
-
-def room(nodes: Sequence[Mapping[str, float]], cores: int, gpus: float) -> int:
-    """Return the number of runs that fit on the nodes at a time."""
-    by_gpu = [int(node.get("GPU", 0)) * int(1 / gpus) if gpus else math.inf for node in nodes]
-    return sum(int(min(node.get("CPU", 0) // cores, fit)) for node, fit in zip(nodes, by_gpu, strict=True))
+def share(gpus: int, runs: int) -> float:
+    """Return the GPUs per run: 1, or a fraction if there are more runs than GPUs."""
+    return math.floor(10_000 / math.ceil(runs / gpus)) / 10_000 if gpus else 0.0  # Ray counts ten-thousandths
 
 
 def connect(address: str | None, host: str | None, cores: int) -> bool:

@@ -56,9 +56,7 @@ class Slurm(Executor):
 
     def __enter__(self) -> Self:
         if shutil.which("sbatch") is None:
-            raise MedicError(
-                "--executor slurm requires sbatch, which is not installed here; --dry-run prints the script"
-            )
+            raise MedicError("--executor slurm requires sbatch, which is not installed; --dry-run prints the script")
         return self
 
     def submit(self, job: "Job") -> None:
@@ -92,7 +90,7 @@ class Slurm(Executor):
         if not submitted or shutil.which("squeue") is None:
             return {}
         listed = _call("squeue", "--me", "--noheader", "--array", "--format=%F %K")
-        tasks = [line.split() for line in listed.splitlines()]
+        tasks = [line.split() for line in listed.splitlines() if line]
         return {submitted[task[0]][int(task[1])]: task[0] for task in tasks if task[0] in submitted}
 
     def _submitted(self) -> dict[str, list[str]]:
@@ -146,9 +144,7 @@ def check_option(given: str) -> None:
         raise MedicError(f"--slurm {given!r}: the sweep sets {name} itself")
     if name == "export" and "=" in (value or ""):
         names = ",".join(part.partition("=")[0] for part in (value or "").split(","))
-        raise MedicError(
-            f"--slurm export: the script must not hold values; set them here and give names, export={names}"
-        )
+        raise MedicError(f"--slurm export: the script must not hold values: set them here and give export={names}")
 
 
 def _split(given: str) -> tuple[str, str | None]:

@@ -57,7 +57,7 @@ def sweep_of(parsed, folder: Path) -> Sweep:
     file = folder / "sweep.yaml"
     (block,) = re.findall(r"```yaml\n(.*?)```", TEXTS["sweeps"], re.DOTALL)
     file.write_text(block)
-    base = Sweep({}) if parsed.file is None else Sweep.read(file)
+    base = Sweep({}) if parsed.file is None else read_sweep(file)
     return base.changed(given_settings(parsed), parse_span(parsed.span))
 
 
@@ -77,9 +77,9 @@ def check(line: str, folder: Path) -> None:
     if command == "train" or (command == "search" and "…" not in line):
         planned(run_config(parsed))
     if command == "sweep":
-        first = {config.method: config for config in sweep_of(parsed, folder).configs(folder)}
-        for config in first.values():
-            planned(config)
+        first = {run.get("method"): run for run in sweep_of(parsed, folder).runs()}
+        for run in first.values():
+            planned(RunConfig(**run))
     if command == "reproduce" and parsed.name is not None:
         table = reproduction(parsed.name, parsed.quick)
         assert {*parsed.methods} <= {line.settings["method"] for line in table.lines if line.settings is not None}

@@ -54,9 +54,9 @@ def run(arguments: Namespace) -> int:
     planner = Planner()
     cells = {place: planner.jobs(several) for place, several in asked.items()}
     schedule = launch(arguments).run([job for jobs in cells.values() for job in jobs])
-    if arguments.dry_run or (schedule.missing and arguments.executor == "slurm"):  # nothing has run yet
+    if arguments.dry_run or schedule.queued:  # nothing has run yet
         return 1 if schedule.damaged else 0
-    collection = read_runs(job.directory.path for job in schedule.jobs)
+    collection = read_runs(job.directory.path for job in schedule.jobs.values())
     names = {place: [job.name for job in jobs] for place, jobs in cells.items()}
     made = table.tabulate(names, {result.path.name: result for result in collection.results})
     against = None
@@ -66,7 +66,7 @@ def run(arguments: Namespace) -> int:
     for note in collection.notes():
         logger.warning("note: %s", note)
     print_table(made, against, arguments.format)
-    output = schedule.jobs[0].directory.path.parent
+    output = next(iter(schedule.jobs.values())).directory.path.parent
     logger.info("%d of %s finished in %s", len(collection.results), runs_are(len(schedule.jobs)), output)
     return 0 if len(collection.results) == len(schedule.jobs) else 1
 

@@ -95,7 +95,7 @@ def test_a_package_that_is_not_there_is_named(monkeypatch):
 @pytest.mark.parametrize(
     ("package", "ask"),
     [
-        ("optuna", lambda path: _optuna()),
+        ("optuna", lambda path: import_optuna()),
         ("pandas", lambda path: medic.load_runs(path)),
         ("pyarrow", lambda path: _parquet_rows(path / "t.parquet")),
         ("ray", lambda path: connect(None, None, 1)),

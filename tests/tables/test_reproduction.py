@@ -15,6 +15,7 @@ from medic.data import benchmark
 from medic.errors import MedicError
 from medic.methods import METHODS
 from medic.sweeps.launch import Launch
+from medic.sweeps.schedule import Schedule
 from medic.sweeps.sweep import Planner
 from medic.tables import paper_tables
 from medic.tables.paper import PaperTable
@@ -34,7 +35,7 @@ def test_every_quick_table_can_be_run(name, planner):
     cells = table.configs(seeds=(0, 1))
     assert {title for _, title in cells} == set(table.columns)
     for (label, title), configs in cells.items():
-        jobs = planner.jobs(configs)
+        jobs = planner.jobs(map(vars, configs))
         assert len(jobs) == 2 * len(table.columns[title]), (label, title)
 
 
@@ -194,7 +195,7 @@ class TestOneRun:
         assert run(capsys, place, "confidence-sketch", *self.OPTIONS)[0] == 0
         code, said = run(capsys, place, "confidence-sketch", *self.OPTIONS, "fish", "--dry-run")
         assert code == 0
-        assert "2 runs, 1 of them there, 1 to do" in said.out
+        assert "2 runs: 1 finished, 1 to do" in said.out
 
     def test_nothing_but_the_format(self, capsys, place):
         title = "confidence-sketch in small: its rows and metrics on the built-in digits, with a ConvNet"
@@ -211,12 +212,12 @@ class TestOneRun:
 
     def test_tables_share_runs(self, capsys, place):
         _, said = run(capsys, place, "paradigms", *self.OPTIONS, "--dry-run")
-        assert "3 runs, 1 of them there, 2 to do" in said.out
+        assert "3 runs: 1 finished, 2 to do" in said.out
         assert main(["table", str(place)]) == 0
         assert "street" in capsys.readouterr().out
 
     def test_a_failed_run_is_said(self, capsys, place, monkeypatch):
-        monkeypatch.setattr(Launch, "run", lambda self, jobs: self._plan(jobs))
+        monkeypatch.setattr(Launch, "run", lambda self, jobs: Schedule(jobs))
         (path,) = (file.parent for file in place.glob("*/done"))
         (path / "done").rename(path / "not done")
         (path / "error.json").write_text('{"reason": "a comet"}')

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from medic.errors import DiskFullError, MedicError, counted, unwritten
 from medic.files import write_text
 from medic.runs.interrupts import Interrupts, Stopped
+from medic.runs.layout import ERROR
 from medic.sweeps.executors import Executor, Kind, Outcome
 from medic.sweeps.overview import Overview, duration
 from medic.sweeps.sweep import Job, titles
-from medic.tables.results import ERROR, read_error, read_result
+from medic.tables.results import read_error, read_result
 
 POLL = 5.0
 """Seconds until a run is tried again that another process was executing."""

@@ -8,13 +8,13 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from medic.errors import MedicError, check_choice
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    import numpy as np
+
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -36,7 +36,7 @@ class Range:
         law = f"{power}U({self.low:g}, {self.high:g})"
         return f"int({law})" if self.whole else law
 
-    def draw(self, random: np.random.RandomState) -> float | int:
+    def draw(self, random: "np.random.RandomState") -> float | int:
         """Draw one value."""
         exponent = random.uniform(self.low, self.high)
         value = exponent if self.base is None else self.base**exponent
@@ -53,7 +53,7 @@ class Choice:
     def __str__(self) -> str:
         return "one of " + ", ".join(f"{value:g}" for value in self.values)
 
-    def draw(self, random: np.random.RandomState) -> float:
+    def draw(self, random: "np.random.RandomState") -> float:
         """Draw one value."""
         return float(random.choice(self.values))
 

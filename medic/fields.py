@@ -203,4 +203,4 @@ def check_setting(field: "dataclasses.Field[Any]", value: Any) -> None:
         whole = "a whole number" if limits is COUNT or isinstance(value, int) else "a number"
         raise MedicError(f"{field.name} is {value!r}: give {whole}, {limits}")
     if value is not None and choices:
-        check_choice(field.name.replace("_", " "), value, choices)
+        check_choice(field.name, value, choices)

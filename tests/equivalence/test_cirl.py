@@ -48,10 +48,10 @@ def step():
 
 
 def prepared(**numbers):
-    """A model and its objective, whose player is ready."""
+    """A model and its objective, whose network is ready."""
     model, objective = Model(), Cirl([ce], **numbers)
     objective.prepare(model, SETUP)
-    objective.masker.start()
+    objective.masker.make_optimizers()
     return model, objective
 
 
@@ -59,7 +59,7 @@ def turn(objective, model, count=1):
     """So many iterations, by their players alone."""
     for _ in range(count):
         objective(model, step())
-        objective.masker.play(model, [])
+        objective.masker.update(model, [])
 
 
 class TestMixtures:
@@ -221,12 +221,12 @@ class TestRisk:
         monkeypatch.setattr(
             objective, "_losses", lambda m, f, y, a, b: (seen.append(bool((a == 1).all())), (f.sum(1), f.sum(1)))[1]
         )
-        monkeypatch.setattr("medic.objectives.cirl.factorisation", lambda one, other, off: one.new_ones(()))
+        monkeypatch.setattr("medic.systems.cirl.factorisation", lambda one, other, off: one.new_ones(()))
         monkeypatch.setattr(objective.masker, "_contest", lambda m: sum(p.sum() for p in objective.masker.parameters()))
         factors = []
         for _ in range(14):
             factors.append(objective(model, step()).penalty.item())
-            objective.masker.play(model, [])
+            objective.masker.update(model, [])
         assert seen == 12 * [True] + 2 * [False]
         assert factors == pytest.approx(np.exp(-5 * (1 - np.arange(7).clip(max=5).repeat(2) / 5) ** 2).tolist())
 
@@ -266,7 +266,7 @@ class TestTurns:
         before = {name: value.clone() for name, value in objective.state_dict().items()}
         weights = [p.clone() for p in model.parameters()]
         count = model.backbone[2].num_batches_tracked.item()
-        objective.masker.play(model, [])
+        objective.masker.update(model, [])
         after = objective.state_dict()
         moved = {name for name, value in before.items() if not torch.equal(value, after[name])}
         assert {name for name, _ in objective.named_parameters() if name.startswith("masker")} <= moved
@@ -292,7 +292,7 @@ class TestTurns:
         expected = [p - 1e-2 * 1.9 * (g + 5e-4 * p) for p, g in zip(parameters, gradients, strict=True)]
         assert max(gradient.abs().max() for gradient in gradients) > 1e-4
         torch.manual_seed(3)
-        masker.play(model, [])
+        masker.update(model, [])
         for found, wanted in zip(parameters, expected, strict=True):
             assert torch.allclose(found, wanted, atol=1e-12)
 
@@ -303,7 +303,7 @@ class TestTurns:
         for index in (0, 1, 1):
             objective(model, Step(batch.x, batch.y, batch.sizes, index=index))
         assert len(objective._seen) == 2
-        objective.masker.play(model, [])
+        objective.masker.update(model, [])
         assert not objective._seen
         assert objective.masker.turns.item() == 1
 
@@ -311,9 +311,9 @@ class TestTurns:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Cirl([ce], share=0.0), "share CIRL 0"),
-        (lambda: Cirl([ce], share=1.5), "share CIRL 1.5"),
-        (lambda: Cirl([ce], warmup=-1.0), "warmup CIRL -1"),
+        (lambda: Cirl([ce], share=0.0), "share 0"),
+        (lambda: Cirl([ce], share=1.5), "share 1.5"),
+        (lambda: Cirl([ce], warmup=-1.0), "warmup -1"),
         (lambda: Cirl([ce], passes="task"), "--method cirl"),
         (lambda: Cirl([ce], change=Rsc()), "--method cirl"),
         (lambda: Cirl([ce]).prepare(Model(), Setup(images=1)), "images 1"),

@@ -86,13 +86,13 @@ class Normed(nn.Module):
 
 
 def prepared(model, penalties=(), **numbers):
-    """An objective with small networks for its player, which has started."""
+    """Return an objective with small adversaries that have their optimizers."""
     objective = ConfusingSamples([Arpl()], penalties=penalties, **numbers)
     objective.prepare(model, SETUP)
-    player, pixels = objective.adversaries, 3 * 32 * 32
-    player.generator = nn.Sequential(nn.Linear(100, pixels), nn.Sigmoid(), nn.Unflatten(1, (3, 32, 32)))
-    player.discriminator = nn.Sequential(Normed(), nn.Linear(4, 1), nn.Flatten(0))
-    player.start()
+    adversaries, pixels = objective.adversaries, 3 * 32 * 32
+    adversaries.generator = nn.Sequential(nn.Linear(100, pixels), nn.Sigmoid(), nn.Unflatten(1, (3, 32, 32)))
+    adversaries.discriminator = nn.Sequential(Normed(), nn.Linear(4, 1), nn.Flatten(0))
+    adversaries.make_optimizers()
     return objective
 
 
@@ -122,10 +122,10 @@ def auxiliary(model, objective):
 def test_a_turn_is_one_update_of_each():
     """Against the publication's binary cross-entropies of sigmoids, with optimizers of torch."""
     model, objective, step = made(beta=0.7, gan_lr=3e-4)
-    player = objective.adversaries
-    generator, discriminator = copy.deepcopy(player.generator), copy.deepcopy(player.discriminator)
+    adversaries = objective.adversaries
+    generator, discriminator = copy.deepcopy(adversaries.generator), copy.deepcopy(adversaries.discriminator)
     before, own, fakes = snapshot(model), auxiliary(model, objective), torch.get_rng_state()
-    player.play(model, [step])
+    adversaries.update(model, [step])
 
     torch.set_rng_state(fakes)
     of_d, of_g = (torch.optim.Adam(n.parameters(), 3e-4, betas=(0.5, 0.999)) for n in (discriminator, generator))
@@ -139,7 +139,7 @@ def test_a_turn_is_one_update_of_each():
     loss.backward()
     of_g.step()
 
-    for mine, theirs in ((player.generator, generator), (player.discriminator, discriminator)):
+    for mine, theirs in ((adversaries.generator, generator), (adversaries.discriminator, discriminator)):
         for (name, one), other in zip(mine.state_dict().items(), theirs.state_dict().values(), strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=1e-9, msg=name)
     assert same(before, model.state_dict())
@@ -148,7 +148,7 @@ def test_a_turn_is_one_update_of_each():
 
 def test_a_turn_for_every_step():
     model, objective, step = made()
-    objective.adversaries.play(model, [step, step])
+    objective.adversaries.update(model, [step, step])
     counters = {int(state["step"]) for o in objective.adversaries.optimizers for state in o.state.values()}
     assert counters == {2}
 
@@ -182,7 +182,7 @@ def test_statistics_of_real_and_fake_images_are_apart():
     plain, start = copy.deepcopy(model), snapshot(objective.norms)
     plain(step.x)
     objective(model, step)
-    objective.adversaries.play(model, [step])
+    objective.adversaries.update(model, [step])
     assert same(plain.state_dict(), model.state_dict())
     assert not torch.equal(start["0.running_mean"], objective.norms[0].running_mean)
     assert objective.norms[0].num_batches_tracked == 2
@@ -250,7 +250,7 @@ def test_lowered_to_bf16():
         outer = Bf16Weights(network, network.backbone, compiled=False) if wrapped else network
         torch.set_rng_state(start)
         with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
-            mine.adversaries.play(outer, [step])
+            mine.adversaries.update(outer, [step])
             Joint()(outer, [step], mine)
         gradients = {name: p.grad for name, p in network.named_parameters()}
         found.append(({**network.state_dict(), **mine.state_dict()}, gradients))
@@ -310,8 +310,8 @@ def test_a_run_with_batch_norm_resumes(mini):
     (one, other) = (each.state_dict() for each in (first, second))
     for part in ("model", "objective"):
         assert same(one[part], other[part])
-    assert len(one["players"]) == 2
-    for mine, theirs in zip(one["players"], other["players"], strict=True):
+    assert len(one["auxiliary"]) == 2
+    for mine, theirs in zip(one["auxiliary"], other["auxiliary"], strict=True):
         assert all(same(mine["state"][index], theirs["state"][index]) for index in mine["state"])
 
 

@@ -305,12 +305,13 @@ def test_what_it_needs_is_said():
 
 
 def test_a_run_of_it(mini):
-    settings = {"dataset": mini, "target": "street", "method": "crossmatch", "device": "cpu"}
+    settings = {"dataset": mini, "method": "crossmatch"}
     recipe = recipe_of(**settings, hparams="eta=0.5,ascents=3")
     assert recipe.settings["hparams"] == {"lam_n": 1.0, "lam_c": 1.0, "eta": 0.5, "gamma": 1.0, "ascents": 3}
-    assert (recipe.model.head, recipe.model.score, recipe.model.compiled) == ("separate", "bcls", False)
+    assert (recipe.model.head, recipe.evaluation.score) == ("separate", "bcls")
+    assert not recipe.compiles(torch.device("cuda"))
     assert recipe_of(**settings, head="shared").model.head == "shared"
     with pytest.raises(MedicError, match=naming("'crossmatch' backbone")):
         recipe_of(**settings, freeze="backbone")
-    with pytest.raises(MedicError, match=naming("ascents CrossMatch 0")):
+    with pytest.raises(MedicError, match=naming("ascents 0")):
         recipe_of(**settings, hparams="ascents=0")

@@ -9,7 +9,8 @@ from torch.nn import functional
 
 from medic.errors import MedicError
 from medic.models import HALVES, Backbone, Classifier, Ensemble
-from medic.objectives import Setup, ce, daml
+from medic.objectives import Setup, ce
+from medic.systems import daml
 from medic.strategies import TwoStep
 from medic.systems.daml import Daml
 from medic.tasks import Step
@@ -221,7 +222,7 @@ def test_what_does_not_fit():
     uneven = Step(torch.randn(4, 2), torch.zeros(4, dtype=torch.long), (3, 1))
     with pytest.raises(MedicError, match=naming("tasks size (3, 1)")):
         Daml([ce])(model(2), uneven)
-    with pytest.raises(MedicError, match=naming("temperature DAML 0")):
+    with pytest.raises(MedicError, match=naming("temperature 0")):
         Daml([ce], temperature=0)
-    with pytest.raises(MedicError, match=naming("alpha_other DAML -1")):
+    with pytest.raises(MedicError, match=naming("alpha_other -1")):
         Daml([ce], alpha_other=-1)

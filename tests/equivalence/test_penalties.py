@@ -51,7 +51,7 @@ def test_vrex_counts_once_until_annealed():
     penalty = VRex(10.0, anneal=2)
     totals = [coefficients(penalty, [1.0, 3.0])[0] for _ in range(4)]
     assert totals == pytest.approx([3.0, 3.0, 12.0, 12.0])
-    assert penalty.restart == 2
+    assert penalty.restart_step == 2
 
 
 def test_groupdro():
@@ -105,7 +105,7 @@ def test_fishr_keeps_averages_before_it_counts():
     always(torch.zeros(2), ZERO_HEAD, two)
     assert first == 0
     assert second == always(torch.zeros(2), ZERO_HEAD, two).item()
-    assert (early.restart, always.restart) == (1, None)
+    assert (early.restart_step, always.restart_step) == (1, None)
 
 
 def test_fishr_variance_is_that_of_single_gradients():
@@ -292,9 +292,9 @@ def test_sand_mask_of_one_task_is_its_gradient():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: AndMask(1.5), "tau AND-mask 1.5"),
-        (lambda: SandMask(tau=1.0), "tau SAND-mask 1 0"),
-        (lambda: SandMask(k=0.0), "k SAND-mask 0"),
+        (lambda: AndMask(1.5), "tau 1.5"),
+        (lambda: SandMask(tau=1.0), "tau 1 0"),
+        (lambda: SandMask(k=0.0), "k 0"),
     ],
 )
 def test_masks_refuse_numbers(make, message):
@@ -356,7 +356,7 @@ def test_miro_trains_its_variances_and_leaves_the_reference():
     (penalty,) = loss.penalties
     assert penalty.spreads[0].grad.abs().item() > 0
     assert not any(parameter.requires_grad for parameter in penalty.reference.parameters())
-    assert penalty.rate == 10
+    assert penalty.lr_scale == 10
 
 
 def test_miro_refuses_a_model_without_stages():

@@ -202,7 +202,7 @@ class TestMvdg:
         assert model.theta.grad.item() == pytest.approx(-1e-3 * (1 - 1 / 19) / 2, rel=1e-6)  # Adam's ε is 1e-8
 
     def test_an_adam_is_kept_or_not(self):
-        with pytest.raises(MedicError, match=naming("persist_inner_state MVDG 2")):
+        with pytest.raises(MedicError, match=naming("persist_inner_state 2")):
             Trajectories(persist_inner_state=2)
 
     def test_trajectories_have_as_many_steps(self):

@@ -1,6 +1,5 @@
 """Whether an iteration can be a CUDA graph, tried without a GPU: it asks for no value and brings none from the host."""
 
-import dataclasses
 from contextlib import contextmanager
 
 import pytest
@@ -10,8 +9,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from medic.methods import METHODS
-from medic.objectives.losses import OBJECTIVES
-from medic.objectives.objective import PENALTIES
+from medic.objectives import PENALTIES
 from medic.objectives.penalties.coral import Coral
 from medic.tasks.samplers import SAMPLERS
 from tests.built import built
@@ -68,7 +66,7 @@ def as_on_a_gpu(monkeypatch):
     monkeypatch.setattr(functional, "one_hot", lambda y, classes: (y[:, None] == torch.arange(classes)).long())
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.capturable])
+@pytest.mark.parametrize("name", METHODS)
 def test_an_iteration_asks_for_nothing(mini, name):
     assert iterate(mini, method=name).risks.isfinite().all()
 
@@ -99,15 +97,3 @@ def test_what_asks_is_found(mini, asks, monkeypatch):
     monkeypatch.setitem(PENALTIES, "coral", Asking)
     with pytest.raises(AssertionError, match="aten::"):
         iterate(mini, method="coral")
-
-
-def test_one_part_that_cannot_be_is_enough(monkeypatch):
-    assert METHODS["coral"].capturable
-    monkeypatch.setattr(Coral, "capturable", False)
-    assert not METHODS["coral"].capturable
-    assert METHODS["vrex"].capturable
-    kind = type("Host", (OBJECTIVES["ce"].kind,), {"capturable": False})
-    monkeypatch.setitem(OBJECTIVES, "ce", OBJECTIVES["ce"]._replace(kind=kind))
-    assert not METHODS["vrex"].capturable
-    assert METHODS["medic++"].capturable
-    assert not dataclasses.replace(METHODS["medic++"], penalty="coral").capturable

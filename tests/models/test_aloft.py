@@ -191,5 +191,5 @@ def test_what_cannot_be_is_refused():
         Aloft("e").insert(nn.Linear(2, 2), torch.empty(0))
     with pytest.raises(MedicError, match=naming("ALOFT 'x' e s")):
         Aloft("x")
-    with pytest.raises(MedicError, match=naming("p ALOFT 2")):
+    with pytest.raises(MedicError, match=naming("p 2")):
         Aloft("e", p=2)

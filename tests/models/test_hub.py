@@ -14,7 +14,7 @@ from medic.errors import MedicError
 from medic.models import create_backbone, find_weights
 from medic.runs.build import build_backbones
 from medic.runs.directory import run_name
-from tests.built import loaded, recipe_of
+from tests.built import loaded
 from tests.messages import naming
 
 PLACE = "/timm/resnet18.tv_in1k/resolve/main/model.safetensors"
@@ -78,12 +78,11 @@ def use_hub(tmp_path, monkeypatch):
     return use
 
 
-def loaded(weights):
+def started(weights):
     """The file of some weights, the name of a run that starts from them, and the sum of the first layer."""
-    recipe = recipe_of(backbone="resnet18", weights=weights)
-    assert recipe_of(**recipe.settings).settings == recipe.settings
+    recipe, dataset, _ = loaded(backbone="resnet18", weights=weights)
     first = build_backbones(recipe)[0].module.conv1.weight.double().sum().item()
-    return str(recipe.model.weights), run_name(recipe.settings, "images", recipe.model.weights), first
+    return str(recipe.weights), run_name(recipe, dataset), first
 
 
 def test_names_are_fetched_once_and_count_as_their_file_does(hub, use_hub, state, tmp_path):
@@ -91,7 +90,7 @@ def test_names_are_fetched_once_and_count_as_their_file_does(hub, use_hub, state
     use_hub(endpoint)
     save_file(state, tmp_path / "mine.safetensors")
     names = ["imagenet-v1", "tv_in1k", "resnet18.tv_in1k", str(tmp_path / "mine.safetensors")]
-    found = [loaded(name) for name in names]
+    found = [started(name) for name in names]
     assert len({path for path, _, _ in found[:3]}) == 1
     assert found[0][0].startswith(str(tmp_path / "home"))
     assert len({(name, first) for _, name, first in found}) == 1
@@ -99,7 +98,7 @@ def test_names_are_fetched_once_and_count_as_their_file_does(hub, use_hub, state
     assert requests.count(("GET", PLACE)) == 1
     # Weights in the cache need no server.
     use_hub(NOWHERE)
-    assert loaded("imagenet-v1") == found[0]
+    assert started("imagenet-v1") == found[0]
 
 
 @pytest.mark.parametrize(("server", "weights", "name"), [

@@ -8,7 +8,7 @@ from medic.data import BENCHMARKS
 from tests.built import recipe_of
 
 
-def resolved(mini, **settings):
+def drawn(mini, **settings):
     return recipe_of(dataset=mini, hparams_seed=1, image_size=64, **settings)
 
 
@@ -19,28 +19,29 @@ def large(monkeypatch):
 
 
 def test_the_decay_of_fish_is_that_of_its_inner_adam(mini):
-    recipe = resolved(mini, method="fish-domainbed")
-    assert recipe.training.optimizer.weight_decay == 0
-    assert recipe.training.optimizer.lr in (0.05, 0.1, 0.5)
-    assert 1e-6 <= recipe.training.strategy.decay <= 1e-2
-    assert recipe.training.strategy.lr < 1e-3
+    recipe = drawn(mini, method="fish-domainbed")
+    strategy = recipe.parts.strategy.build()
+    assert recipe.optim.weight_decay == 0
+    assert recipe.optim.lr in (0.05, 0.1, 0.5)
+    assert 1e-6 <= strategy.decay <= 1e-2
+    assert strategy.lr < 1e-3
 
 
 def test_the_decay_of_mldg_is_that_of_both(mini):
-    recipe = resolved(mini, method="mldg-domainbed")
-    assert recipe.training.optimizer.weight_decay == recipe.training.strategy.decay > 0
+    recipe = drawn(mini, method="mldg-domainbed")
+    assert recipe.optim.weight_decay == recipe.parts.strategy.build().decay > 0
 
 
 def test_the_decay_of_mvdg_is_its_own(mini):
-    assert resolved(mini, method="mvdg", optimizer="adam").training.strategy.decay == 5e-4
+    assert drawn(mini, method="mvdg", optimizer="adam").parts.strategy.build().decay == 5e-4
 
 
-def test_an_exchanged_penalty_brings_its_own_laws(mini):
-    hparams = resolved(mini, method="vrex", penalty="hgp", optimizer="adam").settings["hparams"]
+def test_an_exchanged_penalty_brings_its_own_search_ranges(mini):
+    hparams = drawn(mini, method="vrex", penalty="hgp", optimizer="adam").settings["hparams"]
     assert set(hparams) == {"alpha", "beta"}
-    own = resolved(mini, method="hgp", optimizer="adam").settings["hparams"]
+    own = drawn(mini, method="hgp", optimizer="adam").settings["hparams"]
     assert hparams == own
-    beside = resolved(mini, method="mldg-domainbed", penalty="balance", objective="ce+ova").settings["hparams"]
+    beside = drawn(mini, method="mldg-domainbed", penalty="balance", objective="ce+ova").settings["hparams"]
     assert set(beside) == {"beta", "meta_test", "decay", "weight"}
 
 
@@ -48,11 +49,10 @@ def test_an_exchanged_penalty_brings_its_own_laws(mini):
     ("method", "dataset", "number", "value"),
     [("miro", "pacs", "weight", 0.01), ("swad", "vlcs", "ratio", 0.2), ("mixstyle", "office-home", "stages", 2)],
 )
-def test_numbers_of_a_benchmark(mini, monkeypatch, method, dataset, number, value):
+def test_defaults_on_a_benchmark(mini, monkeypatch, method, dataset, number, value):
     monkeypatch.setitem(BENCHMARKS, dataset, dataclasses.replace(BENCHMARKS[mini], name=dataset, split=None))
-    config = RunConfig(dataset=dataset, target="street", device="cpu", method=method)
-    other = RunConfig(dataset=mini, target="street", device="cpu", method=method)
-    given = dataclasses.replace(config, hparams={number: 1})
-    assert resolve(config).settings["hparams"][number] == value
-    assert resolve(other).settings["hparams"][number] != value
-    assert resolve(given).settings["hparams"][number] == 1
+    usual, elsewhere = recipe_of(dataset=dataset, method=method), recipe_of(dataset=mini, method=method)
+    given = recipe_of(dataset=dataset, method=method, hparams={number: 1})
+    assert usual.settings["hparams"][number] == value
+    assert elsewhere.settings["hparams"][number] != value
+    assert given.settings["hparams"][number] == 1

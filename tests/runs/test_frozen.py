@@ -80,7 +80,7 @@ def test_a_transformer_sees_images_of_its_own_size(mini, tmp_path):
         **settings, freeze="backbone", iterations=2, batch_size=4, output=tmp_path, track="none", quiet=True
     )
     assert run.settings["image_size"] == 160
-    recipe = recipe_of(**{**settings, "dataset": "digits"}).data
-    assert (recipe.size, recipe.storage.size) == (160, 32)
+    data = recipe_of(**{**settings, "dataset": "digits"}).data
+    assert (data.image_size, data.store_size) == (160, 32)
     with pytest.raises(MedicError, match=naming("160 --image-size")):
         recipe_of(**settings, image_size=96)

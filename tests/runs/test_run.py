@@ -11,10 +11,11 @@ import torch
 
 import medic
 from medic.errors import MedicError
-from medic.report.page import write_page
 from medic.runs import progress
 from medic.runs.review import infer_again, review
+from medic.runs.settings import SETTINGS, read_yaml
 from medic.runs.train import Session
+from medic.training import Trainer
 from tests.messages import naming
 from tests.runs.short import SHORT
 
@@ -22,7 +23,7 @@ from tests.runs.short import SHORT
 def test_the_files_of_a_run(run):
     tracked = {"tensorboard"} if importlib.util.find_spec("tensorboard") else set()
     assert {path.name for path in run.path.iterdir()} - tracked == {
-        "config.yaml", "environment.json", "results.jsonl", "model.safetensors", "model.json", "predictions.npz",
+        "asked.yaml", "config.yaml", "environment.json", "results.jsonl", "model.safetensors", "model.json", "predictions.npz",
         "checkpoint", "done", ".lock",
     }  # fmt: skip
     for name in ("model.safetensors", "predictions.npz", "config.yaml"):
@@ -30,6 +31,24 @@ def test_the_files_of_a_run(run):
     environment = json.loads((run.path / "environment.json").read_text())
     assert environment["packages"]["torch"] == torch.__version__
     assert len(environment["images"]) == 64
+
+
+def test_a_run_stores_what_was_asked_and_what_it_became(run, mini, tmp_path):
+    asked, became = read_yaml(run.path / "asked.yaml"), read_yaml(run.path / "config.yaml")
+    given = {name: value for name, value in SHORT.items() if name != "quiet"}
+    assert asked == {"dataset": mini, "method": "medic++", "output": str(tmp_path), **given}
+    assert became == run.settings
+    assert became.keys() == SETTINGS.keys()
+    assert (became["target"], became["steps"], became["score"]) == (["street"], [3, 3, 3], "bcls")
+    first, *others = run.records
+    assert first["asked"] == {name: value for name, value in asked.items() if name not in ("output", "device")}
+    assert not any("asked" in record for record in others)
+
+
+def test_both_files_repeat_a_run(run, monkeypatch):
+    monkeypatch.setattr(Trainer, "step", lambda self: pytest.fail("trained again"))
+    for name in ("asked.yaml", "config.yaml"):
+        assert medic.train(**read_yaml(run.path / name)).path == run.path
 
 
 def test_records_have_our_keys_and_domainbeds(run):
@@ -195,13 +214,30 @@ def test_weights_count_by_content(mini, tmp_path):
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(5, "2.0 it/s"), (40, "4.0 s/it"), (300, "30.0 s/it")])
-def test_how_fast_a_run_is(monkeypatch, capsys, seconds, said):
+def test_the_speed_of_a_run_is_logged(monkeypatch, caplog, seconds, said):
     now = 0.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    lines = progress.Lines("erm", start=5, iterations=20, every=1)
-    now = seconds
-    lines.advance(15, 0.5)
-    assert f"  15/20  loss 0.500  {said}  left {seconds / 2:.0f} s" in capsys.readouterr().err
+    monkeypatch.setattr(progress, "EVERY", 1)
+    with caplog.at_level("INFO", logger="medic"):
+        shown = progress.Progress("erm", start=5, iterations=20)
+        now = seconds
+        shown.advance(15, 0.5)
+        shown.advance(16, 0.5)  # too soon for another line
+    (line,) = caplog.messages
+    assert f"  15/20  loss 0.500  {said}  left {seconds / 2:.0f} s" in line
+
+
+def test_a_page_where_every_class_is_known(mini, tmp_path):
+    from medic.report.page import write_page
+
+    run = medic.train(dataset=mini, method="erm", known=list("0123456789"), output=tmp_path / "runs", **SHORT)
+    (tmp_path / "pages").mkdir()
+    page = write_page(tmp_path / "pages" / "index.html", [run], "all known").read_text()
+    assert "There is no image of an unknown class here" in page
+    assert "known, named correctly" in page
+    assert f'<a href="../runs/{run.path.name}">' in page
+    for absent in ("nan %", "<svg", "unknown, called unknown", "0 more classes", "not a result"):
+        assert absent not in page
 
 
 class TestReading:

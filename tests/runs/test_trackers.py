@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,6 @@ from medic.errors import MedicError
 from medic.runs.command import without_secrets
 from medic.runs.directory import environment
 from medic.runs.trackers import TRACKERS, scalars, start_trackers, tracker_names
-from medic.sweeps.executors.cluster import connect
-from medic.sweeps.search import _optuna
 from tests.built import recipe_of
 from tests.messages import naming
 
@@ -64,7 +63,7 @@ def test_a_server_that_goes_away_does_not_end_a_run(mini, tmp_path, monkeypatch,
     run = medic.train(dataset=mini, method="erm", output=tmp_path, track="tensorboard", **{**SHORT, "quiet": False})
     assert len(run.records) == 2
     said = capsys.readouterr().err
-    assert said.count("tracker 'tensorboard' is told no more: no route to host") == 1
+    assert len(re.findall(r"'tensorboard' .*no route to host", said)) == 1
 
 
 def test_none(mini, tmp_path):
@@ -95,10 +94,10 @@ def test_a_package_that_is_not_there_is_named(monkeypatch):
 @pytest.mark.parametrize(
     ("package", "ask"),
     [
-        ("optuna", lambda path: import_optuna()),
+        ("optuna", lambda path: import_module("medic.sweeps.search")._optuna()),
         ("pandas", lambda path: medic.load_runs(path)),
         ("pyarrow", lambda path: _parquet_rows(path / "t.parquet")),
-        ("ray", lambda path: connect(None, None, 1)),
+        ("ray", lambda path: import_module("medic.sweeps.executors.cluster").connect(None, None, 1)),
     ],
 )
 def test_extras_are_named_as_they_are_installed(package, ask, monkeypatch, tmp_path):
@@ -121,12 +120,12 @@ def test_only_numbers_are_sent():
 
 
 def test_credentials_in_what_others_say_are_left_out(monkeypatch, tmp_path):
-    def refuse(path, config, iteration):
+    def refuse(path, settings, iteration):
         raise OSError("API request to https://bob:hunter2@ml.example.org/api failed")
 
     monkeypatch.setitem(TRACKERS, "tensorboard", ("tensorboard", refuse))
     with pytest.raises(MedicError, match=naming("https://ml.example.org/api failed")):
-        start_trackers("tensorboard", tmp_path, RunConfig(), 0)
+        start_trackers("tensorboard", tmp_path, {}, 0)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +156,6 @@ def test_addresses_lose_their_secrets(given, kept):
 def test_no_secret_is_in_an_environment_file(mini, mini_dataset, monkeypatch, storage):
     monkeypatch.setattr(sys, "argv", ["/bin/medic", "search", *storage, "--trials", "2"])
     monkeypatch.setenv("WANDB_API_KEY", "another-secret")
-    written = environment(mini_dataset, recipe_of(dataset=mini).model)
+    written = environment(mini_dataset, recipe_of(dataset=mini))
     assert "secret" not in json.dumps(written)
     assert written["command"][-2:] == ["--trials", "2"]

@@ -32,29 +32,24 @@ def test_the_callers_generator_is_left_alone(mini, tmp_path):
 class TestWiring:
     """What the trainer is given is what it uses."""
 
-    def trainer(self, mini, tmp_path, **settings):
-        return built(dataset=mini, **settings)
-
-    def test_the_schedule_sets_the_rate(self, mini, tmp_path):
-        trainer = self.trainer(mini, tmp_path, method="erm", iterations=5, batch_size=4, lr=0.1)
+    def test_the_schedule_sets_the_rate(self, mini):
+        trainer = built(dataset=mini, method="erm", iterations=5, batch_size=4, lr=0.1)
         rates = []
         for _ in range(5):
             trainer.step()
             rates.append(trainer.optimizer.param_groups[0]["lr"])
         assert rates == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.01])
 
-    def test_training_images_are_augmented(self, mini, tmp_path):
-        trainers = [
-            self.trainer(mini, tmp_path, method="erm", batch_size=8, augment=name) for name in ("none", "digits")
-        ]
+    def test_training_images_are_augmented(self, mini):
+        trainers = [built(dataset=mini, method="erm", batch_size=8, augment=name) for name in ("none", "digits")]
         plain, varied = (next(trainer._body.load(trainer._batch(trainer._next()))) for trainer in trainers)
         assert torch.equal(plain.y, varied.y)
         assert not torch.equal(plain.x, varied.x)
 
-    def test_clipping_limits_the_update(self, mini, tmp_path):
+    def test_clipping_limits_the_update(self, mini):
         moved = []
         for clip in (None, 1e-3):
-            trainer = self.trainer(mini, tmp_path, method="erm", batch_size=8, lr=1.0, clip_norm=clip, weight_decay=0.0)
+            trainer = built(dataset=mini, method="erm", batch_size=8, lr=1.0, clip_norm=clip, weight_decay=0.0)
             before = [p.detach().clone() for p in trainer.model.parameters()]
             trainer.step()
             moved.append(
@@ -63,17 +58,17 @@ class TestWiring:
         assert moved[1].item() == pytest.approx(1e-3, rel=1e-2)
         assert moved[0] > 2 * moved[1]
 
-    def test_the_grid_hears_what_the_model_said(self, mini, tmp_path):
-        trainer = self.trainer(mini, tmp_path, method="medic++", batch_size=2)
+    def test_the_grid_hears_what_the_model_said(self, mini):
+        trainer = built(dataset=mini, method="medic++", batch_size=2)
         for _ in range(4):
             trainer.step()
         assert trainer.grid.sampler.confusion([0, 1, 2]) is not None
 
-    def test_seeds_and_scales_reach_their_place(self, mini, tmp_path):
-        a, b = (self.trainer(mini, tmp_path, method="medic", seed=seed, batch_size=2) for seed in (0, 1))
-        assert a.grid.seed != b.grid.seed
+    def test_seeds_and_scales_reach_their_place(self, mini):
+        a, b = (built(dataset=mini, method="medic", seed=seed, batch_size=2) for seed in (0, 1))
+        assert a.grid.generator.initial_seed() != b.grid.generator.initial_seed()
         assert a.objective.passes == "task"
-        scaled = self.trainer(mini, tmp_path, method="medic", ova_scale=1.0, batch_size=2)
+        scaled = built(dataset=mini, method="medic", ova_scale=1.0, batch_size=2)
         assert [trainer.objective.losses[1].scale for trainer in (a, scaled)] == [0.5, 1.0]
 
     def test_evaluation_uses_running_statistics(self, mini, tmp_path):

@@ -243,10 +243,10 @@ def test_inner_adam_state_is_a_copy_and_of_no_device():
 
 def test_how_far_an_outer_step_goes():
     """The inner steps went α Σg, and p.grad is Σg / t; or how far they went, where they are not multiples of g."""
-    assert MultiStep(lr=0.01).share(0.018, 9) == pytest.approx(0.2)
-    assert MultiStep(lr=0.01).share(9.0, 9) == 1
-    assert MultiStep(lr=0.01, inner="adam").share(0.5, 9) == 0.5
-    assert Trajectories(lr=0.01).share(0.1, 9) == 0.1
+    assert MultiStep(lr=0.01).interpolation_factor(0.018, 9) == pytest.approx(0.2)
+    assert MultiStep(lr=0.01).interpolation_factor(9.0, 9) == 1
+    assert MultiStep(lr=0.01, inner="adam").interpolation_factor(0.5, 9) == 0.5
+    assert Trajectories(lr=0.01).interpolation_factor(0.1, 9) == 0.1
 
 
 def test_autocast_meets_the_moved_weights():

@@ -130,14 +130,14 @@ def test_the_main_loss_does_not_reach_the_follower():
 def test_the_follower_learns_the_confidence_and_leaves_the_model_alone():
     model, loss = make(follower_lr=0.02)
     follower = loss.follower
-    follower.start()
+    follower.make_optimizers()
     x = torch.cat([step.x for step in steps()])
     target = confidence(model, x)
     assert ((target > 0) & (target < 1)).all()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     errors = []
     for _ in range(60):
-        follower.play(model, steps())
+        follower.update(model, steps())
         errors.append((follower.weigh(x) - target).square().mean().item())
     assert errors[-1] < errors[0] / 5, errors
     assert model.training
@@ -162,9 +162,9 @@ def test_statistics_of_the_follower_move_as_those_of_the_model_do(norms):
     model.norms = norms
     loss.prepare(model, SETUP)
     follower = loss.double().follower
-    follower.start()
+    follower.make_optimizers()
     before = follower.backbone.norm.running_mean.clone()
-    follower.play(model, steps())
+    follower.update(model, steps())
     assert torch.equal(follower.backbone.norm.running_mean, before) == (norms == "frozen")
     moved = follower.backbone.norm.running_mean.clone()
     loss(model, steps()[0])
@@ -192,7 +192,7 @@ def test_what_is_refused():
     model, loss = make()
     with pytest.raises(MedicError, match=naming("features")):
         EbilHads([ce], change=lambda model, output, step: output)
-    with pytest.raises(MedicError, match=naming("follower_lr EBiL-HaDS 0")):
+    with pytest.raises(MedicError, match=naming("follower_lr 0")):
         EbilHads([ce], follower_lr=0.0)
     with pytest.raises(MedicError, match=naming("prepare")):
         EbilHads([ce])(model, steps()[0])

@@ -233,5 +233,5 @@ def test_no_domain_loses_a_class():
 
 
 def test_trust_is_a_number_of_epochs():
-    with pytest.raises(MedicError, match=naming("trust HyProMeta -1")):
+    with pytest.raises(MedicError, match=naming("trust -1")):
         Prototypes(trust=-1)

@@ -29,7 +29,7 @@ def test_candidates_are_the_tasks_of_independent_splits(grid):
     found = [grid.candidates(cells, splits=2) for _ in range(5)]
     for candidates in found:
         half = len(candidates) // 2
-        assert half == sum(grid.round)
+        assert half == sum(grid.spec.round)
         for split in (candidates[:half], candidates[half:]):
             assert sorted(itertools.chain(*split)) == cells.keys
     assert len({tuple(map(tuple, candidates)) for candidates in found}) == 5
@@ -42,7 +42,7 @@ def test_candidates_are_the_tasks_of_independent_splits(grid):
 def test_they_are_dealt_anew_over_the_steps(grid):
     y, domain = full(3, 6, 8)
     cells = grid.index(y, domain)
-    grid.chosen = grid.candidates(cells, splits=2)[: sum(grid.round)]
+    grid.chosen = grid.candidates(cells, splits=2)[: sum(grid.spec.round)]
     chosen = sorted(sorted(task) for task in grid.chosen)
     seen = set()
     for _ in range(10):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medic.errors import MedicError
-from medic.tasks import Grid
+from medic.tasks import Grid, GridSpec
 from tests.messages import naming
 
 
@@ -172,7 +172,7 @@ class TestDiagonal:
             assert len(grid.draw(cells, 3)) == 2
 
     def test_a_diagonal_has_a_step_for_every_class_split(self):
-        assert Grid(3, 2, pairing="diagonal").round == (3, 3)
+        assert GridSpec(3, 2, pairing="diagonal").round == (3, 3)
 
     def test_steps_that_are_no_diagonals(self):
         with pytest.raises(MedicError, match="diagonal"):
@@ -269,11 +269,11 @@ class TestDraw:
             grid.index(y, domain)
 
     def test_fitted_follows_the_data(self):
-        assert Grid(3, 3).fitted(2, 2).sizes == (2, 2)
-        one = Grid(3, 3).fitted(1, 6)
+        assert GridSpec(3, 3).fitted(2, 2).sizes == (2, 2)
+        one = GridSpec(3, 3).fitted(1, 6)
         assert (one.domains, one.classes, one.sizes) == (1, 3, (1, 1, 1))
-        assert Grid(2, 2, pairing="diagonal").fitted(1, 6).sizes == (1, 1)
-        assert Grid().fitted(1, 1).tasks == 1
+        assert GridSpec(2, 2, pairing="diagonal").fitted(1, 6).sizes == (1, 1)
+        assert GridSpec().fitted(1, 1).tasks == 1
 
     def test_class_groups_are_contiguous(self):
         y, _domain = full(1, 65, 2)
@@ -434,4 +434,4 @@ class TestHeld:
         grid.held_out = 1
         fresh.load_state_dict(grid.state_dict())
         assert fresh.held_out == 1
-        assert Grid(2).fitted(3, 3).held_out is None
+        assert Grid.of(grid.spec).held_out is None

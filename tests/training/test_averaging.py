@@ -291,11 +291,11 @@ def test_nothing_happens_after_the_end():
 
 
 @pytest.mark.parametrize(("numbers", "message"), [
-    ({"converge": 0}, "converge SWAD 0 1"),
-    ({"tolerance": -1}, "tolerance SWAD -1 1"),
-    ({"ratio": -0.1}, "ratio SWAD -0.1 0"),
-    ({"ratio": math.nan}, "ratio SWAD nan"),
-    ({"ratio": math.inf}, "ratio SWAD inf"),
+    ({"converge": 0}, "converge 0 1"),
+    ({"tolerance": -1}, "tolerance -1 1"),
+    ({"ratio": -0.1}, "ratio -0.1 0"),
+    ({"ratio": math.nan}, "ratio nan"),
+    ({"ratio": math.inf}, "ratio inf"),
 ])  # fmt: skip
 def test_bad_numbers_are_refused(numbers, message):
     with pytest.raises(MedicError, match=naming(message)):

@@ -52,7 +52,7 @@ def test_it_leaves_everything_but_the_tasks_alone(mini, settings):
     before, gradients = [t.clone() for t in tensors(trainer)], [p.grad.clone() for p in trainer.model.parameters()]
     trainer.grid.chosen = None
     InformativeTasks().on_iteration(trainer)
-    assert len(trainer.grid.chosen) == sum(trainer.grid.round)
+    assert len(trainer.grid.chosen) == sum(trainer.grid.spec.round)
     assert all(torch.equal(one, other) for one, other in zip(tensors(trainer), before, strict=True))
     assert all(torch.equal(p.grad, g) for p, g in zip(trainer.model.parameters(), gradients, strict=True))
     assert trainer.model.training

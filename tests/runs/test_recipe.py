@@ -1,115 +1,160 @@
-"""Configurations: defaults written out, mistakes named before anything starts."""
+"""Recipes: settings completed, mistakes named before anything starts, and trainers that share no state."""
 
+import copy
 import dataclasses
 
 import pytest
 import torch
 
 from medic.errors import MedicError
-from medic.methods import METHODS, usual_numbers
+from medic.fields import Part
+from medic.method import Method
+from medic.methods import METHODS
+from medic.runs.build import build_objective, build_trainer
+from medic.runs.recipe import DEFAULTS
+from medic.runs.settings import GROUPS, SETTINGS, identity, read_yaml, to_yaml
 from medic.runs.train import _notes
-from medic.tables.paper_tables import reproduction
-from medic.tables.reproduction import Asked
-from tests.built import recipe_of
+from medic.strategies import MultiStep
+from medic.tasks import Grid, GridSpec
+from tests.built import loaded, recipe_of
 from tests.messages import naming
 
 
-def resolved(**settings):
-    return recipe_of(**settings)
-
-
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_resolves_and_is_stable(method):
-    """What resolving wrote out resolves to itself, so a run's own configuration repeats it."""
-    recipe = resolved(method=method)
+def test_complete_settings_repeat_a_recipe(method):
+    """So a run can be repeated from its `config.yaml` alone."""
+    recipe = recipe_of(method=method)
     assert recipe_of(**recipe.settings).settings == recipe.settings
-    assert recipe.settings["batch_size"] * recipe.grid.tasks == METHODS[method].training.images
+    assert recipe.batch_size * recipe.grid.tasks == METHODS[method].preset.get("images", DEFAULTS["images"])
+
+
+def test_every_setting_has_a_name_of_its_own():
+    fields = [field.name for spec in GROUPS.values() for field in dataclasses.fields(spec)]
+    assert sorted(fields) == sorted(set(fields)) == sorted(SETTINGS)
+
+
+def test_what_does_not_change_the_result_is_no_part_of_the_identity(tmp_path):
+    one, other = recipe_of(output=str(tmp_path)), recipe_of(output="elsewhere", track="none", checkpoint_every=3)
+    assert one.identity == other.identity == identity(one.settings)
+    assert one.identity != recipe_of(seed=1).identity
+    assert not {"output", "device", "root", "weights", "track"} & one.identity.keys()
+
+
+def test_a_recipe_is_frozen():
+    recipe = recipe_of(method="medic++")
+    for value in (recipe, recipe.data, recipe.optim, recipe.grid, recipe.parts, recipe.parts.strategy):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(value, dataclasses.fields(value)[0].name, None)
+
+
+def test_what_was_asked_is_kept_as_it_was():
+    asked = {"method": "medic", "iterations": 7, "known": "0,1,2", "lr": None}
+    recipe = recipe_of(**asked)
+    assert {name: value for name, value in recipe.asked.items() if name in asked} == {
+        "method": "medic", "iterations": 7, "known": "0,1,2",
+    }  # fmt: skip
+    assert recipe.settings["known"] == ["0", "1", "2"]
+    assert recipe.settings["lr"] is not None
+
+
+@pytest.mark.usefixtures("small_adversaries")
+@pytest.mark.parametrize("method", METHODS)
+def test_a_recipe_can_be_built_any_number_of_times(mini, method):
+    """Two trainers of one recipe share no state: training one leaves the other as it was."""
+    settings = {"hparams": {"persist_inner_state": 1}} if method == "mvdg" else {}
+    recipe, dataset, problem = loaded(dataset=mini, method=method, batch_size=2, **settings)
+    first, second = (build_trainer(recipe, dataset, problem) for _ in range(2))
+    for part in ("model", "grid", "strategy", "objective", "optimizer", "generator"):
+        assert getattr(first, part) is not getattr(second, part)
+    assert first.grid.generator is not second.grid.generator
+    assert first.grid.sampler is not second.grid.sampler
+    mine, theirs = (set(map(id, (*t.model.parameters(), *t.objective.parameters()))) for t in (first, second))
+    assert not mine & theirs
+    before = copy.deepcopy(second.state_dict())
+    losses = [first.step() + first.wait() for _ in range(2)]
+    after = second.state_dict()
+    assert same({**after, "global_generators": None}, {**before, "global_generators": None})
+    second.load_state_dict(before)
+    assert [second.step() + second.wait() for _ in range(2)] == losses
+
+
+def same(one, other):
+    """Whether two nested states are equal."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
 
 
 def test_the_methods_of_the_paper():
-    recipe = resolved(method="medic++")
+    recipe = recipe_of(method="medic++")
     assert recipe.grid.sizes == (3, 3, 3)
     assert recipe.grid.sampling == "adaptive"
     assert recipe.settings["objective"] == "ce+ova"
     assert recipe.settings["score"] == "bcls"
     assert recipe.settings["head"] == "separate"
-    assert resolved(method="erm").settings["score"] == "cls"
-    assert resolved(method="erm").settings["inner_lr"] is None
-
-
-def test_runs_do_not_share_state():
-    a, b = resolved(method="medic++"), resolved(method="medic++")
-    assert a.training.grid is not b.training.grid
-    assert a.training.strategy is not b.training.strategy
-    assert a.training.grid is not METHODS["medic++"].grid
+    assert recipe_of(method="erm").settings["score"] == "cls"
+    assert recipe_of(method="erm").settings["inner_lr"] is None
 
 
 def test_the_grid_follows_the_data():
-    one_source = resolved(method="medic++", sources=["printed"])
+    one_source = recipe_of(method="medic++", sources=["printed"])
     assert one_source.settings["steps"] == [1, 1, 1]
     assert one_source.settings["batch_size"] == 48
-    two = resolved(method="medic++", sources=["printed", "blended"], known=["0", "1"])
+    two = recipe_of(method="medic++", sources=["printed", "blended"], known=["0", "1"])
     assert two.settings["steps"] == [2, 2]
-    assert resolved(method="medic", sources=["printed"]).settings["steps"] == [1, 1]
+    assert recipe_of(method="medic", sources=["printed"]).settings["steps"] == [1, 1]
 
 
 def test_settings_reach_what_they_are_for():
-    recipe = resolved(
+    recipe = recipe_of(
         method="medic++", inner_lr=0.5, bn_buffers="restore", optimizer="adam", lr=0.25, steps="5,4", sampling="random",
         objective="ova", warmup=3, schedule="cosine", known=["0,1,2", "3"],
     )  # fmt: skip
-    assert recipe.training.strategy.lr == 0.5
-    assert recipe.training.strategy.bn_buffers == "restore"
-    assert recipe.training.optimizer.name == "adam"
-    assert recipe.training.optimizer.weight_decay == 0.0
-    assert recipe.training.optimizer.momentum is None
+    strategy = recipe.parts.strategy.build()
+    assert (strategy.lr, strategy.bn_buffers) == (0.5, "restore")
+    assert (recipe.optim.optimizer, recipe.optim.weight_decay, recipe.optim.momentum) == ("adam", 0.0, None)
     assert recipe.grid.sizes == (5, 4)
-    assert recipe.training.schedule.warmup == 3
+    assert recipe.optim.rate_schedule.warmup == 3
     assert recipe.data.classes.known == ("0", "1", "2", "3")
     assert recipe.model.head == "shared"
 
 
 def test_adam_has_rates_of_its_own():
-    assert resolved(optimizer="adam").settings["lr"] == 1e-3
-    assert resolved(optimizer="adam", lr=0.5).settings["lr"] == 0.5
+    assert recipe_of(optimizer="adam").settings["lr"] == 1e-3
+    assert recipe_of(optimizer="adam", lr=0.5).settings["lr"] == 0.5
 
 
-def test_a_preset_keeps_what_it_says(monkeypatch):
-    from medic.methods import Method, Training
-    from medic.strategies import MultiStep
-    from medic.tasks import Grid
-
-    grid = Grid(3, 3, steps=(5, 4), separate="step", class_groups=4)
-    preset = Method("own", "", "", "", grid, MultiStep(lr=0.5), training=Training(lr=1))
-    monkeypatch.setitem(METHODS, "own", preset)
-    recipe = resolved(method="own").config
-    assert (recipe.steps, recipe.separate, recipe.class_groups, recipe.inner_lr, recipe.lr) == (
-        [5, 4],
-        "step",
-        4,
-        0.5,
-        1.0,
-    )
-    assert resolved(method="own", sources=["printed"]).settings["steps"] == [1, 1, 1]
+def test_a_method_keeps_its_preset(monkeypatch):
+    grid = GridSpec(3, 3, steps=(5, 4), separate="step", class_groups=4)
+    own = Method("own", "", "", "", preset={"lr": 1}, grid=grid, strategy=Part("own", MultiStep, {"lr": 0.5}))
+    monkeypatch.setitem(METHODS, "own", own)
+    recipe = recipe_of(method="own")
+    assert (recipe.tasks.steps, recipe.tasks.separate, recipe.tasks.class_groups) == ([5, 4], "step", 4)
+    assert (recipe.objective.inner_lr, recipe.optim.lr) == (0.5, 1.0)
+    assert recipe_of(method="own", sources=["printed"]).tasks.steps == [1, 1, 1]
 
 
 def test_axes_of_the_methods_own():
-    recipe = resolved(method="hyprometa")
+    recipe = recipe_of(method="hyprometa")
     assert recipe.grid.splits == {"domain": 2, "clean": 1, "class": 2}
     assert recipe.settings["axes"] is None
     assert recipe.settings["hparams"] == {"beta": 1.0, "prompt": 0.1, "reject": 1.0, "meta_test": 1, "trust": 40}
 
 
 def test_one_name_is_a_list_of_one():
-    assert resolved(sources="printed").settings["sources"] == ["printed"]
-    assert resolved(known="0,1,2").settings["known"] == ["0", "1", "2"]
-    assert resolved(known=[0, 1, 2]).settings["known"] == ["0", "1", "2"]
+    assert recipe_of(sources="printed").settings["sources"] == ["printed"]
+    assert recipe_of(known="0,1,2").settings["known"] == ["0", "1", "2"]
+    assert recipe_of(known=[0, 1, 2]).settings["known"] == ["0", "1", "2"]
 
 
 def test_rates_of_domainbed_follow_the_outer_rate():
-    assert resolved(method="mldg-domainbed").settings["inner_lr"] == 1e-3
-    assert resolved(method="mldg-domainbed", lr=1e-4).settings["inner_lr"] == 1e-4
-    assert resolved(method="fish-domainbed", lr=0.1).settings["inner_lr"] == 1e-3
+    assert recipe_of(method="mldg-domainbed").settings["inner_lr"] == 1e-3
+    assert recipe_of(method="mldg-domainbed", lr=1e-4).settings["inner_lr"] == 1e-4
+    assert recipe_of(method="fish-domainbed", lr=0.1).settings["inner_lr"] == 1e-3
 
 
 @pytest.mark.parametrize(("settings", "message"), [
@@ -153,8 +198,8 @@ def test_rates_of_domainbed_follow_the_outer_rate():
     ({"score": "reject"}, "score 'reject' --objective onering"),
     ({"method": "arpl", "head": "close"}, "head 'close' objective 'arpl' reciprocal"),
     ({"weights": "nowhere.safetensors"}, "weights nowhere.safetensors"),
-    ({"method": "erm", "inner_lr": 0.1}, "'erm' inner_lr"),
-    ({"method": "erm", "bn_buffers": "restore"}, "'erm' bn_buffers"),
+    ({"method": "erm", "inner_lr": 0.1}, "inner_lr"),
+    ({"method": "erm", "bn_buffers": "restore"}, "bn_buffers"),
     ({"bn_buffers": "restor"}, "bn_buffers 'restor' 'restore'"),
     ({"optimizer": "adm"}, "optimizer 'adm' 'adam'"),
     ({"optimizer": "adam", "momentum": 0.9}, "momentum sgd"),
@@ -171,10 +216,10 @@ def test_rates_of_domainbed_follow_the_outer_rate():
     ({"method": "mldg", "sources": ["printed"]}, "1 meta-training"),
     ({"method": "mldg-domainbed", "sources": ["printed", "blended"]}, "2 meta-training"),
     ({"score": "energy", "threshold": "fixed"}, "'fixed' score 'energy'"),
-    ({"axes": "hospital=2"}, "'digits' axes"),
+    ({"axes": "hospital=2"}, "'hospital' --axes"),
     ({"axes": "hospital"}, "axes 'hospital'"),
     ({"method": "hyprometa", "axes": "clean=2"}, "'clean' 'hyprometa'"),
-    ({"method": "hyprometa", "hparams": "trust=-1"}, "trust HyProMeta -1"),
+    ({"method": "hyprometa", "hparams": "trust=-1"}, "trust -1"),
     ({"method": "hyprometa", "freeze": "backbone"}, "'hyprometa' backbone"),
     ({"method": "hyprometa", "head": "separate"}, "head 'separate' objective 'hyprometa'"),
     ({"root": "somewhere"}, "'digits' root"),
@@ -193,43 +238,43 @@ def test_rates_of_domainbed_follow_the_outer_rate():
     ({"momentum": 2.0}, "momentum 2.0"),
     ({"warmup": 1000}, "warmup 1000 300"),
     ({"method": "coral", "batch_size": 1}, "'coral' 2 1"),
-    ({"method": "erm", "penalty": "balance"}, "'balance' one-vs-all 'close'"),
+    ({"method": "erm", "penalty": "balance"}, "'balance' one-vs-all --objective"),
     ({"method": "vrex", "class_splits": 2, "sampling": "probe"}, "--method reptile --penalty vrex --steps 1"),
     ({"method": "groupdro", "class_splits": 2, "sampling": "probe"}, "sampling"),
     ({"method": "andmask", "sources": ["printed"]}, "'andmask' maml reptile medic"),
-    ({"method": "daml", "hparams": "temperature=0"}, "temperature DAML 0"),
+    ({"method": "daml", "hparams": "temperature=0"}, "temperature 0"),
 ])  # fmt: skip
 def test_mistakes(settings, message):
     with pytest.raises(MedicError, match=naming(message)):
-        resolve(dataclasses.replace(RunConfig(target="street"), **settings))
+        recipe_of(**settings)
 
 
 def test_a_network_for_every_source_domain():
-    assert resolved(method="daml").model.networks == 3
-    assert resolved(method="daml", sources=["printed", "blended"]).model.networks == 2
-    assert resolved(method="daml", objective="ce+ova").model.networks == 1
-    recipe = resolved(method="daml", sampling="balanced", hparams="mixup=2,alpha_own=0.5")
+    assert recipe_of(method="daml").networks == 3
+    assert recipe_of(method="daml", sources=["printed", "blended"]).networks == 2
+    assert recipe_of(method="daml", objective="ce+ova").networks == 1
+    recipe = recipe_of(method="daml", sampling="balanced", hparams="mixup=2,alpha_own=0.5")
     assert recipe.grid.sizes == (3, 3)
-    assert (recipe.model.objective.mixup, recipe.model.objective.alphas) == (2.0, (0.5, 0.2))
+    objective = build_objective(recipe)
+    assert (objective.mixup, objective.alpha_own, objective.alpha_other) == (2.0, 0.5, 0.2)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there():
     with pytest.raises(MedicError, match="GPU"):
-        resolved(device="cuda")
+        recipe_of(device="cuda")
 
 
 def test_configuration_files_round_trip(tmp_path):
-    config = resolved(method="medic").config
-    (tmp_path / "c.yaml").write_text(config.to_yaml())
-    assert RunConfig.from_yaml(tmp_path / "c.yaml") == config
+    settings = recipe_of(method="medic").settings
+    (tmp_path / "c.yaml").write_text(to_yaml(settings))
+    assert read_yaml(tmp_path / "c.yaml") == settings
 
 
 def test_balanced_sampling_draws_every_cell_alike(mini):
-    recipe = recipe_of(dataset=mini, method="erm", sampling="balanced", batch_size=36)
-    grid = recipe.grid
-    assert (grid.splits, grid.sizes) == ({"domain": 1, "class": 1}, (1,))
-    problem = recipe.data.split(LOAD)
+    recipe, _, problem = loaded(dataset=mini, method="erm", sampling="balanced", batch_size=36)
+    assert (recipe.grid.splits, recipe.grid.sizes) == ({"domain": 1, "class": 1}, (1,))
+    grid = Grid.of(recipe.grid)
     cells = grid.index(problem.train.label, problem.train.domain)
     ((task,),) = grid.draw(cells, 36)
     labels, domains = problem.train.label[task.indices], problem.train.domain[task.indices]
@@ -241,8 +286,8 @@ def test_balanced_sampling_draws_every_cell_alike(mini):
 @pytest.mark.parametrize(("method", "size"), [("erm", 45), ("medic++", 5), ("medic", 11)])
 def test_images_are_shared_by_the_tasks(method, size):
     """45 over 1, 9 and 4 tasks."""
-    config = resolved(method=method, images=45).config
-    assert (config.batch_size, config.images) == (size, None)
+    tasks = recipe_of(method=method, images=45).tasks
+    assert (tasks.batch_size, tasks.images) == (size, None)
 
 
 def test_a_part_brings_what_goes_with_it_to_any_method(mini):
@@ -251,8 +296,7 @@ def test_a_part_brings_what_goes_with_it_to_any_method(mini):
     near = recipe_of(dataset=mini, method="erm", penalty="miro", backbone="resnet18")
     assert near.model.batch_norm == "frozen"
     away = recipe_of(dataset=mini, method="miro", penalty="balance", objective="ce+ova")
-    assert away.model.batch_norm == "frozen"  # no method has it: that of the run's own stays
-    assert usual_numbers("pacs")["miro.weight"] == 0.01
+    assert away.model.batch_norm == "local"  # frozen statistics came with the penalty that was replaced
 
 
 def test_a_penalty_that_begins_after_the_end_is_said(mini):
@@ -262,6 +306,9 @@ def test_a_penalty_that_begins_after_the_end_is_said(mini):
 
 
 def test_a_table_of_the_paper_without_weights_is_said():
+    from medic.tables.paper_tables import reproduction
+    from medic.tables.reproduction import Asked
+
     cases = (("pacs-resnet50", {}, 1), ("pacs-resnet50", {"weights": "w"}, 0), ("digitsdg-convnet", {}, 0))
     for name, settings, said in cases:
         table = reproduction(name)

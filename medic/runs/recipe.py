@@ -208,7 +208,7 @@ def make_recipe(asked: Mapping[str, Any], find: Open = open_benchmark) -> tuple[
         method=method,
         search=search,
         weights=None,
-        asked=dict(asked),
+        asked=given,
     )
     values.check(method.name)
     _check(recipe)

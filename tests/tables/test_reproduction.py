@@ -47,7 +47,7 @@ def root(tmp_path_factory):
     image = (root / "one.png").read_bytes()
     for name in ("pacs", "office-home", "vlcs", "terra-incognita", "domainnet", "digits-dg"):
         bench = benchmark(name)
-        layout = next(layout for layout in bench.layouts if not layout.split)
+        layout = next(layout for layout in bench.layouts if not layout.has_parts)
         for domain in bench.domains:
             for label in bench.classes or [f"class_{number:03}" for number in range(345)]:
                 folder = root / layout.folders[0] / domain / label

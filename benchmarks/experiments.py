@@ -1,7 +1,7 @@
 """What many runs cost beside the runs themselves: a table of 5,000 finished runs, a sweep of 200 short ones, a sweep
 that is killed again and again.
 
-    python benchmarks/experiments.py table           # seconds of `medic table` over 5,000 runs
+    python benchmarks/experiments.py table           # seconds of `medic table` on 5,000 runs
     python benchmarks/experiments.py sweep           # 200 runs of about a second: the share that the sweep adds
     python benchmarks/experiments.py kill            # a sweep killed at 20 random moments, and one never killed
 """
@@ -45,7 +45,7 @@ def medic(*arguments: str) -> list[str]:
 
 
 def table(folder: Path, count: int) -> None:
-    """Make real records of one run into many, and time the command."""
+    """Copy the records of a real run into many runs, and time `medic table`."""
     one = folder / "one"
     short = ["--iterations", "14", "--evaluate-every", "2", "--batch-size", "2", "--track", "none"]
     subprocess.run(medic("train", "--target", "street", "--output", str(one), *short), check=True, capture_output=True)

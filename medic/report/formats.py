@@ -168,6 +168,7 @@ def _cell_row(table: Table, row: Row, column: str, metric: Metric, against: Agai
         "row": row.label,
         table.kind: column,
         "metric": metric.title,
+        "key": metric.key,
         "mean": cell.mean,
         "error": cell.error,
         "runs": [str(pick.result.path) for pick in picks],

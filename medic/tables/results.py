@@ -155,8 +155,8 @@ def collect(folders: Iterable[Path]) -> Collection:
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pause the garbage collector while parsing many small records, which is a fifth faster."""
+def collector_paused() -> Iterator[None]:
+    """Pause the garbage collector while handling many small records, which is a fifth faster."""
     gc.disable()
     try:
         yield
@@ -164,7 +164,7 @@ def _collector_paused() -> Iterator[None]:
         gc.enable()
 
 
-@_collector_paused()
+@collector_paused()
 def read_runs(paths: Iterable[Path]) -> Collection:
     """Read the runs in some run directories."""
     results, unfinished, failed, damaged = [], [], {}, {}

@@ -32,7 +32,7 @@ class _Handler(logging.Handler):
 
 @contextmanager
 def shown(quiet: bool = False) -> Iterator[None]:
-    """Show messages of INFO and above inside, or with `quiet` only warnings; inside another use, `quiet` can be added."""
+    """Show messages of INFO and above inside, or with `quiet` only warnings. Nested uses can only be quieter."""
     logger = logging.getLogger("medic")
     before, handler = logger.level, None if logger.handlers else _Handler()
     if handler is not None:

@@ -52,7 +52,7 @@ def run(arguments: Namespace) -> int:
     schedule = launch(arguments).run([job for jobs in cells.values() for job in jobs])
     if arguments.dry_run or schedule.queued:
         return 1 if schedule.damaged else 0
-    collection = read_runs(job.directory.path for job in schedule.jobs.values())
+    collection = read_runs(job.directory.path for job in schedule.jobs)
     made = table.tabulate(cells, {result.path.name: result for result in collection.results})
     against = None
     if not table.figure and not arguments.quick:
@@ -61,7 +61,7 @@ def run(arguments: Namespace) -> int:
     for note in collection.notes():
         print(f"medic: note: {note}", file=sys.stderr)
     print_table(made, against, arguments.format)
-    output = next(iter(schedule.jobs.values())).directory.path.parent
+    output = schedule.jobs[0].directory.path.parent
     print(f"{len(collection.results)} of {runs_are(len(schedule.jobs))} in {output}", file=sys.stderr)
     return 0 if len(collection.results) == len(schedule.jobs) else 1
 

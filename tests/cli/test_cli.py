@@ -10,10 +10,12 @@ import sys
 import pytest
 
 from medic.data import BENCHMARKS
+from medic.fields import hyperparameters
 from medic.methods import METHODS
 from medic.report.table import print_rows
 from medic.runs.directory import Run
 from medic.training import Trainer
+from tests.built import recipe_of
 from tests.messages import naming
 
 
@@ -77,7 +79,9 @@ def test_methods_and_datasets(medic):
     assert [row["method"] for row in rows] == list(METHODS)
     assert all(row["differs in"] for row in rows)
     assert [row["paper"] for row in rows] == [method.paper for method in METHODS.values()]
-    assert [row["CUDA graph"] for row in rows] == [method.capturable for method in METHODS.values()]
+    by_name = {row["method"]: row for row in rows}
+    assert by_name["vrex"]["hyperparameters"] == {"weight": 10.0, "anneal": 500}
+    assert by_name["miro"]["hyperparameters on"] == {"pacs": {"weight": 0.01}, "vlcs": {"weight": 0.01}}
     assert "handwritten, printed, blended, street" in medic("datasets")[1]
 
 
@@ -115,7 +119,6 @@ def test_methods_fit_into_120_columns(medic):
         assert method.differs in entry[1]
         assert method.citation in entry[2]
         assert (f"; {method.paper} in the paper;" if method.paper else "not in the paper") in entry[2]
-        assert entry[2].endswith("; one CUDA graph" if method.capturable else "; no CUDA graph")
         assert ("experimental" in entry[0]) == method.experimental
 
 
@@ -123,13 +126,18 @@ def test_methods_fit_into_120_columns(medic):
 def test_all_of_a_method(medic, name):
     out = medic("methods", name)[1]
     assert METHODS[name].citation in out
-    for number in METHODS[name].search:
-        assert f"{number}=" in out or f"--{number.replace('_', '-')}" in out
-    for own in METHODS[name].numbers.values():
-        assert all(f"{number.partition('.')[2]}=" in out for number in own)
+    recipe = recipe_of(method=name)
+    declared = {owned: field for part in recipe.parts for owned, field in hyperparameters(part.kind).items()}
+    for owned in recipe.settings["hparams"] or {}:
+        assert f"{owned.split('.')[-1]}=" in out
+        for dataset, value in declared[owned.split(".")[-1]].metadata["on"].items():
+            assert f"{value:g} on {dataset}" in out
+    for searched, law in recipe.search.items():
+        assert f"{searched}=" in out or f"--{searched.replace('_', '-')}" in out
+        assert str(law) in out
 
 
-def test_numbers_of_a_benchmark(medic):
+def test_defaults_on_a_benchmark(medic):
     assert "weight=0.1  (0.01 on pacs; 0.01 on vlcs)" in medic("methods", "miro")[1]
     code, _, err = medic("methods", "mirro")
     assert code == 2

@@ -1,18 +1,19 @@
 """Declared fields: settings of a run and hyperparameters of a part, each with its limits beside its default.
 
 A part (a penalty, a strategy, a sampler, …) is a dataclass whose hyperparameters are fields declared by
-`hyperparameter`; a spec of a run is a dataclass whose settings are declared by `setting`. Nothing here imports torch.
+`hyperparameter`; a spec of a run is a dataclass whose settings are declared by `setting`. Nothing here imports torch or numpy.
 """
 
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from medic.errors import MedicError, check_choice
+
+if TYPE_CHECKING:
+    import numpy as np
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -36,7 +37,7 @@ class Range:
         law = f"{power}U({self.low:g}, {self.high:g})"
         return f"int({law})" if self.whole else law
 
-    def draw(self, random: np.random.RandomState) -> float | int:
+    def draw(self, random: "np.random.RandomState") -> float | int:
         """Draw one value."""
         exponent = random.uniform(self.low, self.high)
         value = exponent if self.base is None else self.base**exponent
@@ -53,7 +54,7 @@ class Choice:
     def __str__(self) -> str:
         return "one of " + ", ".join(f"{value:g}" for value in self.values)
 
-    def draw(self, random: np.random.RandomState) -> float:
+    def draw(self, random: "np.random.RandomState") -> float:
         """Draw one value."""
         return float(random.choice(self.values))
 

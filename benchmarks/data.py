@@ -1,9 +1,9 @@
-"""What the data costs: decoding once, opening again, drawing a batch, growing sets, and crops from squashed images.
+"""Measure the data pipeline: first and later starts, batches, growing datasets, and crops from square images.
 
     python benchmarks/data.py --root DIR_OF_PACS
 
-prints one table. Every set is opened in a process of its own, so that its memory can be told. Without `--root` the rows
-of PACS are left out.
+Prints one table. Each dataset is opened in its own process, so that its memory can be measured. Without `--root`, the
+rows of PACS are omitted.
 """
 
 import argparse
@@ -20,7 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 from PIL import Image
 
 from medic.data import RECIPES, Storage, benchmark
@@ -28,19 +31,17 @@ from medic.data.augment import resample
 from medic.data.decode import decode
 from medic.report.table import print_rows
 from medic.runs.build import make_trainer
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 
 SIDE = 48
 COUNTS = (1_000, 10_000, 100_000)
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run all measurements and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, help="folder with PACS")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
-    parser.add_argument("--skip-growth", action="store_true", help="leave out the sets of 1,000 to 100,000 images")
+    parser.add_argument("--skip-growth", action="store_true", help="omit the datasets of 1,000 to 100,000 images")
     arguments = parser.parse_args()
     if arguments.child:
         print(json.dumps(open_once(*arguments.child)))
@@ -52,22 +53,22 @@ def main() -> None:
 
 
 def row(what: str, value: str, limit: str = "") -> dict[str, str]:
-    """One line of the table."""
+    """Return one line of the table."""
     return {"what": what, "value": value, "at most": limit}
 
 
 def timed(function: Callable[[], Any]) -> float:
-    """Seconds of one call."""
+    """Return the seconds that one call takes."""
     began = time.perf_counter()
     function()
     return time.perf_counter() - began
 
 
 def open_once(dataset: str, root: str, where: str, size: str) -> dict[str, float]:
-    """Open a dataset and gather 50 batches of 144, in this process: seconds, and MiB beyond those before."""
+    """Open a dataset and gather 50 batches of 144 images; return seconds, and MiB of additional memory."""
     bench, before = benchmark(dataset), resident()
     began = time.perf_counter()
-    opened = bench.open(bench, Path(root), 0)
+    opened = bench.open(Path(root))
     listed = time.perf_counter()
     data = opened.load(Storage(int(size), where=where))  # type: ignore[arg-type]
     done = time.perf_counter()
@@ -83,13 +84,12 @@ def open_once(dataset: str, root: str, where: str, size: str) -> dict[str, float
 
 
 def resident() -> float:
-    """MiB of this process that are in memory now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096 / 2**20
+    """Return the resident memory of this process in MiB."""
+    return float(psutil.Process().memory_info().rss / 2**20)
 
 
 def in_child(cache: Path, *arguments: str) -> dict[str, float]:
-    """Open a dataset in a new process, with its own cache."""
+    """Run `open_once` in a new process with another cache."""
     command = [sys.executable, __file__, "--child", *arguments]
     environment = {**os.environ, "MEDIC_CACHE": str(cache)}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
@@ -98,7 +98,7 @@ def in_child(cache: Path, *arguments: str) -> dict[str, float]:
 
 
 def pacs(root: Path | None) -> list[dict[str, str]]:
-    """Decoding the real images once, and opening them again."""
+    """Measure the first and the second start on PACS."""
     if root is None:
         return []
     with tempfile.TemporaryDirectory() as folder:
@@ -114,7 +114,7 @@ def pacs(root: Path | None) -> list[dict[str, str]]:
 
 
 def batch() -> list[dict[str, str]]:
-    """Drawing the tasks of an iteration and gathering their images, against the whole iteration."""
+    """Measure the fraction of an iteration that drawing tasks and gathering images takes."""
     plan = resolve(RunConfig(dataset="digits", target="street", method="medic++", device="cpu"))
     dataset = plan.data.load(lambda line: None)
     trainer = make_trainer(plan, dataset, plan.data.split(dataset))
@@ -135,7 +135,7 @@ def batch() -> list[dict[str, str]]:
 
 
 def growth() -> list[dict[str, str]]:
-    """Start and memory against the number of images."""
+    """Measure start and memory for growing numbers of images."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for count in COUNTS:
@@ -155,7 +155,7 @@ def growth() -> list[dict[str, str]]:
 
 
 def generate(root: Path, count: int) -> None:
-    """Make `count` small pictures in 3 domains of 5 classes."""
+    """Write `count` small images in 3 domains of 5 classes."""
     for domain in "abc":
         for label in "vwxyz":
             (root / domain / label).mkdir(parents=True)
@@ -172,7 +172,7 @@ def _generate(job: tuple[Path, int, int]) -> None:
 
 
 def crops() -> list[dict[str, str]]:
-    """Crops of squashed photographs against torchvision's crops of the photographs themselves, the same draws."""
+    """Compare crops of square copies with crops of the original photographs, for the same draws."""
     from sklearn.datasets import load_sample_images
 
     rows = []
@@ -189,15 +189,14 @@ def crops() -> list[dict[str, str]]:
 
 
 def compare(photo: Image.Image, store: int, seed: int) -> float:
-    """The mean difference, in levels of 255, between a crop of a photograph and of its squashed copy."""
+    """Return the mean difference, in levels of 255, between crops of a photograph and of its square copy."""
     recipe = RECIPES["medic"]
     whole = torch.from_numpy(np.array(photo)).permute(2, 0, 1)[None].float() / 255
     buffer = io.BytesIO()
     photo.save(buffer, "PNG")
-    decoded = decode(buffer.getvalue(), store, "photo")
-    squashed = torch.from_numpy(decoded.pixels)[None].float() / 255
-    height, width = decoded.frame
-    frames, flip = torch.tensor([decoded.frame]), torch.zeros(1, 1)
+    pixels, (height, width) = decode(buffer.getvalue(), store, "photo")
+    squashed = torch.from_numpy(pixels)[None].float() / 255
+    frames, flip = torch.tensor([[height, width]]), torch.zeros(1, 1)
     theirs, ours = (
         recipe.draw(1, *shape, torch.Generator().manual_seed(seed), given)[:, :4]
         for shape, given in (((height, width), None), ((store, store), frames))

@@ -1,9 +1,8 @@
-"""What many runs cost beside the runs themselves: a table of 5,000 finished runs, a sweep of 200 short ones, a sweep
-that is killed again and again.
+"""The overhead of many runs: a table of 5,000 finished runs, a sweep of 200 short runs, and a sweep that is killed.
 
-    python benchmarks/experiments.py table           # seconds of `medic table` over 5,000 runs
-    python benchmarks/experiments.py sweep           # 200 runs of about a second: the share that the sweep adds
-    python benchmarks/experiments.py kill            # a sweep killed at 20 random moments, and one never killed
+    python benchmarks/experiments.py table           # time of `medic table` over 5,000 runs
+    python benchmarks/experiments.py sweep           # 200 runs of about a second: the time that the sweep adds
+    python benchmarks/experiments.py kill            # a sweep killed at 20 random moments, against an undisturbed one
 """
 
 import argparse
@@ -25,7 +24,7 @@ from medic.tables.results import collect
 
 
 def main() -> None:
-    """Do one of them."""
+    """Run one benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["table", "sweep", "kill"])
     parser.add_argument("--count", type=int, help="runs, or kills (5000, 200, 20)")
@@ -74,7 +73,7 @@ def table(folder: Path, count: int) -> None:
 
 
 def sweep(folder: Path, count: int, iterations: int) -> None:
-    """Time a sweep, and the runs of it by what they say of themselves."""
+    """Compare the time of a sweep with the times that its runs report."""
     began = time.perf_counter()
     command = medic(
         *("sweep", *small(folder / "images"), "--target", "d", "--method", "erm", "--span", f"seed=0..{count - 1}"),
@@ -85,13 +84,13 @@ def sweep(folder: Path, count: int, iterations: int) -> None:
     seconds = time.perf_counter() - began
     spent = float(done.stdout.rsplit("; ", 1)[1].split()[0]) / 2
     print(
-        f"{count} runs in {seconds:.1f} s; the runs themselves {spent:.1f} s on each of two processes: "
+        f"{count} runs in {seconds:.1f} s; the runs alone take {spent:.1f} s on each of two processes: "
         f"+ {seconds / spent - 1:.1%}"
     )
 
 
 def small(folder: Path) -> list[str]:
-    """Draw four domains of three classes, ten images of noise each, and say it: evaluating them takes no time."""
+    """Write four domains of three classes with ten images of noise each; return the options of a fast run on them."""
     noise = np.random.default_rng(0)
     for domain, name, number in itertools.product("abcd", "xyz", range(10)):
         path = folder / domain / name / f"{number}.png"
@@ -102,7 +101,7 @@ def small(folder: Path) -> list[str]:
 
 
 def kill(folder: Path, count: int) -> None:
-    """Compare the metrics of a sweep that was killed again and again with one that was not."""
+    """Compare the metrics of a sweep that was killed `count` times with those of an undisturbed one."""
     command = [
         *("sweep", *small(folder / "images"), "--span", "target=each", "method=erm,medic++", "seed=0..1"),
         *("--iterations", "150", "--batch-size", "8", "--jobs", "2"),
@@ -119,8 +118,8 @@ def kill(folder: Path, count: int) -> None:
     subprocess.run(medic(*command, "--output", str(disturbed)), check=True, capture_output=True)
     found = [{r.path.name: r.records[-1]["target"] for r in collect([path]).results} for path in (quiet, disturbed)]
     print(
-        f"{len(found[0])} runs; killed {working} times at work; "
-        f"the results are {'the same' if found[0] == found[1] else 'OTHERS'}"
+        f"{len(found[0])} runs, killed {working} times while running: "
+        f"the results are {'identical' if found[0] == found[1] else 'DIFFERENT'}"
     )
 
 

@@ -1,7 +1,7 @@
 """Declared fields: settings of a run and hyperparameters of a part, each with its limits beside its default.
 
 A part (a penalty, a strategy, a sampler, …) is a dataclass whose hyperparameters are fields declared by
-`hyperparameter`; a spec of a run is a dataclass whose settings are declared by `setting`. Nothing here imports torch or numpy.
+`hyperparameter`; a spec of a run is a dataclass whose settings are declared by `setting`. Nothing here imports torch.
 """
 
 import dataclasses
@@ -15,7 +15,6 @@ from medic.errors import MedicError, check_choice
 if TYPE_CHECKING:
     import numpy as np
 
-T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -92,6 +91,22 @@ class Limits:
         low = f"above {self.least:g}" if self.above else f"{self.least:g} or more"
         high = "" if self.most == math.inf else f" and {'below ' if self.below else 'at most '}{self.most:g}"
         return low + high
+
+
+def check_range(
+    owner: str,
+    least: float = 0.0,
+    most: float = math.inf,
+    *,
+    above: bool = False,
+    below: bool = False,
+    **numbers: float,
+) -> None:
+    """Refuse numbers, by name, that are out of the limits."""
+    limits = Limits(least, most, above, below)
+    for name, value in numbers.items():
+        if not limits.allow(value):
+            raise MedicError(f"{name} of {owner} is {value:g}: give a number, {limits}")
 
 
 def hyperparameter(

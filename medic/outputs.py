@@ -1,4 +1,4 @@
-"""What a model says about a batch: the one type that models return and objectives and scores read."""
+"""The outputs of a model for a batch: the type that models return and that objectives and scores read."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -12,12 +12,17 @@ from medic.errors import MedicError
 class Output(NamedTuple):
     """The outputs of one forward pass over N samples and C known classes.
 
-    `logits` (N, C) are the close-set logits. `ova` (N, 2, C), where there is a one-vs-all head, holds the negative
-    channel of every class at index 0 and the positive one at index 1. `features` (N, F) come from the backbone.
-    `unknown` (N,) is the logit of a class for all that is unknown, where the model has one, and `distance` (N, C) how
-    far beyond the radius samples are from the reciprocal point of every class. `stages` are maps (N, C_s, H_s, W_s)
-    from inside the backbone, where they were asked for. `branches` are what each branch of a model with several says by
-    itself.
+    | field | shape | meaning |
+    |---|---|---|
+    | `logits` | (N, C) | close-set logits |
+    | `ova` | (N, 2, C) | one-vs-all logits: negative channel of every class at index 0, positive at 1 |
+    | `features` | (N, F) | features of the backbone |
+    | `unknown` | (N,) | logit of a class for everything unknown |
+    | `distance` | (N, C) | distance to the reciprocal point of every class, minus its radius |
+    | `stages` | (N, C_s, H_s, W_s) each | feature maps from inside the backbone, if requested |
+    | `branches` | | outputs of each branch of a model with several |
+
+    A part that the model does not have is None.
     """
 
     logits: Tensor
@@ -30,7 +35,7 @@ class Output(NamedTuple):
 
     @classmethod
     def of(cls, value: "Output | Tensor") -> "Output":
-        """Take what any model returns: an `Output`, or a tensor of logits (N, C)."""
+        """Convert the return value of any model: an `Output`, or a tensor of logits (N, C)."""
         if isinstance(value, Output):
             return value
         if isinstance(value, Tensor):
@@ -41,23 +46,23 @@ class Output(NamedTuple):
         )
 
     def log_odds(self) -> Tensor:
-        """log q_k / (1 - q_k) of the one-vs-all classifier of every class (N, C)."""
+        """Return log q_k / (1 − q_k) of the one-vs-all classifier of every class (N, C)."""
         if self.ova is None:
-            raise MedicError("a one-vs-all head is needed: use --objective ce+ova, or return Output(logits, ova)")
+            raise MedicError("the model has no one-vs-all head: use --objective ce+ova, or return Output(logits, ova)")
         if self.ova.shape[1:] != (2, self.logits.shape[1]):
-            expected = f"(samples, 2, {self.logits.shape[1]}), the negative channel first"
-            raise MedicError(f"one-vs-all logits have the shape {tuple(self.ova.shape)}: {expected}, is expected")
+            expected = f"(samples, 2, {self.logits.shape[1]}), with the negative channel first"
+            raise MedicError(f"one-vs-all logits have shape {tuple(self.ova.shape)}, expected {expected}")
         return self.ova[:, 1] - self.ova[:, 0]
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Output":
-        """Apply a function to every part that is there."""
+        """Apply a function to every part that is not None."""
         parts = {name: part for name, part in self._asdict().items() if isinstance(part, Tensor)}
         stages = None if self.stages is None else tuple(map(function, self.stages))
         branches = None if self.branches is None else tuple(branch.map(function) for branch in self.branches)
         return self._replace(**{name: function(part) for name, part in parts.items()}, stages=stages, branches=branches)
 
     def plus(self, other: "Output") -> "Output":
-        """The sums of the parts that both have; maps of stages and branches are left out."""
+        """Add the parts that both outputs have; `stages` and `branches` are left out."""
         both = {
             name: part + getattr(other, name)
             for name, part in self._asdict().items()
@@ -67,12 +72,12 @@ class Output(NamedTuple):
 
     @classmethod
     def cat(cls, outputs: "Sequence[Output]") -> "Output":
-        """Join outputs sample by sample; a part that one of them lacks is left out."""
+        """Concatenate outputs over samples; a part that one of them lacks is left out."""
         columns = dict(zip(cls._fields, zip(*outputs, strict=True), strict=True))
-        there = {name: parts for name, parts in columns.items() if all(part is not None for part in parts)}
-        stages, branches = there.pop("stages", None), there.pop("branches", None)
+        present = {name: parts for name, parts in columns.items() if all(part is not None for part in parts)}
+        stages, branches = present.pop("stages", None), present.pop("branches", None)
         return cls(
-            **{name: torch.cat(parts) for name, parts in there.items()},
+            **{name: torch.cat(parts) for name, parts in present.items()},
             stages=None if stages is None else tuple(map(torch.cat, zip(*stages, strict=True))),
             branches=None if branches is None else tuple(map(cls.cat, zip(*branches, strict=True))),
         )

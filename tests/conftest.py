@@ -40,7 +40,7 @@ def digits() -> Dataset:
     from medic.data import BENCHMARKS, Storage
 
     bench = BENCHMARKS["digits"]
-    return bench.open(bench, None, 0).load(Storage(bench.image_size))
+    return bench.open().load(Storage(bench.image_size))
 
 
 @pytest.fixture(scope="session")
@@ -61,8 +61,9 @@ def mini(mini_dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> str:
     from medic.models import HALVES, OURS
     from tests.small import Ready, small_gfnet, small_network
 
+    ready = Ready("mini", mini_dataset.domains, mini_dataset.classes, mini_dataset)
     bench = dataclasses.replace(
-        BENCHMARKS["digits"], name="mini", split="mini-6-4", backbone="small", open=lambda *_: Ready(mini_dataset)
+        BENCHMARKS["digits"], name="mini", split="mini-6-4", backbone="small", reader=lambda *_: ready
     )
     monkeypatch.setitem(BENCHMARKS, "mini", bench)
     monkeypatch.setitem(OURS, "small", (lambda size: small_network(), HALVES))

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 
 from medic.cli.main import COMMANDS, make_parser
 from medic.cli.options import SPELLINGS, canonical, given_settings, run_config
@@ -16,14 +18,12 @@ from medic.data import benchmark
 from medic.errors import MedicError
 from medic.report.against import paper_metrics
 from medic.report.formats import FORMATS
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 from medic.sweeps.sweep import Sweep, parse_span
 from medic.tables.paper_tables import reproduction
 from medic.tables.table import SELECTIONS
 
 DOCS = Path(__file__).parents[1] / "docs"
-TEXTS = {name: (DOCS / f"{name}.md").read_text() for name in ("methods", "sweeps")}
+TEXTS = {name: (DOCS / f"{name}.md").read_text() for name in ("methods", "sweeps", "tables")}
 
 
 def commands(text: str) -> list[str]:
@@ -57,7 +57,7 @@ def sweep_of(parsed, folder: Path) -> Sweep:
     file = folder / "sweep.yaml"
     (block,) = re.findall(r"```yaml\n(.*?)```", TEXTS["sweeps"], re.DOTALL)
     file.write_text(block)
-    base = Sweep({}) if parsed.file is None else Sweep.read(file)
+    base = Sweep({}) if parsed.file is None else read_sweep(file)
     return base.changed(given_settings(parsed), parse_span(parsed.span))
 
 
@@ -77,9 +77,9 @@ def check(line: str, folder: Path) -> None:
     if command == "train" or (command == "search" and "…" not in line):
         planned(run_config(parsed))
     if command == "sweep":
-        first = {config.method: config for config in sweep_of(parsed, folder).configs(folder)}
-        for config in first.values():
-            planned(config)
+        first = {run.get("method"): run for run in sweep_of(parsed, folder).runs()}
+        for run in first.values():
+            planned(RunConfig(**run))
     if command == "reproduce" and parsed.name is not None:
         table = reproduction(parsed.name, parsed.quick)
         assert {*parsed.methods} <= {line.settings["method"] for line in table.lines if line.settings is not None}
@@ -91,7 +91,7 @@ def check(line: str, folder: Path) -> None:
 
 
 def test_there_are_some():
-    assert {name: len(commands(text)) for name, text in TEXTS.items()} == {"methods": 3, "sweeps": 17}
+    assert {name: len(commands(text)) for name, text in TEXTS.items()} == {"methods": 3, "sweeps": 8, "tables": 9}
 
 
 @pytest.mark.parametrize("line", LINES)

@@ -1,5 +1,6 @@
 """`medic data check` and `medic data fetch`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,20 +10,22 @@ if TYPE_CHECKING:
     from medic.data import Benchmark
 
 SHOWN = 5
-"""How many of a kind are named before the rest is counted."""
+"""The number of items of a list that are printed before the others are counted."""
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """What to do with which dataset."""
+    """Add the action, the dataset and the options of both actions."""
     parser.add_argument(
         "action",
         type=str | None,
         nargs="?",
         default=None,
-        help="check: compare what is there with what should be; fetch: download it",
+        help="check: compare the images on disk with the published counts; fetch: download a dataset",
     )
     parser.add_argument("name", type=str | None, nargs="?", default=None, help="dataset (see `medic datasets`)")
-    parser.add_argument("--root", type=str | None, default=None, metavar="DIR", help="where the images are, or go to")
+    parser.add_argument(
+        "--root", type=str | None, default=None, metavar="DIR", help="folder with the images, or to download into"
+    )
     parser.add_argument("--url", type=str | None, default=None, help="fetch: another address to download from")
     parser.add_argument("--archive", type=str | None, default=None, metavar="FILE", help="fetch: an archive on disk")
 
@@ -33,15 +36,15 @@ def run(arguments: Namespace) -> int:
     from medic.errors import MedicError, check_choice
 
     if arguments.action is None:
-        raise MedicError("what to do? `medic data check NAME --root DIR` or `medic data fetch NAME --root DIR`")
+        raise MedicError("no action: use `medic data check NAME --root DIR` or `medic data fetch NAME --root DIR`")
     check_choice("action", arguments.action, ["check", "fetch"])
     if arguments.name is None:
-        raise MedicError(f"which dataset? `medic data {arguments.action} NAME`; `medic datasets` names them")
+        raise MedicError(f"no dataset given: use `medic data {arguments.action} NAME`; `medic datasets` lists them")
     bench = benchmark(arguments.name)
     if arguments.action == "fetch":
         if arguments.root is None:
-            raise MedicError(f"no root given: `medic data fetch {bench.name} --root DIR`")
-        return _fetch(bench.name, arguments)
+            raise MedicError(f"no root given: use `medic data fetch {bench.name} --root DIR`")
+        return _fetch(bench, arguments)
     for name in ("url", "archive"):
         if getattr(arguments, name) is not None:
             raise MedicError(f"--{name} is an option of `medic data fetch`")
@@ -61,17 +64,17 @@ def _check(bench: "Benchmark", root: Path | None) -> int:
     if len(rows[0]) > 14:  # a column per class would not fit
         rows = [{"domain": row["domain"], "images": row["images"]} for row in rows]
     print_rows(rows, numeric=list(rows[0])[1:])
-    _list("not as published", found.differences)
-    _list("left out", found.extra)
-    _list("cannot be read", found.bad)
-    _list("the same image more than once", [" = ".join(names) for names in found.duplicates])
+    _print_list("different from the published counts", found.differences)
+    _print_list("left out", found.extra)
+    _print_list("unreadable", found.bad)
+    _print_list("equal images", [" = ".join(names) for names in found.duplicates])
     if bench.counts and not found.differences:
         print("counts: as published")
     print(f"hash of the images: {found.hash}")
     return 0 if found.fine else 1
 
 
-def _list(title: str, lines: "list[str] | tuple[str, ...]") -> None:
+def _print_list(title: str, lines: Sequence[str]) -> None:
     if not lines:
         return
     print(f"{title}: {len(lines)}")
@@ -81,12 +84,9 @@ def _list(title: str, lines: "list[str] | tuple[str, ...]") -> None:
         print(f"  and {len(lines) - SHOWN} more")
 
 
-def _fetch(name: str, arguments: Namespace) -> int:
+def _fetch(bench: "Benchmark", arguments: Namespace) -> int:
     from medic.data.fetch import fetch
-    from medic.runs.progress import Downloads
 
     archive = None if arguments.archive is None else Path(arguments.archive)
-    with Downloads() as report:
-        folder = fetch(name, Path(arguments.root), url=arguments.url, archive=archive, report=report)
-    print(folder)
+    print(fetch(bench, Path(arguments.root), url=arguments.url, archive=archive))
     return 0

@@ -9,13 +9,13 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Which, and how to print."""
-    parser.add_argument("name", nargs="?", help="one of them, to see all of it")
+    """Add the name of a dataset and the output format."""
+    parser.add_argument("name", nargs="?", help="a dataset, to show all of its details")
     parser.add_argument("--json", action="store_true", help="print as JSON")
 
 
 def run(arguments: Namespace) -> int:
-    """List the benchmarks, or one of them with its classes, its layouts and what a run on it uses."""
+    """List the benchmarks, or show one with its classes, its layouts and the defaults of a run on it."""
     from medic.data import BENCHMARKS, benchmark
     from medic.report.table import print_rows
 
@@ -45,15 +45,14 @@ def run(arguments: Namespace) -> int:
     last = {bench.name: ", ".join(bench.domains) or bench.description for bench in BENCHMARKS.values()}
     shown = ("dataset", "classes", "split", "images")
     print_rows([{**{title: row[title] for title in shown}, "domains": last[row["dataset"]]} for row in rows])
-    print("\ndigits is built in. medic datasets NAME shows what a benchmark is, its classes, where its images")
-    print("are looked for, and what a run on it uses.")
+    print("\ndigits is built in. `medic datasets NAME` shows the classes of a benchmark, where its images are searched")
+    print("for, and the defaults of a run on it.")
     return 0
 
 
 def describe(bench: "Benchmark") -> dict[str, Any]:
-    """All of a benchmark, in plain values."""
+    """Return a benchmark as plain values."""
     from medic.data.classes import named_split
-    from medic.data.sources import DOWNLOADS
 
     split = named_split(bench.split, bench.name, bench.classes, ()) if bench.split and bench.classes else None
     return {
@@ -66,7 +65,7 @@ def describe(bench: "Benchmark") -> dict[str, Any]:
         "known": list(bench.classes if split is None else split.known),
         "unknown": list(() if split is None else split.unknown),
         "layouts": {layout.name: list(layout.folders) for layout in bench.layouts},
-        "fetched": bench.name in DOWNLOADS,
+        "fetched": bench.download is not None,
         "run": {
             "pixels": bench.image_size,
             "backbone": bench.backbone,
@@ -77,7 +76,7 @@ def describe(bench: "Benchmark") -> dict[str, Any]:
 
 
 def _lines(entry: dict[str, Any]) -> list[str]:
-    """Everything, a line each."""
+    """Return a line for each property of a benchmark."""
     domains = [name if images is None else f"{name} ({images})" for name, images in entry["domains"].items()]
     layouts = [f"{name} in ROOT or ROOT/{', ROOT/'.join(folders)}" for name, folders in entry["layouts"].items()]
     used = {name: "the backbone's" if value is None else value for name, value in entry["run"].items()}
@@ -88,20 +87,20 @@ def _lines(entry: dict[str, Any]) -> list[str]:
         "split": entry["split"] or "none: all classes are known",
         "known": ", ".join(entry["known"]),
         "unknown": ", ".join(entry["unknown"]),
-        "looked for": "; ".join(layouts),
-        "a run has": ", ".join(f"{name} {value}" for name, value in used.items()),
-        "to get it": f"medic data fetch {entry['dataset']} --root DIR" if entry["fetched"] else None,
+        "searched": "; ".join(layouts),
+        "defaults": ", ".join(f"{name} {value}" for name, value in used.items()),
+        "download": f"medic data fetch {entry['dataset']} --root DIR" if entry["fetched"] else None,
     }
     lines = [f"{entry['dataset']:<15} {entry['what it is']}"]
     return [*lines, *(f"  {name:<12} {value}" for name, value in shown.items() if value)]
 
 
 def _images(bench: "Benchmark") -> int | None:
-    """How many there are, where that is published."""
+    """Return the published number of images, or None."""
     return sum(map(sum, bench.counts.values())) or bench.images
 
 
 def _classes(bench: "Benchmark") -> str:
-    """How many there are; of a benchmark whose classes are read from disk, as many as its split has."""
+    """Return the number of classes; if they are read from disk, that of the split."""
     split = sum(map(int, bench.split.split("-")[1:])) if bench.split else None
     return str(len(bench.classes) or split or "yours")

@@ -1,4 +1,4 @@
-"""`medic demo`: the main job, in two minutes, from nothing."""
+"""`medic demo`: train two methods on the built-in benchmark, in two minutes."""
 
 from pathlib import Path
 
@@ -8,9 +8,11 @@ COMPARED = ("erm", "medic++")
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """How much of it, and where to."""
-    parser.add_argument("--target", type=str | None, default=None, help="the domain that is never trained on [street]")
-    parser.add_argument("--all", action="store_true", help="every domain as the target, one after the other")
+    """Add the options of `medic demo`."""
+    parser.add_argument(
+        "--target", type=str | None, default=None, help="target domain, which is never trained on [street]"
+    )
+    parser.add_argument("--all", action="store_true", help="use every domain as the target in turn")
     parser.add_argument("--iterations", type=int, default=100, help="outer updates of each run [100]")
     parser.add_argument("--seed", type=int, default=0, help="root of all random draws [0]")
     parser.add_argument("--output", type=str, default="demo", help="directory to write to")
@@ -18,36 +20,28 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Train both methods with the one-vs-all head, print one table and write one page."""
+    """Train both methods with the one-vs-all head, print a table and write a page."""
     from medic.data import benchmark
     from medic.errors import MedicError, counted
     from medic.report.page import write_page
     from medic.report.table import print_runs
-    from medic.runs.config import RunConfig
-    from medic.runs.resolve import resolve
+    from medic.runs.recipe import make_recipe
     from medic.runs.train import train
 
     if arguments.all and arguments.target is not None:
-        raise MedicError("--all is every target and --target is one: give one of them")
+        raise MedicError("--all and --target exclude each other: give one of them")
     targets = benchmark("digits").domains if arguments.all else (arguments.target or "street",)
-    configs = [
-        RunConfig(
-            dataset="digits",
-            target=target,
-            method=method,
-            objective="ce+ova",
-            iterations=arguments.iterations,
-            evaluate_every=max(1, arguments.iterations // 2),
-            seed=arguments.seed,
-            device=arguments.device,
-            output=arguments.output,
-        )
-        for target in targets
-        for method in COMPARED
-    ]
-    for config in configs:
-        resolve(config)  # so that a mistake is found before the first run, not before the last
-    runs = [train(config) for config in configs]
+    shared = {
+        "dataset": "digits",
+        "objective": "ce+ova",
+        "iterations": arguments.iterations,
+        "evaluate_every": max(1, arguments.iterations // 2),
+        **{name: arguments[name] for name in ("seed", "device", "output")},
+    }
+    asked = [{**shared, "target": target, "method": method} for target in targets for method in COMPARED]
+    for settings in asked:
+        make_recipe(settings)  # finds every mistake before the first run starts
+    runs = [train(settings) for settings in asked]
     note = f"One seed after {counted(arguments.iterations, 'iteration')} is an example, not a result."
     page = write_page(Path(arguments.output) / "index.html", runs, title="medic demo", note=note)
     print_runs(runs)

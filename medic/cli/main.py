@@ -1,4 +1,4 @@
-"""Finds the command, runs it, and turns errors into one line and an exit code."""
+"""The command line: finds a command, runs it, and turns errors into one line and an exit code."""
 
 import re
 import sys
@@ -6,56 +6,58 @@ import warnings
 from argparse import ArgumentError, HelpFormatter
 from collections.abc import Sequence
 from importlib import import_module
-
-from jsonargparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from medic._version import __version__
-from medic.cli.options import SPELLINGS, canonical
 from medic.errors import MedicError, TrainingError, check_choice, closest
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
 
 COMMANDS = {
     "demo": "train erm and medic++ on the built-in benchmark and compare them",
     "train": "train one method with one target domain",
-    "sweep": "train many: all combinations of some settings",
-    "search": "search for a method's numbers, by source validation alone",
-    "reproduce": "make a table of the paper, by its name, and put it beside the paper's",
-    "evaluate": "measure a finished run again, with any score and threshold",
-    "table": "make a table of finished runs, beside the paper's if asked",
+    "sweep": "train all combinations of some settings",
+    "search": "search for hyperparameters of a method, by source validation alone",
+    "reproduce": "train the runs of a table of the paper, and print it beside the paper's",
+    "evaluate": "evaluate a finished run again, with any score and threshold",
+    "table": "print a table of finished runs, beside the paper's on request",
     "methods": "list the methods and what each differs in",
     "datasets": "list the benchmarks",
-    "data": "check a dataset on disk against what it should hold, or fetch one",
+    "data": "check a dataset on disk, or download one",
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. The exit code is 0, 1 if training failed, 2 for a mistake in what was asked, 130 on Ctrl-C."""
+    """Run a command. The exit code is 0, 1 if training failed, 2 for a user's mistake, 130 on Ctrl-C."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _note  # type: ignore[assignment]
+            warnings.showwarning = _show_warning  # type: ignore[assignment]
             return _run(given)
-    except (MedicError, ArgumentError) as error:
+    except (MedicError, ArgumentError, TrainingError, KeyboardInterrupt) as error:
         if debug:
             raise
-        return _say(_one_line(error, given), 2)
-    except TrainingError as error:
-        if debug:
-            raise
-        return _say(str(error), 1)
-    except KeyboardInterrupt as error:
-        if debug:
-            raise
-        return _say(str(error) or "stopped", getattr(error, "exit_code", 130))
-    except BrokenPipeError:  # the reader of our output, `head` say, has gone
+        return _fail(error, given)
+    except BrokenPipeError:  # the reader of our output, such as `head`, has gone
         sys.stderr.close()
         return 0
 
 
-def _note(message: Warning | str, *_: object) -> None:
-    """A warning, in one line."""
+def _show_warning(message: Warning | str, *_: object) -> None:
     print(f"medic: note: {message}", file=sys.stderr)
+
+
+def _fail(error: BaseException, given: Sequence[str]) -> int:
+    """Print an error as one line and return its exit code."""
+    if isinstance(error, KeyboardInterrupt):
+        print(f"medic: {str(error) or 'stopped'}", file=sys.stderr)
+        return int(getattr(error, "exit_code", 130))
+    message = str(error) if isinstance(error, TrainingError) else _one_line(str(error), given)
+    print(f"medic: error: {message}", file=sys.stderr)
+    return 1 if isinstance(error, TrainingError) else 2
 
 
 def _run(given: list[str]) -> int:
@@ -67,20 +69,21 @@ def _run(given: list[str]) -> int:
         return 0
     name, *rest = given
     check_choice("command", name, COMMANDS)
-    command = import_module(f"medic.cli.{name}")
+    from medic.cli.options import canonical  # only now, because its imports take longer than `medic --help`
+
     parser = make_parser(name)
-    command.add_options(parser)
     if {"-h", "--help"} & set(rest):
         print(parser.format_help(), end="")
         return 0
-    parsed: Namespace = parser.parse_args(canonical(rest))
-    code: int = command.run(parsed)
+    code: int = import_module(f"medic.cli.{name}").run(parser.parse_args(canonical(rest)))
     return code
 
 
-def make_parser(name: str) -> ArgumentParser:
-    """A parser that raises instead of exiting, and takes no abbreviations."""
-    return ArgumentParser(
+def make_parser(name: str) -> "ArgumentParser":
+    """Return the parser of a command; it raises instead of exiting, and takes no abbreviations."""
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser(
         prog=f"medic {name}",
         description=COMMANDS[name],
         exit_on_error=False,
@@ -89,6 +92,8 @@ def make_parser(name: str) -> ArgumentParser:
         print_config=None,
         formatter_class=HelpFormatter,
     )
+    import_module(f"medic.cli.{name}").add_options(parser)
+    return parser
 
 
 def _usage() -> str:
@@ -100,14 +105,8 @@ def _usage() -> str:
     )
 
 
-def _say(message: str, code: int) -> int:
-    print(f"medic: error: {message}" if code in (1, 2) else f"medic: {message}", file=sys.stderr)
-    return code
-
-
-def _one_line(error: Exception, given: Sequence[str]) -> str:
-    """What a parser's error says, in the words of the command line."""
-    message = str(error)
+def _one_line(message: str, given: Sequence[str]) -> str:
+    """Rewrite an error of the parser as one line that names the option."""
     if unknown := re.match(r"unrecognized arguments: (\S+)", message):
         return _unknown_option(unknown[1], given[0])
     if unknown := re.match(r"Option '(\w+)' is not accepted", message):
@@ -121,12 +120,12 @@ def _one_line(error: Exception, given: Sequence[str]) -> str:
 
 
 def _unknown_option(option: str, command: str) -> str:
+    from medic.cli.options import SPELLINGS
+
     if not option.startswith("-"):
         return f"unexpected argument {option!r}; see `medic {command} --help`"
     name = option.split("=")[0]
-    parser = make_parser(command)
-    import_module(f"medic.cli.{command}").add_options(parser)
-    spellings = [*SPELLINGS, *(spelling for action in parser._actions for spelling in action.option_strings)]
-    nearest = closest(name, spellings)
+    spellings = [spelling for action in make_parser(command)._actions for spelling in action.option_strings]
+    nearest = closest(name, [*SPELLINGS, *spellings])
     hint = f"did you mean {nearest!r}?" if nearest else f"see `medic {command} --help`"
     return f"unknown option {name!r}, {hint}"

@@ -2,15 +2,17 @@
 
 from jsonargparse import ArgumentParser, Namespace
 
-from medic.cli.options import add_run_options, run_config
+from medic.cli.options import add_run_options, given_settings
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """How long to search, and where the study is kept."""
-    parser.add_argument("--trials", type=int, default=20, help="further trials to do [20]")
-    parser.add_argument("--study", type=str | None, default=None, help="name of the study (dataset, method and target)")
+    """Add the options of a search and those of a run."""
+    parser.add_argument("--trials", type=int, default=20, help="number of further trials [20]")
     parser.add_argument(
-        "--storage", type=str | None, default=None, help="address of its database, to share it (a file in the output)"
+        "--study", type=str | None, default=None, help="name of the study (default: dataset, method and target)"
+    )
+    parser.add_argument(
+        "--storage", type=str | None, default=None, help="address of a shared database (default: a file in --output)"
     )
     parser.add_argument("--sampler", type=str, default="tpe", help="tpe or random [tpe]")
     parser.add_argument("--no-pruning", action="store_true", help="train every trial to the end")
@@ -18,23 +20,27 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Search for a method's numbers, by source validation."""
-    import sys
-
+    """Search for a method's hyperparameters by source validation."""
     from medic.errors import MedicError, counted
-    from medic.sweeps.search import Study, default_storage
+    from medic.logs import shown
+    from medic.runs.settings import SETTINGS
+    from medic.sweeps.search import Study, default_storage, finished_trials
 
     if arguments.trials < 1:
-        raise MedicError(f"trials is {arguments.trials}: give a whole number, 1 or more")
-    config = run_config(arguments)
-    name = arguments.study or f"{config.dataset} {config.method} {config.target_names}"
-    storage = arguments.storage or default_storage(config.output)
-    study = Study(config, name, storage, arguments.trials, arguments.sampler, not arguments.no_pruning)
-    found = study.run(lambda line: print(line, file=sys.stderr, flush=True))
-    best, trials = found.best, counted(found.trials, "trial")
-    ended = f"{trials}, {found.complete} trained to the end"
-    print(f"{ended}; the best, trial {best.trial}, has validation acc {100 * best.acc:.2f}")
-    for number, chosen in best.numbers.items():
-        print(f"  {number} = {chosen:.6g}")
-    print(best.run)
+        raise MedicError(f"--trials is {arguments.trials}: give a whole number, 1 or more")
+    asked = given_settings(arguments)
+    known = {name: asked.get(name, SETTINGS[name].default) for name in ("dataset", "method", "target", "output")}
+    target = ", ".join([known["target"]] if isinstance(known["target"], str) else known["target"] or [])
+    name = arguments.study or f"{known['dataset']} {known['method']} {target}"
+    storage = arguments.storage or default_storage(known["output"])
+    with shown():
+        study = Study(asked, name, storage, arguments.trials, arguments.sampler, not arguments.no_pruning).run()
+    finished, best = finished_trials(study), study.best_trial
+    print(
+        f"{counted(len(study.trials), 'trial')}, {len(finished)} trained to the end; "
+        f"best: trial {best.number} with validation acc {100 * best.value:.2f}"
+    )
+    for name, value in best.params.items():
+        print(f"  {name} = {value:.6g}")
+    print(best.user_attrs["run"])
     return 0

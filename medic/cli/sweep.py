@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 
 from medic.cli.options import add_run_options, given_settings
+from medic.sweeps.executors import executor_names, executor_options, make_executor
 
 if TYPE_CHECKING:
     from medic.sweeps.launch import Launch
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """What runs there are, and where they are done."""
+    """Add the options that describe runs, and those of executors."""
     parser.add_argument("file", type=str | None, nargs="?", default=None, help="YAML file: settings, span, variants")
     parser.add_argument(
         "--span", type=str, nargs="*", default=[], metavar="NAME=A,B", help="values of a setting to combine: seed=0..2"
@@ -22,54 +23,48 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def add_executor_options(parser: ArgumentParser) -> None:
-    """Where runs are done, and how many at a time."""
+    """Add the options that say where and how runs execute."""
     parser.add_argument(
-        "--dry-run", action="store_true", help="show what would run and how long it would take, or the script for slurm"
+        "--dry-run", action="store_true", help="show the runs and an estimate of their time; for slurm, the script"
     )
-    parser.add_argument(
-        "--executor", type=str, default="local", help="local, here (this process), ray or slurm [local]"
-    )
+    parser.add_argument("--executor", type=str, default="local", help=f"{', '.join(executor_names())} [local]")
     parser.add_argument("--jobs", type=int | None, default=None, help="runs at a time (one per GPU, or per core)")
     parser.add_argument(
-        "--retries", type=int | None, default=None, help="how often a run that failed is tried again (once)"
+        "--retries", type=int | None, default=None, help="how often a failed run is tried again (default: 1)"
     )
-    parser.add_argument(
-        "--address",
-        type=str | None,
-        default=None,
-        metavar="HOST:PORT",
-        help="Ray cluster to join (one is started)",
-    )
-    parser.add_argument("--host", type=str | None, default=None, help="where a Ray that is started listens (localhost)")
-    parser.add_argument("--cpus-per-run", type=int | None, default=None, metavar="N", help="cores of a run on Ray (1)")
-    parser.add_argument(
-        "--slurm", type=str, nargs="*", default=[], metavar="KEY=VALUE", help="options of sbatch: time=2:00:00 gpus=1"
-    )
+    for executor in executor_names():
+        for name, arguments in executor_options(executor).items():
+            parser.add_argument(f"--{name.replace('_', '-')}", **arguments)
     parser.add_argument("--quiet", action="store_true", help="show nothing until the end")
 
 
 def launch(arguments: Namespace) -> "Launch":
-    """What the options say of how runs are done."""
+    """Return the launch that the options describe."""
     from medic.sweeps.launch import Launch
 
-    names = ("executor", "jobs", "retries", "quiet", "address", "host", "cpus_per_run", "slurm")
-    return Launch(dry=arguments.dry_run, **{name: arguments[name] for name in names})
+    options = {name: arguments[name] for each in executor_names() for name in executor_options(each)}
+    executor = make_executor(arguments.executor, arguments.jobs, **options)
+    return Launch(executor, arguments.retries, arguments.dry_run, arguments.quiet)
 
 
 def run(arguments: Namespace) -> int:
-    """Do what is missing of a sweep."""
-    from medic.runs.progress import make_sayer
+    """Execute the missing runs of a sweep."""
+    from medic.logs import shown
+    from medic.sweeps.files import read_sweep
     from medic.sweeps.launch import report
     from medic.sweeps.sweep import Planner, Sweep, parse_span
     from medic.tables.results import runs_are
 
-    base = Sweep({}) if arguments.file is None else Sweep.read(Path(arguments.file))
-    sweep = base.changed(given_settings(arguments), parse_span(arguments.span))
+    sweep = Sweep({}) if arguments.file is None else read_sweep(Path(arguments.file))
+    sweep = sweep.changed(given_settings(arguments), parse_span(arguments.span))
     launcher = launch(arguments)
-    schedule = launcher.run(sweep.jobs(Planner(make_sayer(arguments.quiet))))
-    if not launcher.dry and launcher.executor != "slurm":
-        done = len(schedule.there) + len(schedule.done)
-        print(
-            f"{done} of {runs_are(len(schedule.jobs))} in {sweep.output}; {sum(schedule.done.values()):.1f} s of runs"
-        )
+    with shown(arguments.quiet):
+        schedule = launcher.run(sweep.jobs(Planner()))
+    if not launcher.dry_run:
+        finished = len(schedule.finished) + len(schedule.done)
+        seconds = f"; {sum(schedule.done.values()):.1f} s of runs" if launcher.executor.waits else ""
+        print(f"{finished} of {runs_are(len(schedule.jobs))} in {sweep.output}{seconds}")
+        for job in dict.fromkeys(schedule.queued.values()):
+            count = sum(other == job for other in schedule.queued.values())
+            print(f"{runs_are(count)} queued as {job}; logs are in {sweep.output / 'logs'}")
     return report(schedule)

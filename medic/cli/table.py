@@ -1,34 +1,41 @@
 """`medic table`."""
 
-import sys
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
+from medic import logs
+
 if TYPE_CHECKING:
-    from medic.tables.cells import Metric
+    from medic.metrics import Metric
+    from medic.tables.cells import Pick
     from medic.tables.results import Result
-    from medic.tables.table import Table
+    from medic.tables.table import Row, Table
+
+logger = logging.getLogger(__name__)
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Which runs, which evaluation of each, and how to show them."""
-    parser.add_argument("folders", type=str, nargs="+", help="directories that runs are in, or runs")
+    """Add the options of `medic table`."""
+    parser.add_argument("folders", type=str, nargs="+", help="folders with runs, or runs")
     parser.add_argument(
         "--selection",
         type=str,
         default="validation",
-        help="which evaluation counts: validation, domainbed, last, leave-one-out or oracle [validation]",
+        help="model selection: validation, domainbed, last, leave-one-out or oracle [validation]",
     )
     parser.add_argument(
         "--metrics", type=str, nargs="*", default=[], help="keys of results.jsonl: acc, hscore/oracle-10, auroc, …"
     )
     parser.add_argument("--columns", type=str, default="auto", help="target or source domains, or auto [auto]")
     parser.add_argument("--format", type=str, default="text", help="text, markdown, latex, csv or json [text]")
-    parser.add_argument("--paper", type=str | None, default=None, help="put a table of the paper beside: pacs-resnet50")
+    parser.add_argument(
+        "--paper", type=str | None, default=None, help="compare with a table of the paper, for example pacs-resnet50"
+    )
     parser.add_argument(
         "--compare", type=str, nargs=2, default=None, metavar=("BASE", "ROW"), help="test ROW against BASE"
     )
@@ -37,26 +44,28 @@ def add_options(parser: ArgumentParser) -> None:
     )
 
 
+@logs.shown()
 def run(arguments: Namespace) -> int:
     """Print a table of runs."""
     from medic.errors import MedicError, check_choice
+    from medic.metrics import DEFAULT
     from medic.report.formats import FORMATS, Against, print_table
     from medic.tables.results import collect
-    from medic.tables.table import METRICS, tabulate
+    from medic.tables.table import tabulate
 
-    check_choice("format", arguments.format, ["text", *FORMATS])
+    check_choice("format", arguments.format, FORMATS)
     if (arguments.explain or arguments.compare) and arguments.format not in ("text", "json"):
-        raise MedicError(f"--explain and --compare are shown as text or json, not as {arguments.format}")
+        raise MedicError(f"--explain and --compare print text or json, not --format {arguments.format}")
     collection = collect(Path(folder) for folder in arguments.folders)
     for note in collection.notes():
-        print(f"medic: note: {note}", file=sys.stderr)
-    metrics: Mapping[str, Metric] = METRICS
+        logger.warning("note: %s", note)
+    metrics: Sequence[Metric] = DEFAULT
     if arguments.paper is not None:
         from medic.report.against import beside_paper, paper_metrics
 
         metrics = paper_metrics(arguments.paper)
     if arguments.metrics:
-        metrics = _asked_metrics(arguments.metrics, metrics, collection.results)
+        metrics = _find_metrics(arguments.metrics, metrics, collection.results)
     table = tabulate(collection.results, arguments.selection, metrics, arguments.columns, collection.missing)
     against: Against | None = None
     if arguments.paper is not None:
@@ -71,37 +80,37 @@ def run(arguments: Namespace) -> int:
     return 1 if collection.damaged else 0
 
 
-def _asked_metrics(
-    keys: Sequence[str], titled: "Mapping[str, Metric]", results: "Sequence[Result]"
-) -> "Mapping[str, Metric]":
-    """Metrics by their keys, with their titles where they have one."""
+def _find_metrics(keys: Sequence[str], known: "Sequence[Metric]", results: "Sequence[Result]") -> "list[Metric]":
+    """Return metrics by their keys, under the titles of `known` metrics if they are among them."""
     from medic.errors import check_choice
-    from medic.tables.cells import Metric
+    from medic.metrics import find_metric
     from medic.tables.table import metric_keys
 
-    there = metric_keys(results)
-    titles = {metric.key: title for title, metric in titled.items()}
-    checked = [check_choice("metric", key, there) for key in keys] if results else keys
-    return {titles.get(key, key): Metric(key, there.get(key, 100.0)) for key in checked}
+    available, by_key = metric_keys(results), {metric.key: metric for metric in known}
+    if results:
+        for key in keys:
+            check_choice("metric", key, available)
+    return [by_key.get(key) or find_metric(key) for key in keys]
 
 
 def _compare(table: "Table", labels: Sequence[str], as_json: bool) -> None:
-    """Print how much more one row has than another."""
+    """Print the differences between two rows."""
     from medic.errors import MedicError
     from medic.report.table import print_rows
+    from medic.tables import notes
     from medic.tables.comparison import compare
-    from medic.tables.table import differences, find_row, mixed_datasets
+    from medic.tables.table import column_of, find_row
 
-    ours, theirs = (find_row(table, label) for label in labels)
-    if ours is theirs:
-        raise MedicError(f"{labels[0]!r} and {labels[1]!r} are one row: a comparison is of two")
-    picks = [pick for row in (ours, theirs) for cell in row.cells.values() for pick in cell.picks]
-    used = [pick.result for pick in picks]
-    for note in (*mixed_datasets(used, table.kind), *differences(used)):
-        print(f"medic: note: {note}", file=sys.stderr)
-    found = [compare(ours, theirs, title, metric, table.columns) for title, metric in table.metrics.items()]
+    base, row = (find_row(table, label) for label in labels)
+    if base is row:
+        raise MedicError(f"{labels[0]!r} and {labels[1]!r} are the same row: give two rows")
+    used = [*base.results, *row.results]
+    mixed = notes.mixed_datasets((column_of(result, table.kind), result) for result in used)
+    for note in (*mixed, *notes.differences(used)):
+        logger.warning("note: %s", note)
+    found = [compare(base, row, metric, table.columns) for metric in table.metrics]
     if as_json:
-        print_rows([{"of": theirs.label, "over": ours.label, **asdict(one)} for one in found], as_json)
+        print_rows([{"of": row.label, "over": base.label, **asdict(one)} for one in found], as_json)
         return
     rows = [
         {
@@ -113,12 +122,12 @@ def _compare(table: "Table", labels: Sequence[str], as_json: bool) -> None:
         }
         for one in found
     ]
-    print(f"{theirs.label} over {ours.label}, in points, paired over {table.kind}s and seeds:")
+    print(f"{row.label} over {base.label}, in points, paired over {table.kind}s and seeds:")
     print_rows(rows, numeric=list(rows[0])[1:])
 
 
 def _explain(table: "Table", place: Sequence[str], as_json: bool) -> None:
-    """Print where a cell comes from."""
+    """Print the runs behind a cell."""
     from medic.errors import check_choice, counted
     from medic.report.table import print_rows
     from medic.tables.table import find_row
@@ -126,35 +135,35 @@ def _explain(table: "Table", place: Sequence[str], as_json: bool) -> None:
     label, column = place
     row = find_row(table, label)
     cell = row.cells[check_choice(f"{table.kind} domain", column, table.columns)]
-    rows: list[dict[str, Any]] = []
-    for pick in cell.picks:
-        record, environment = pick.result.records[pick.record], pick.result.environment
-        read = {title: row.reads(title, metric) for title, metric in table.metrics.items()}
-        values = {title: (pick.value(metric.key), metric.scale) for title, metric in read.items()}
-        rows.append(
-            {
-                "run": str(pick.result.path),
-                "seed": pick.trial[0],
-                "trial_seed": pick.trial[1],
-                "draw": pick.result.draw,
-                "selection": table.rule,
-                "iteration": record["iteration"],
-                **({"averaged": "yes"} if record.get("averaged") else {}),
-                **{title: None if value is None else scale * value for title, (value, scale) in values.items()},
-                **{name: environment.get(name) for name in ("commit", "images", "weights")},
-                **({"decided by": ", ".join(other.path.name for other in pick.beside)} if pick.beside else {}),
-            }
-        )
+    rows = [_origin(table, row, pick) for pick in cell.picks]
     if as_json:
         print_rows(rows, as_json)
         return
-    print(f"{row.label}, {column}: {counted(len(rows), 'run')}, of each the evaluation that {table.rule!r} selects")
+    print(f"{row.label}, {column}: {counted(len(rows), 'run')}, model selection: {table.rule}")
     if rows:
         print_rows([{name: _text(name, value) for name, value in one.items()} for one in rows])
 
 
+def _origin(table: "Table", row: "Row", pick: "Pick") -> dict[str, Any]:
+    """Return the origin of a selected evaluation: its run, seeds, iteration, values and environment."""
+    result = pick.result
+    record = result.records[pick.record]
+    return {
+        "run": str(result.path),
+        "seed": result.trial[0],
+        "trial_seed": result.trial[1],
+        "draw": result.draw,
+        "selection": table.rule,
+        "iteration": record["iteration"],
+        **({"averaged": "yes"} if record.get("averaged") else {}),
+        **{metric.title: pick.value(row.reads(metric)) for metric in table.metrics},
+        **{name: result.environment.get(name) for name in ("commit", "images", "weights")},
+        **({"decided by": ", ".join(other.path.name for other in pick.decided_by)} if pick.decided_by else {}),
+    }
+
+
 def _text(name: str, value: Any) -> str:
-    """A value of an explanation, for people: hashes are short, and what is missing is shown as missing."""
+    """Return a value of an explanation for people, with short hashes."""
     from medic.tables.results import short
 
     if value is None:

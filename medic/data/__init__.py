@@ -1,12 +1,15 @@
-"""Data: benchmarks by name, one's own images, splits, augmentation."""
+"""Data: benchmarks, your own images, splits and augmentation."""
 
 from medic.data.augment import RECIPES, Augmentation, describe_augmentation, make_augmentation
-from medic.data.catalog import BENCHMARKS, Benchmark, benchmark
+from medic.data.benchmarks import BENCHMARKS, benchmark
+from medic.data.benchmarks.base import Benchmark
 from medic.data.classes import ClassSplit, listed_split, named_split
-from medic.data.dataset import Dataset, Opened, Storage
+from medic.data.dataset import Dataset, DatasetSummary, Generated, LazyDataset
 from medic.data.holdout import Parts, make_parts
 from medic.data.images import Images, Resident
+from medic.data.listing import ImageList
 from medic.data.problem import UNKNOWN, Problem, Samples, choose_domains, make_problem
+from medic.data.store import Storage
 
 __all__ = [
     "BENCHMARKS",
@@ -16,8 +19,11 @@ __all__ = [
     "Benchmark",
     "ClassSplit",
     "Dataset",
+    "DatasetSummary",
+    "Generated",
+    "ImageList",
     "Images",
-    "Opened",
+    "LazyDataset",
     "Parts",
     "Problem",
     "Resident",

@@ -1,7 +1,7 @@
-"""Augmentation of a whole batch at once, with a draw per image.
+"""Augmentation of a whole batch at once, with separate draws for each image.
 
-`Augmentation.draw` draws random numbers on the host. `Augmentation.apply` turns them into tensor arithmetic that
-neither synchronises with the device nor allocates elsewhere, so that a CUDA graph can hold it.
+`Augmentation.draw` draws random numbers on the host. `Augmentation.apply` uses them in tensor operations that never
+synchronise with the device, so that a CUDA graph can capture them.
 """
 
 import math
@@ -15,17 +15,18 @@ from torch.nn import functional
 
 from medic.errors import MedicError, check_choice
 
-_ATTEMPTS = 10  # at a crop that fits into the image, as torchvision makes them
-_RED, _GREEN, _BLUE = 0.299, 0.587, 0.114  # the weights of luma that image libraries use
+_ATTEMPTS = 10  # at a crop that fits into the image, as in torchvision
+_RED, _GREEN, _BLUE = 0.299, 0.587, 0.114  # weights of luma in ITU-R BT.601
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How training images are varied, in this order.
+    """A frozen description of random changes to training images, applied in this order.
 
-    A crop takes a share of the area from the range `scale` in a shape (width / height) from the range `ratio`, and is
-    resized to the whole; `flip` is the probability of being mirrored. `jitter` j draws factors of brightness, contrast
-    and saturation from [1 - j, 1 + j] and a turn of hue from [-j, j]; `grey` is the probability of losing all colour.
+    A crop covers a fraction of the area from the range `scale`, with an aspect ratio (width / height) from the range
+    `ratio`, and is resized to the whole image. `flip` is the probability of mirroring. `jitter` j draws factors of
+    brightness, contrast and saturation from [1 - j, 1 + j] and a rotation of hue from [-j, j]. `grey` is the
+    probability of conversion to greyscale.
     """
 
     scale: tuple[float, float] | None = None
@@ -36,32 +37,30 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         if self.scale is not None and not 0 < self.scale[0] <= self.scale[1] <= 1:
-            raise MedicError(
-                f"scale is {self.scale}, which is no range of shares of an image's area: give scale=0.8:1, say"
-            )
+            raise MedicError(f"scale is {self.scale}: give a range of fractions of the area, as in scale=0.8:1")
         if not 0 < self.ratio[0] <= self.ratio[1]:
-            raise MedicError(f"ratio is {self.ratio}, which is no range of width / height")
+            raise MedicError(f"ratio is {self.ratio}: give a range of width / height, as in ratio=0.75:1.33")
         if not 0 <= self.jitter <= 0.5:
-            raise MedicError(f"jitter is {self.jitter}, but must be from 0 to 0.5, half a turn of hue")
+            raise MedicError(f"jitter is {self.jitter}: give a number from 0 to 0.5, which is half a turn of hue")
         for name, probability in (("flip", self.flip), ("grey", self.grey)):
             if not 0 <= probability <= 1:
-                raise MedicError(f"{name} is {probability}, but is a probability")
+                raise MedicError(f"{name} is {probability}: give a probability from 0 to 1")
 
     def __call__(
         self, pixels: Tensor, generator: torch.Generator, size: int | None = None, frames: Tensor | None = None
     ) -> Tensor:
-        """Vary float pixels in [0, 1] of shape (N, 3, H, W), and make them `size` x `size` if that is given."""
+        """Augment float pixels (N, 3, H, W) in [0, 1], and resize them to `size` × `size` if given."""
         count, _, height, width = pixels.shape
         return self.apply(pixels, self.draw(count, height, width, generator, frames).to(pixels.device), size)
 
     def draw(
         self, count: int, height: int, width: int, generator: torch.Generator, frames: Tensor | None = None
     ) -> Tensor:
-        """The random part: a row for each of `count` images of height x width, on the host, shape (count, 10).
+        """Draw random numbers (count, 10) for images of height × width, on the host.
 
-        Top, left, height and width of the crop in whole pixels; 1 to mirror; the factors of brightness, contrast and
-        saturation, the turn of hue; 1 to lose the colours. Where images were squashed, `frames` (count, 2) are the
-        heights and widths that they had: the crops have the shapes that crops of those would have.
+        The columns are top, left, height and width of the crop in whole pixels; 1 to mirror; the factors of brightness,
+        contrast and saturation; the rotation of hue; 1 for greyscale. If images were resized to squares, `frames`
+        (count, 2) are their original heights and widths, and crops have the aspect ratios that they would have there.
         """
         uniform = torch.rand(count, 2 * _ATTEMPTS + 8, dtype=torch.float64, generator=generator)
         crop, flip, factors, grey = uniform.split((2 * _ATTEMPTS + 2, 1, 4, 1), dim=1)
@@ -71,7 +70,7 @@ class Augmentation:
         return torch.cat((boxes, flip < self.flip, factors, grey < self.grey), 1).float()
 
     def apply(self, pixels: Tensor, draws: Tensor, size: int | None = None) -> Tensor:
-        """Vary pixels (N, 3, H, W) as `draws` (N, 10), on the same device, says. The pixels given stay as they are."""
+        """Augment pixels (N, 3, H, W) by `draws` (N, 10) on the same device, and leave the input unchanged."""
         box = draws[:, :4]
         flip, factors, grey = draws[:, 4:].to(pixels.dtype).split((1, 4, 1), dim=1)
         shape = (pixels.shape[2], pixels.shape[3]) if size is None else (size, size)
@@ -86,10 +85,10 @@ class Augmentation:
         return pixels
 
     def _boxes(self, uniform: Tensor, frames: Tensor) -> Tensor:
-        """Crops (N, 4) of images of the heights and widths `frames` (N, 2), by the rules of torchvision.
+        """Return crops (N, 4) of images with heights and widths `frames` (N, 2), by the rules of torchvision.
 
-        `uniform` (N, 2 * attempts + 2) are random numbers. The first attempt that fits is taken and goes anywhere; if
-        none does, the largest crop of an allowed shape is taken from the middle.
+        `uniform` (N, 2 * attempts + 2) are random numbers. The first attempt that fits is placed at random; if none
+        does, the largest crop with an allowed aspect ratio is taken from the centre.
         """
         if self.scale is None:
             return torch.cat((torch.zeros_like(frames), frames), dim=1)
@@ -115,7 +114,7 @@ RECIPES: dict[str, Augmentation] = {
 
 
 def make_augmentation(value: str | Mapping[str, Any]) -> Augmentation:
-    """A recipe by name, by numbers, `scale=0.8:1,flip=0.5,jitter=0.4,grey=0.1`, or both, `medic,jitter=0.2`."""
+    """Return a recipe by name, by values, `scale=0.8:1,flip=0.5,jitter=0.4,grey=0.1`, or both, `medic,jitter=0.2`."""
     numbers: dict[str, Any] = {}
     recipe = Augmentation()
     if isinstance(value, Mapping):
@@ -128,15 +127,15 @@ def make_augmentation(value: str | Mapping[str, Any]) -> Augmentation:
             elif position == 0:
                 recipe = RECIPES[check_choice("augmentation", name, RECIPES)]
             else:
-                raise MedicError(f"augmentation {value!r}: {part!r} is not a number by name, as in jitter=0.4")
+                raise MedicError(f"augmentation {value!r}: {part!r} is not name=value, as in jitter=0.4")
     for name in numbers:
-        check_choice("number", name, [field.name for field in fields(Augmentation)], "of an augmentation")
+        check_choice("parameter", name, [field.name for field in fields(Augmentation)], "of an augmentation")
     parsed: dict[str, Any] = {name: _number(name, given) for name, given in numbers.items()}
     return replace(recipe, **parsed)
 
 
 def _number(name: str, given: Any) -> float | tuple[float, ...]:
-    """A number, or for a range its two ends: `0.8:1`, or a list."""
+    """Return a number, or the two ends of a range, given as `0.8:1` or as a list."""
     ends = given.split(":") if isinstance(given, str) else given if isinstance(given, Sequence) else [given]
     try:
         values = tuple(float(end) for end in ends)
@@ -150,7 +149,7 @@ def _number(name: str, given: Any) -> float | tuple[float, ...]:
 
 
 def describe_augmentation(recipe: Augmentation) -> str:
-    """The name of a recipe, or its numbers, so that `make_augmentation` gives it back."""
+    """Return the name or the values of a recipe, from which `make_augmentation` returns it."""
     for name, known in RECIPES.items():
         if recipe == known:
             return name
@@ -163,10 +162,10 @@ def describe_augmentation(recipe: Augmentation) -> str:
 
 
 def resample(pixels: Tensor, box: Tensor, flip: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Crop pixels (N, C, H, W) to `box` (N, 4), resize them to `shape`, mirror them where `flip` (N, 1) is 1.
+    """Crop pixels (N, C, H, W) to `box` (N, 4), resize them to `shape`, and mirror them where `flip` (N, 1) is 1.
 
-    The axes are filtered one after the other, by gathering: on a CPU this takes a fraction of the time of `grid_sample`
-    or of products with matrices of weights, and nowhere does it depend on the precision set for matrix products.
+    The axes are filtered one after the other by gathering. On a CPU this is several times faster than `grid_sample` or
+    products with weight matrices, and the result does not depend on the precision of matrix products.
     """
     top, left, height, width = box.split(1, dim=1)
     pixels = _mix_rows(pixels, *_taps(top, height, pixels.shape[2], shape[0]))
@@ -176,7 +175,7 @@ def resample(pixels: Tensor, box: Tensor, flip: Tensor, shape: tuple[int, int]) 
 def jitter(pixels: Tensor, factors: Tensor) -> Tensor:
     """Change brightness, contrast, saturation and hue of pixels (N, 3, H, W), in this order, by `factors` (N, 4)."""
     brightness, contrast, saturation, turn = (_per_image(column) for column in factors.split(1, dim=1))
-    # clamp(bx, 0, 1) is b · min(x, 1/b), and this b waits for the contrast's own factor.
+    # clamp(bx, 0, 1) = b · min(x, 1/b); this b is applied together with the factor of contrast.
     pixels = torch.minimum(pixels, 1 / brightness)
     mean = brightness * _luma(pixels.mean((2, 3), keepdim=True))
     pixels.mul_(brightness * contrast).add_((1 - contrast) * mean).clamp_(0, 1)
@@ -185,12 +184,12 @@ def jitter(pixels: Tensor, factors: Tensor) -> Tensor:
 
 
 def turn_hue(pixels: Tensor, turn: Tensor) -> Tensor:
-    """Turn the hue of HSV of pixels (N, 3, H, W) by `turn` (N, 1, 1), at most half a turn; the rest of HSV stays.
+    """Rotate the hue (HSV) of pixels (N, 3, H, W) by `turn` (N, 1, 1), at most half a turn; keep saturation and value.
 
-    With the chroma, which is largest - least, as the unit, the hue in sixths of a turn is the angle from red,
-    1 + green + blue - red - least, on the side of green or, with a minus, of blue. From a hue p back to a channel:
-    least + chroma · (2 - 6 clamp(|p - c|, 1/6, 1/3)) with c = 1/3 for green and 2/3 for blue. For red, whose c = 0 is
-    where hues wrap around, it is least + chroma · (6 clamp(|p - 1/2|, 1/6, 1/3) - 1).
+    Let chroma = largest - least channel. In units of chroma, the hue in sixths of a turn is the angle from red,
+    1 + green + blue - red - least, positive towards green and negative towards blue. A hue p gives back the channel
+    least + chroma · (2 - 6 clamp(|p - c|, 1/6, 1/3)) with c = 1/3 for green and 2/3 for blue. Hues wrap around at red
+    (c = 0), which is therefore least + chroma · (6 clamp(|p - 1/2|, 1/6, 1/3) - 1).
     """
     red, green, blue = pixels.unbind(1)
     least = torch.minimum(red, green)
@@ -199,7 +198,7 @@ def turn_hue(pixels: Tensor, turn: Tensor) -> Tensor:
     torch.maximum(chroma, blue, out=chroma).sub_(least)
     below, above = least - chroma, least.add_(chroma, alpha=2)
     angle = torch.add(green, blue).sub_(red).sub_(below).copysign_(green - blue)
-    chroma.clamp_(min=1e-12)  # grey has no hue, but no division by zero either
+    chroma.clamp_(min=1e-12)  # grey pixels have no chroma to divide by
     hue = torch.addcdiv(turn + 1, angle, chroma, value=1 / 6).frac_()
     from_cyan, from_green, from_blue = ((hue - centre).abs_().clamp_(1 / 6, 1 / 3) for centre in (1 / 2, 1 / 3, 2 / 3))
     green = torch.addcmul(above, from_green, chroma, value=-6)
@@ -209,10 +208,10 @@ def turn_hue(pixels: Tensor, turn: Tensor) -> Tensor:
 
 
 def _taps(start: Tensor, length: Tensor, whole: int, size: int, flip: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Which of the `whole` pixels along an axis make each of `size` new ones: indices and weights (N, size, taps).
+    """Return the input pixels of each output pixel along an axis: indices and weights (N, size, taps).
 
-    Only those from `start` (N, 1) on, `length` (N, 1) many, are seen. The filter is torch's antialiased bilinear one:
-    a triangle that reaches one pixel of the old ones or of the new ones, whichever is larger.
+    The input is the crop of `length` (N, 1) pixels from `start` (N, 1), out of `whole`. The filter is torch's
+    antialiased bilinear one: a triangle that reaches one input or output pixel, whichever is larger.
     """
     scale = length / size
     reach = scale.clamp(min=1)[..., None]
@@ -229,7 +228,7 @@ def _taps(start: Tensor, length: Tensor, whole: int, size: int, flip: Tensor | N
 
 
 def _mix_rows(pixels: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
-    """Make each row of (N, C, size, W) from rows of pixels (N, C, H, W): a bag of embeddings, as these are called."""
+    """Return weighted sums (N, C, size, W) of rows of pixels (N, C, H, W), computed as a bag of embeddings."""
     count, channels, height, width = pixels.shape
     plane = torch.arange(count * channels, device=pixels.device).view(count, channels, 1, 1) * height
     bags = (plane + indices[:, None]).flatten(0, 2)
@@ -239,7 +238,7 @@ def _mix_rows(pixels: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
 
 
 def _mix_columns(pixels: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
-    """Make each column of (N, C, H, size) from columns of pixels (N, C, H, W)."""
+    """Return weighted sums (N, C, H, size) of columns of pixels (N, C, H, W)."""
     taps = indices.movedim(2, 0).contiguous()[:, :, None, None].expand(-1, -1, *pixels.shape[1:3], -1)
     shares = weights.movedim(2, 0).contiguous()[:, :, None, None].to(pixels.dtype)
     columns = pixels.gather(3, taps[0]).mul_(shares[0])
@@ -249,13 +248,13 @@ def _mix_columns(pixels: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
 
 
 def _luma(pixels: Tensor) -> Tensor:
-    """(N, 3, H, W) → (N, 1, H, W)."""
+    """Return the luma (N, 1, H, W) of pixels (N, 3, H, W)."""
     red, green, blue = pixels.split(1, dim=1)
     return torch.mul(red, _RED).add_(green, alpha=_GREEN).add_(blue, alpha=_BLUE)
 
 
 def _squashed(boxes: Tensor, frames: Tensor, shape: Tensor) -> Tensor:
-    """Crops (N, 4) of images of height and width `frames` (N, 2) as whole pixels of what they were squashed to."""
+    """Map crops (N, 4) of images with heights and widths `frames` (N, 2) to whole pixels of the resized images."""
     scale = shape / frames
     start, end = (boxes[:, :2] * scale).round(), (boxes.unflatten(1, (2, 2)).sum(1) * scale).round()
     start = start.minimum(shape - 1)
@@ -267,5 +266,5 @@ def _between(low: float, high: float, uniform: Tensor) -> Tensor:
 
 
 def _per_image(column: Tensor) -> Tensor:
-    """(N, 1) → (N, 1, 1, 1)."""
+    """Reshape (N, 1) to (N, 1, 1, 1)."""
     return column[:, :, None, None]

@@ -1,4 +1,4 @@
-"""Where built datasets are kept."""
+"""The cache directory, and arrays that are computed once and kept in it."""
 
 import os
 from collections.abc import Callable
@@ -16,18 +16,18 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def cache_directory() -> Path:
-    """`$MEDIC_CACHE`, or `medic` in the user's cache directory."""
+    """Return `$MEDIC_CACHE`, or `medic` in the user's cache directory."""
     if explicit := os.environ.get("MEDIC_CACHE"):
         return Path(explicit)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "medic"
 
 
 def cached(name: str, build: Callable[[], Arrays]) -> Arrays:
-    """The arrays kept under `name`, built and kept if there are none or if they cannot be read."""
+    """Return the arrays cached under `name`; build and cache them if the file is missing or damaged."""
     path = cache_directory() / f"{name}.npz"
     try:
         with np.load(path, allow_pickle=False) as file:
-            return dict(file)  # the archive's checksums are verified as it is read
+            return dict(file)  # reading verifies the checksums of the archive
     except (OSError, ValueError, EOFError, BadZipFile):
         arrays = build()
     try:
@@ -35,5 +35,5 @@ def cached(name: str, build: Callable[[], Arrays]) -> Arrays:
         with atomic_write(path) as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
     except OSError as error:
-        warn(f"{name} is not kept for next time: {path.parent}: {error.strerror}")
+        warn(f"{name} is not cached: {path.parent} cannot be written: {error.strerror}")
     return arrays

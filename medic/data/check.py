@@ -1,30 +1,33 @@
-"""What a folder holds of a benchmark, against what it should hold."""
+"""Compare the images of a benchmark on disk with the published counts."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from medic.data.catalog import Benchmark, locate, needs_root
-from medic.data.dataset import Listed, Storage
-from medic.data.layouts import Found
+from medic.data.benchmarks.base import Benchmark
 from medic.data.listing import ImageList, cell_counts
-from medic.data.store import Contents, content_hash, distinct, read_images
+from medic.data.store import FileContent, Storage, make_index, read_files
+
+Counts = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True)
 class Check:
-    """What was found: where and how it lies, images per domain and class, and everything that is not as expected."""
+    """The result of checking a benchmark: its location, its counts by domain and class, and all deviations."""
 
     place: str
-    counts: dict[str, dict[str, int]]
+    counts: Counts
     differences: tuple[str, ...]
-    """Where the counts are not the published ones."""
-    extra: tuple[str, ...]
-    bad: tuple[str, ...]
-    duplicates: tuple[tuple[str, ...], ...]
-    """Images of one domain with the same contents."""
+    """Deviations from the published counts."""
     hash: str
     """The fingerprint that a run records."""
+    extra: tuple[str, ...] = ()
+    """Folders and images that are left out."""
+    bad: tuple[str, ...] = ()
+    """A message for each unreadable file."""
+    duplicates: tuple[tuple[str, ...], ...] = ()
+    """Images of one domain with equal contents."""
 
     @property
     def fine(self) -> bool:
@@ -33,55 +36,49 @@ class Check:
 
 
 def check(bench: Benchmark, root: Path | None) -> Check:
-    """Read every image of a benchmark, or of one's own, and compare."""
-    if bench.naming is not None:
-        found = locate(bench, needs_root(bench, root))
-        return _check_files(bench, found.listing, f"{found.layout.name} in {found.folder}", found)
-    opened, place = bench.open(bench, root, 0), bench.name if root is None else f"{bench.name} in {root}"
-    if isinstance(opened, Listed):
-        return _check_files(bench, opened.listing, place, None)
+    """Read every image of a benchmark, or of your own, and compare the counts."""
+    opened, place = bench.open(root), bench.name if root is None else f"{bench.name} in {root}"
+    if isinstance(opened, ImageList):
+        return _check_files(bench, opened, place)
     dataset = opened.load(Storage(bench.image_size or 32))
     counts = cell_counts(dataset.domains, dataset.classes, dataset.domain, dataset.label)
-    return Check(place, counts, tuple(_differences(bench, counts)), (), (), (), dataset.hash)
+    return Check(place, counts, tuple(_differences(bench, counts)), dataset.hash)
 
 
-def _check_files(bench: Benchmark, listing: ImageList, place: str, found: Found | None) -> Check:
-    contents = read_images(listing, 32)
-    kept = distinct(listing, contents) if bench.unique else contents.readable
-    counts = listing.counts()
-    published = {domain: dict(labels) for domain, labels in counts.items()}
-    for entry in found.dropped if found else ():  # they are in the published counts
+def _check_files(bench: Benchmark, listing: ImageList, place: str) -> Check:
+    contents = [content._replace(pixels=None) for content in read_files(listing, 32)]
+    index = make_index(listing, 32, contents)
+    counts, published = listing.counts(), listing.counts()
+    for entry in listing.dropped:  # the published counts include them
         published[entry.domain][entry.label] += 1
-    notes = [] if found is None else [*found.extra, *(f"{entry.name}, known to be damaged" for entry in found.dropped)]
     return Check(
-        place,
+        listing.location or place,
         counts,
         tuple(_differences(bench, published)),
-        tuple(notes),
-        contents.bad,
+        index.hash,
+        (*listing.ignored, *(f"{entry.name}, known to be damaged" for entry in listing.dropped)),
+        index.bad,
         _duplicates(listing, contents),
-        content_hash(listing, kept, contents),
     )
 
 
-def _differences(bench: Benchmark, counts: dict[str, dict[str, int]]) -> list[str]:
-    lines = []
+def _differences(bench: Benchmark, counts: Counts) -> list[str]:
+    """Return a line for each count that is not the published one."""
+    pairs = []
     for domain, expected in bench.counts.items():
         if len(expected) == 1:
-            there = sum(counts[domain].values())
-            lines += [f"{domain}: {there} images instead of {expected[0]}"] if there != expected[0] else []
-            continue
-        for label, number in zip(bench.classes, expected, strict=True):
-            there = counts[domain][label]
-            lines += [f"{domain}/{label}: {there} images instead of {number}"] if there != number else []
-    there = sum(sum(labels.values()) for labels in counts.values())
-    if bench.images is not None and there != bench.images:
-        lines.append(f"{there} images instead of {bench.images}")
-    return lines
+            pairs.append((f"{domain}: ", sum(counts[domain].values()), expected[0]))
+        else:
+            labels = zip(bench.classes, expected, strict=True)
+            pairs += [(f"{domain}/{label}: ", counts[domain][label], number) for label, number in labels]
+    if bench.images is not None:
+        pairs.append(("", sum(sum(labels.values()) for labels in counts.values()), bench.images))
+    return [f"{where}{found} images instead of {number}" for where, found, number in pairs if found != number]
 
 
-def _duplicates(listing: ImageList, contents: Contents) -> tuple[tuple[str, ...], ...]:
+def _duplicates(listing: ImageList, contents: Sequence[FileContent]) -> tuple[tuple[str, ...], ...]:
     same: dict[tuple[int, bytes], list[str]] = defaultdict(list)
-    for row in contents.readable:
-        same[int(listing.domain[row]), contents.digests[row]].append(listing.names[row])
+    for name, domain, content in zip(listing.names, listing.domain.tolist(), contents, strict=True):
+        if content.problem is None:
+            same[domain, content.digest].append(name)
     return tuple(tuple(names) for names in same.values() if len(names) > 1)

@@ -1,8 +1,7 @@
-"""One image file → pixels, whatever a folder may hold."""
+"""Decode image files of any format that Pillow reads."""
 
 import io
 import warnings
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,31 +9,24 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from medic.errors import MedicError
 
-# Of damaged EXIF, large sizes and palettes: what matters is checked here. For good, not around each image, because
-# images are decoded in threads, which share the filters.
+# Pillow warns about damaged EXIF, large sizes and palettes, which `decode` checks itself. The filter is permanent
+# because images are decoded in threads, which share the filters.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jfif"})
 MAX_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 2**27)
-"""An image of more pixels is refused by PIL: decoding it would take half a gigabyte."""
+"""Pillow refuses larger images: decoding one would take half a gigabyte."""
 
 
 class BadImage(MedicError):
-    """A file that cannot be read as an image; the message names it."""
+    """A file that cannot be read as an image; the message names the file."""
 
 
-class Decoded(NamedTuple):
-    """An image squashed to a square: its pixels (3, size, size), and the height and width that it had."""
+def decode(data: bytes, size: int, name: str) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+    """Decode an image, upright and in RGB, and resize it to a square as the benchmarks do.
 
-    pixels: NDArray[np.uint8]
-    frame: tuple[int, int]
-
-
-def decode(data: bytes, size: int, name: str) -> Decoded:
-    """An encoded image, upright, in RGB, squashed to a square as the benchmarks do.
-
-    Sixteen bits a channel keep their upper eight; CMYK, palettes and grey become RGB; transparent parts keep the colour
-    that is stored below them, as every loader of the field has it.
+    Returns the pixels (3, size, size), and the height and width before resizing. Channels of 16 bits keep their upper
+    eight; CMYK, palettes and grey become RGB; transparent pixels keep the stored colour, as in torchvision.
     """
     if not data:
         raise BadImage(f"{name} is empty")
@@ -50,7 +42,7 @@ def decode(data: bytes, size: int, name: str) -> Decoded:
     frame = (rgb.height, rgb.width)
     if rgb.size != (size, size):
         rgb = rgb.resize((size, size), Image.Resampling.BILINEAR)
-    return Decoded(np.ascontiguousarray(np.asarray(rgb).transpose(2, 0, 1)), frame)
+    return np.ascontiguousarray(np.asarray(rgb).transpose(2, 0, 1)), frame
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

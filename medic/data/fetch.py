@@ -1,220 +1,202 @@
-"""Getting a benchmark: its archives are downloaded, checked and unpacked into `<root>/<name>`.
+"""Download a benchmark and unpack it into `<root>/<name>`.
 
-Nothing that comes from outside is trusted. A download is held to a checksum, published or recorded at first use, and
-an archive can neither write outside its folder nor become larger than the benchmark's limits. The folder appears in
-one move, when everything in it is whole.
+Files are downloaded into a folder beside it, so that an interrupted download resumes. The benchmark's folder appears
+in one move, after every file was checked and unpacked.
 """
 
+import gzip
 import hashlib
 import json
+import logging
 import re
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
-from medic.data.download import Records, Report, Silent, Transfer, address_hash, disk_errors
-from medic.data.layouts import folded
-from medic.data.sources import DOWNLOADS, File, Sorting, Source, direct
-from medic.data.unpack import Meter, Unusable, inside, printable, unpack
-from medic.errors import MedicError, check_choice
-from medic.files import locked
+from filelock import FileLock, Timeout
+
+from medic.data.benchmarks.base import Benchmark, Download, File, keyed_drive
+from medic.data.classes import folded
+from medic.data.download import Unusable, download_file
+from medic.errors import MedicError, first_line, unwritten
+from medic.files import write_text
+
+logger = logging.getLogger(__name__)
 
 RECORDS = ".medic-fetch.json"
-_WRAPPERS = 4  # folders within folders that an archive may put around a benchmark
+LOCK = ".medic-fetch.lock"
+_DEPTH = 4  # folders that an archive may put around a benchmark
 
 
-def fetch(
-    name: str, root: Path, url: str | None = None, archive: Path | None = None, report: Report | None = None
-) -> Path:
+def fetch(bench: Benchmark, root: Path, url: str | None = None, archive: Path | None = None) -> Path:
     """Put a benchmark into `<root>/<name>` and return that folder.
 
-    It comes from the first of its published sources that works, or from `url`, or from a local `archive`. A download
-    that was stopped is gone on with. Raises MedicError, which says what to put where, if there is no way.
+    The files come from the first mirror that works, from `url`, or from a local `archive`.
     """
-    check_choice("benchmark", name, DOWNLOADS)
+    if bench.download is None:
+        raise MedicError(f"dataset {bench.name!r} has no download: `medic datasets {bench.name}` describes it")
     if url is not None and archive is not None:
-        raise MedicError("a benchmark comes from a url or from an archive: give one of them, not both")
+        raise MedicError("--url and --archive exclude each other: give one of them")
     if url is not None and not re.fullmatch(r"https?://[^\s\[\]]+", url):
-        raise MedicError(f"url {url!r} is no http:// or https:// address: give a local file as the archive")
-    with _alone(root):
-        job = _Job(name, root, report or Silent())
-        if archive is not None:
-            return job.from_archive(archive)
-        return job.from_sources(DOWNLOADS[name].sources if url is None else [given(url)])
+        raise MedicError(f"--url {url!r} is no http:// or https:// address; for a local file use --archive")
+    if archive is not None and not archive.is_file():
+        raise MedicError(f"--archive {archive} is not a file: give a zip or tar file")
+    folder = root / bench.name
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with FileLock(root / LOCK, timeout=0):
+            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+                raise MedicError(f"{folder} exists: move it away to fetch {bench.name} again")
+            if archive is None:
+                mirrors = bench.download.mirrors if url is None else {"--url": (File(_direct(url)),)}
+                _try_mirrors(bench, bench.download, mirrors, folder)
+            else:
+                _install(bench, bench.download, [(archive, File(str(archive), archive.name))], folder)
+    except Unusable as failure:
+        raise MedicError(f"archive {archive}: {failure}; it must hold {bench.download.contents}") from None
+    except Timeout:
+        raise MedicError(f"another process fetches into {root}: wait for it, or give another --root") from None
+    except OSError as error:
+        raise unwritten("folder", error.filename or root, error) from error
+    return folder
 
 
-def given(url: str) -> Source:
-    """A source that the caller names."""
-    name = Path(urlsplit(url).path).name or "download"
-    return Source("the given address", (File(direct(url), name, unpacking=None),))
+def _direct(url: str) -> str:
+    """Return a direct address for a link to a file on Google Drive with a resource key, which gdown would drop."""
+    parts = urlsplit(url)
+    query = parse_qs(parts.query)
+    in_path = re.match(r"/file/d/([\w-]+)", parts.path)
+    identifier = in_path[1] if in_path else query.get("id", [""])[0]
+    if parts.hostname in ("drive.google.com", "docs.google.com") and identifier and "resourcekey" in query:
+        return keyed_drive(identifier, query["resourcekey"][0])
+    return url
 
 
-@contextmanager
-def _alone(root: Path) -> Iterator[None]:
-    """Make the root and hold it, so that no two processes write the same files."""
-    busy = MedicError(f"another process fetches into {root}: wait for it, or give another root")
-    with ExitStack() as held:
-        with disk_errors(root):
-            root.mkdir(parents=True, exist_ok=True)
-            held.enter_context(locked(root, busy))
-        yield
-
-
-class _Job:
-    """One benchmark on its way into its folder."""
-
-    def __init__(self, name: str, root: Path, report: Report) -> None:
-        self.name, self.root, self.report = name, root, report
-        self.download = DOWNLOADS[name]
-        self.folder = root / name
-        with disk_errors(self.folder):
-            if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
-                raise MedicError(f"{self.folder} exists and is left as it is: move it away to fetch {name} again")
-        self.records = Records(root / RECORDS)
-
-    def from_sources(self, sources: Sequence[Source]) -> Path:
-        """Take the first source that works."""
-        failures = []
-        for source in sources:
-            host = urlsplit(source.files[0].url).hostname
-            self.report.say(f"{self.name} from {host} (documented: {source.documented})")
-            try:
-                return self._from_source(source)
-            except Unusable as failure:
-                failures.append(f"{host}: {printable(str(failure))}")
-                self.report.say(failures[-1])
-        raise MedicError(
-            f"{self.name} cannot be fetched: put {self.download.contents} into {self.folder}, or give an archive of "
-            f"that (see {self.download.page}); tried {'; '.join(failures)}"
-        )
-
-    def from_archive(self, archive: Path) -> Path:
-        """Unpack a local file, which stays."""
-        with disk_errors(archive), archive.open("rb"):
-            pass
+def _try_mirrors(bench: Benchmark, download: Download, mirrors: Mapping[str, tuple[File, ...]], folder: Path) -> None:
+    """Download and unpack the files of the first mirror that works."""
+    failures = []
+    for documented, files in mirrors.items():
+        host = urlsplit(files[0].url).hostname
+        logger.info("%s from %s (documented in %s)", bench.name, host, documented)
         try:
-            self._install([(File(str(archive), archive.name, unpacking=None), archive)])
+            return _use_mirror(bench, download, files, folder)
         except Unusable as failure:
-            reason = printable(str(failure))
-            raise MedicError(f"archive {archive}: {reason}; it must hold {self.download.contents}") from None
-        return self.folder
-
-    def _from_source(self, source: Source) -> Path:
-        parts = [(file, self._obtain(file)) for file in source.files]
-        try:
-            with disk_errors(self.root):
-                first = {
-                    address_hash(file.url): _digest(part, "sha256")
-                    for file, part in parts
-                    if self._expected(file) is None
-                }
-            self._install(parts)
-        except Unusable:
-            self._discard(*source.files)
-            raise
-        self.records.checksums.update(first)
-        self._discard(*source.files, *(file for other in self.download.sources for file in other.files))
-        return self.folder
-
-    def _obtain(self, file: File) -> Path:
-        """Download a file, or the rest of it, to its `.part` and hold it to its checksum."""
-        part, expected = self._part(file), self._expected(file)
-        with disk_errors(part):
-            Transfer(file.url, part, self.records, self.download.limits.size, self.report).run()
-            if expected is None:
-                self.report.say(f"{file.name}: no checksum is published, {self.records.path} keeps the one it has now")
-                return part
-            algorithm, digest, origin = expected
-            if _digest(part, algorithm) != digest:
-                self._discard(file)
-                raise Unusable(f"{file.name} does not have the {algorithm} {digest} that is {origin}")
-        self.report.say(f"{file.name}: has the {algorithm} that is {origin}")
-        return part
-
-    def _expected(self, file: File) -> tuple[str, str, str] | None:
-        """The algorithm, the hash that a file must have by it, and where that is from; None if nothing is known."""
-        if file.checksum is not None:
-            return file.checksum.algorithm, file.checksum.digest, f"published by {file.checksum.by}"
-        recorded = self.records.checksums.get(address_hash(file.url))
-        return None if recorded is None else ("sha256", recorded, f"recorded at first use in {self.records.path}")
-
-    def _part(self, file: File) -> Path:
-        """Where a file is downloaded to; the name tells addresses apart."""
-        return self.root / f"{file.name}.{address_hash(file.url)[:8]}.part"
-
-    def _discard(self, *files: File) -> None:
-        """Remove what was downloaded of files."""
-        with disk_errors(self.root):
-            for file in files:
-                self._part(file).unlink(missing_ok=True)
-                self.records.partial.pop(address_hash(file.url), None)
-            self.records.write()
-
-    def _install(self, packed: Sequence[tuple[File, Path]]) -> None:
-        """Unpack files beside the benchmark's folder, and put it in its place once it is whole."""
-        staging = self.root / f".{self.name}.unpacking"
-        with disk_errors(staging):
-            shutil.rmtree(staging, ignore_errors=True)  # what a killed process left
-            try:
-                staging.mkdir()
-                meter = Meter(self.download.limits)
-                for file, path in packed:
-                    self.report.say(f"unpacking {file.name}")
-                    unpack(file, path, staging / file.into, meter)
-                found = _find(staging, self.download.layouts)
-                if self.download.sorting is not None:
-                    _sort(found, self.download.sorting)
-                found.replace(self.folder)
-            finally:
-                shutil.rmtree(staging, ignore_errors=True)
+            failures.append(f"{host}: {failure}")
+            logger.info("%s", failures[-1])
+    raise MedicError(
+        f"{bench.name} cannot be fetched: put {download.contents} into {folder}, or give an archive of them with "
+        f"--archive (see {download.page}); tried {'; '.join(failures)}"
+    )
 
 
-def _digest(path: Path, algorithm: str) -> str:
+def _use_mirror(bench: Benchmark, download: Download, files: Sequence[File], folder: Path) -> None:
+    downloads, records = folder.with_name(f".{bench.name}.download"), folder.with_name(RECORDS)
+    checksums = _read_records(records)
+    downloads.mkdir(exist_ok=True)
+    packed, first = [], {}
+    for file in files:
+        # The address may hold a secret. Its hash also keeps the partial files of two mirrors apart.
+        address = hashlib.sha256(file.url.encode()).hexdigest()
+        path = downloads / f"{address[:8]}-{file.file_name}"
+        download_file(file.url, path, file.file_name)
+        expected = file.checksum or checksums.get(address)
+        found = _checksum(path, expected)
+        if expected is None:
+            first[address] = found
+            logger.info("%s: no checksum is published; recording %s in %s", file.file_name, found, records)
+        elif found != expected:
+            path.unlink()
+            origin = "published" if file.checksum else f"recorded in {records}"
+            raise Unusable(f"{file.file_name} has the checksum {found}, but {expected} is {origin}")
+        packed.append((path, file))
+    try:
+        _install(bench, download, packed, folder)
+    except Unusable:
+        for path, _ in packed:
+            path.unlink()
+        raise
+    if first:
+        write_text(records, json.dumps({"checksums": {**checksums, **first}}, indent=1) + "\n")
+    shutil.rmtree(downloads)
+
+
+def _read_records(path: Path) -> dict[str, str]:
+    """Return the checksums of earlier downloads without a published one, by the hash of the address."""
+    if not path.exists():
+        return {}
+    try:
+        # Earlier versions recorded a SHA-256 without its name.
+        checksums = json.loads(path.read_bytes())["checksums"].items()
+        return {address: digest if ":" in digest else f"sha256:{digest}" for address, digest in checksums}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise MedicError(f"{path} is damaged: delete it; the next downloads are then trusted again") from None
+
+
+def _checksum(path: Path, like: str | None) -> str:
+    """Return the checksum of a file, with the algorithm of another one or SHA-256."""
+    algorithm = like.partition(":")[0] if like else "sha256"
     with path.open("rb") as file:
-        return hashlib.file_digest(file, algorithm).hexdigest()
+        return f"{algorithm}:{hashlib.file_digest(file, algorithm).hexdigest()}"
 
 
-def _find(folder: Path, layouts: Sequence[Sequence[str]]) -> Path:
-    """The outermost folder that has all the names of one of the layouts."""
+def _install(bench: Benchmark, download: Download, packed: Sequence[tuple[Path, File]], folder: Path) -> None:
+    """Unpack files beside the benchmark's folder, and move the result into place once it is complete."""
+    staging = folder.with_name(f".{bench.name}.unpacking")
+    shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
+    try:
+        for path, file in packed:
+            logger.info("unpacking %s", file.file_name)
+            (staging / file.into).mkdir(parents=True, exist_ok=True)
+            _unpack(path, file.file_name, staging / file.into)
+        found = _find(staging, bench, download)
+        if download.prepare is not None:
+            try:
+                download.prepare(found)
+            except (ValueError, LookupError, TypeError) as error:
+                raise Unusable(f"its annotations cannot be read ({error!r})") from error
+            _find(found, bench, download)
+        found.replace(folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _unpack(path: Path, name: str, folder: Path) -> None:
+    """Unpack a zip, tar or gzip file into a folder; copy any other file there."""
+    with path.open("rb") as file:
+        head = file.read(512)
+    try:
+        if head.startswith(b"PK"):
+            with zipfile.ZipFile(path) as archive:
+                for member in archive.infolist():
+                    member.filename = member.filename.replace("\\", "/")  # as some programs for Windows write
+                    archive.extract(member, folder)
+        elif tarfile.is_tarfile(path):
+            with tarfile.open(path) as tar:
+                tar.extractall(folder, filter="data")
+        elif head.startswith(b"\x1f\x8b"):
+            with gzip.open(path) as packed, (folder / name.removesuffix(".gz")).open("wb") as out:
+                shutil.copyfileobj(packed, out)
+        elif head.lstrip().startswith(b"<"):
+            raise Unusable(f"{name} is a web page, not an archive")
+        else:
+            shutil.copyfile(path, folder / name)
+    except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, RuntimeError) as error:
+        raise Unusable(f"{name} is damaged ({first_line(error)})") from error
+
+
+def _find(folder: Path, bench: Benchmark, download: Download) -> Path:
+    """Return the outermost folder that holds all domains, or all names of a marker."""
+    expected = [*download.markers, *([bench.domains] if bench.layouts else [])]
     level = [folder]
-    for _ in range(_WRAPPERS):
+    for _ in range(_DEPTH):
         for candidate in level:
-            names = {folded(path.name) for path in candidate.iterdir()}
-            if any(names.issuperset(map(folded, layout)) for layout in layouts):
+            names = [path.name for path in candidate.iterdir()]
+            found = {folded(name) for name in (*names, *filter(None, map(bench.domain_of, names)))}
+            if any(found.issuperset(map(folded, marker)) for marker in expected):
                 return candidate
         level = [child for parent in level for child in sorted(parent.iterdir()) if child.is_dir()]
-    raise Unusable(f"there are no {' or '.join(', '.join(layout) for layout in layouts)} side by side in it")
-
-
-def _sort(folder: Path, sorting: Sorting) -> None:
-    """Sort the images of a folder, if they are not yet; those that are annotated otherwise or not at all go."""
-    if not (folder / sorting.images).is_dir():
-        return
-    for file in (file for pattern in sorting.annotations for file in sorted(folder.glob(pattern))):
-        for name, place, labels in _annotated(file, sorting):
-            image = inside(folder / sorting.images, name)
-            targets = [folder / f"location_{place}" / label / image.name for label in labels]
-            for target in targets if image.is_file() else ():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(image, target)
-            image.unlink(missing_ok=True)
-    shutil.rmtree(folder / sorting.images)
-    _find(folder, [[f"location_{place}" for place in sorting.places]])
-
-
-def _annotated(file: Path, sorting: Sorting) -> Iterator[tuple[str, str, list[str]]]:
-    """The names of the images that are wanted, the place of each and its classes."""
-    try:
-        content = json.loads(file.read_bytes())
-        names = {category["id"]: category["name"] for category in content["categories"]}
-        labels: dict[str, set[str]] = {image["id"]: set() for image in content["images"]}
-        for annotation in content["annotations"]:
-            labels[annotation["image_id"]].add(names[annotation["category_id"]])
-        wanted = [image for image in content["images"] if str(image["location"]) in sorting.places]
-        for image in wanted:
-            classes = sorted(labels[image["id"]].intersection(sorting.classes))
-            yield str(image["file_name"]), str(image["location"]), classes
-    except (ValueError, LookupError, TypeError) as error:
-        raise Unusable(f"{file.name} has no annotations that can be read ({error!r})") from error
+    raise Unusable(f"no folder holds {' or '.join(', '.join(marker) for marker in expected)} side by side")

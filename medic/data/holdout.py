@@ -1,4 +1,4 @@
-"""Which images of a domain are held out of training, by one of several rules."""
+"""Rules that hold images of each domain out of training."""
 
 import hashlib
 from typing import Literal, NamedTuple
@@ -14,9 +14,9 @@ Rule = Literal["cell", "official", "domainbed"]
 
 
 class Parts(NamedTuple):
-    """What images may be used for: masks (N,) over a dataset.
+    """Masks (N,) over the images of a dataset by use.
 
-    `train` and `validation` hold for a domain that is a source, `target` for one that is a target.
+    `train` and `validation` apply to source domains, `target` to target domains.
     """
 
     train: Tensor
@@ -27,8 +27,8 @@ class Parts(NamedTuple):
 def make_parts(dataset: Dataset, rule: Rule, share: float, seed: int) -> Parts:
     """Divide every domain by a rule.
 
-    `cell` holds out the share of every (domain, class) cell for validation, `domainbed` of every domain with the draws
-    of that suite for the trial `seed`; `official` does as the benchmark's own lists or folders say.
+    `cell` holds out a share of every (domain, class) cell for validation. `domainbed` holds out a share of every domain
+    with DomainBed's draws for the trial `seed`. `official` follows the benchmark's lists or folders.
     """
     if rule == "official":
         return _official(dataset)
@@ -37,7 +37,7 @@ def make_parts(dataset: Dataset, rule: Rule, share: float, seed: int) -> Parts:
 
 
 def _cells(dataset: Dataset, share: float, seed: int) -> Tensor:
-    """A cell of one image keeps it for training."""
+    """Mark the held-out images (N,) of every cell; a cell with one image keeps it for training."""
     held_out = torch.zeros(len(dataset.label), dtype=torch.bool)
     generator = torch.Generator().manual_seed(seed)
     cell = dataset.domain * len(dataset.classes) + dataset.label
@@ -49,6 +49,7 @@ def _cells(dataset: Dataset, share: float, seed: int) -> Tensor:
 
 
 def _domainbed(dataset: Dataset, share: float, trial_seed: int) -> Tensor:
+    """Mark the held-out images (N,) of every domain."""
     held_out = torch.zeros(len(dataset.label), dtype=torch.bool)
     for domain in range(len(dataset.domains)):
         rows = (dataset.domain == domain).nonzero().squeeze(1)
@@ -59,16 +60,16 @@ def _domainbed(dataset: Dataset, share: float, trial_seed: int) -> Tensor:
 
 
 def _official(dataset: Dataset) -> Parts:
-    """A target is evaluated on its test images, or on all where there is no such part."""
+    """Follow the official parts; a target without test images is evaluated on all of its images."""
     if dataset.parts is None:
-        reason = dataset.parts_problem or f"{dataset.name} comes without lists or folders for it"
-        raise MedicError(f"validation 'official': {reason}; use cell")
+        reason = dataset.parts_problem or f"{dataset.name} comes without official lists or folders"
+        raise MedicError(f"validation 'official': {reason}; use --validation cell")
     train, validation, test = (torch.tensor([part == p for part in dataset.parts]) for p in ("train", "val", "test"))
-    if not validation.any():  # DomainNet has lists for training and testing only
+    if not validation.any():  # DomainNet has only training and test lists
         validation = test
     return Parts(train, validation, test if test.any() else torch.ones_like(test))
 
 
 def seed_hash(*values: object) -> int:
-    """DomainBed's seed for a tuple of values: 31 bits of their MD5."""
+    """Return DomainBed's seed for a tuple of values: 31 bits of their MD5."""
     return int(hashlib.md5(str(values).encode(), usedforsecurity=False).hexdigest(), 16) % 2**31

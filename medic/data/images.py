@@ -1,9 +1,10 @@
-"""Where decoded images live: on a GPU, in memory, in a memory map, or nowhere until they are asked for."""
+"""Places of decoded images: a GPU, memory, a memory map, or files that are decoded on demand."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from mmap import MADV_DONTNEED, mmap
-from typing import Any, Protocol
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -14,83 +15,54 @@ from torch import Tensor
 from medic.errors import MedicError
 
 AROUND = 2**16
-"""Bytes that the system maps around a page that is read."""
+"""Bytes that the operating system maps around a page that is read."""
 
 
-class Images(Protocol):
+class Images(ABC):
     """N images of one size, gathered by position."""
 
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """(N, channels, height, width)."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where they are."""
-
-    @property
-    def ahead(self) -> int:
-        """How many iterations ahead it pays to say what will be gathered."""
-
-    def expect(self, positions: Tensor) -> None:
-        """Start to read the images at some positions (n,), which will be gathered soon."""
-
-    def gather(self, positions: Tensor, device: torch.device) -> Tensor:
-        """The uint8 images at some positions (n,), on a device: (n, channels, height, width)."""
-
-
-class Resident:
-    """Images in the memory of a device, or of the machine."""
-
+    shape: tuple[int, int, int, int]
+    """(N, channels, height, width)."""
+    device = torch.device("cpu")
     ahead = 0
+    """The number of iterations in advance at which `expect` should be called; 0 if it has no effect."""
+
+    def expect(self, positions: Tensor) -> None:  # noqa: B027, most images need no prefetching
+        """Prefetch the images at positions (n,), which will be gathered soon."""
+
+    @abstractmethod
+    def gather(self, positions: Tensor, device: torch.device) -> Tensor:
+        """Return the uint8 images (n, channels, height, width) at positions (n,), on a device."""
+
+
+class Resident(Images):
+    """Images in the memory of a GPU or of the machine."""
 
     def __init__(self, pixels: Tensor) -> None:
-        self.pixels = pixels
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """(N, channels, height, width)."""
-        return tuple(self.pixels.shape)  # type: ignore[return-value]
-
-    @property
-    def device(self) -> torch.device:
-        """Where they are."""
-        return self.pixels.device
-
-    def expect(self, positions: Tensor) -> None:
-        """They are there."""
+        self.pixels, self.device = pixels, pixels.device
+        self.shape = tuple(pixels.shape)  # type: ignore[assignment]
 
     def gather(self, positions: Tensor, device: torch.device) -> Tensor:
-        """Index the tensor."""
-        # index_select copies whole images, where indexing with a tensor would go pixel by pixel.
+        """Return the images at positions (n,)."""
+        # index_select copies whole images; indexing with a tensor would copy pixel by pixel.
         return self.pixels.index_select(0, positions.to(self.pixels.device)).to(device)
 
 
-class Mapped:
-    """Images in a file that is mapped into memory; a row is checked against its checksum when first read.
+class Mapped(Images):
+    """Images in a memory-mapped file; each is checked against its checksum when first read.
 
-    Pages that were touched stay with the process, so they are given back whenever they could exceed `limit` bytes; the
-    system still keeps what it has room for.
+    Touched pages count as memory of the process, so they are released whenever they could exceed `limit` bytes. The
+    operating system still caches them while it has room.
     """
-
-    ahead = 0
-    device = torch.device("cpu")
 
     def __init__(self, pixels: "np.memmap[Any, np.dtype[np.uint8]]", checksums: NDArray[np.uint32], limit: int) -> None:
         self.pixels, self.checksums, self.limit = pixels, checksums, limit
+        self.shape = tuple(pixels.shape)
         self._checked = np.zeros(len(pixels), dtype=bool)
         self._touched = 0
 
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """(N, channels, height, width)."""
-        return tuple(self.pixels.shape)
-
-    def expect(self, positions: Tensor) -> None:
-        """The system reads ahead by itself."""
-
     def gather(self, positions: Tensor, device: torch.device) -> Tensor:
-        """Copy rows out of the map."""
+        """Copy the images at positions (n,) from the file."""
         rows = positions.cpu().numpy()
         gathered = np.asarray(self.pixels[rows])
         for row in np.flatnonzero(~self._checked[rows]):
@@ -104,11 +76,10 @@ class Mapped:
         return torch.from_numpy(gathered).to(device)
 
 
-class Streamed:
-    """Images that are decoded each time they are asked for, several at once, those that are expected beforehand."""
+class Streamed(Images):
+    """Images that are decoded in threads whenever they are gathered; expected ones are decoded in advance."""
 
     ahead = 2
-    device = torch.device("cpu")
 
     def __init__(
         self, decode: Callable[[int], NDArray[np.uint8]], shape: tuple[int, int, int, int], workers: int
@@ -119,13 +90,13 @@ class Streamed:
         self._expected: dict[int, Future[NDArray[np.uint8]]] = {}
 
     def expect(self, positions: Tensor) -> None:
-        """Begin to decode images."""
+        """Start to decode the images at positions (n,)."""
         for position in positions.tolist():
             if position not in self._expected:
                 self._expected[position] = self._pool.submit(self._decode, position)
 
     def gather(self, positions: Tensor, device: torch.device) -> Tensor:
-        """Take the images that are decoded, and decode the others."""
+        """Return the images at positions (n,), decoding those that were not expected."""
         self.expect(positions)
         chosen = [self._expected[position] for position in positions.tolist()]
         try:
@@ -137,6 +108,6 @@ class Streamed:
 
 
 def check_row(pixels: NDArray[Any], checksum: Any, store: object) -> None:
-    """Refuse an image whose pixels changed on disk."""
+    """Raise an error if the pixels of an image changed on disk."""
     if crc32(np.ascontiguousarray(pixels).data) != int(checksum):
-        raise MedicError(f"the store {store} is damaged: delete it and start again")
+        raise MedicError(f"the store {store} is damaged: delete it and rerun the command")

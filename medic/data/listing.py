@@ -1,25 +1,27 @@
-"""Which images there are: a list of files with what is known of each, before any is opened."""
+"""Image files: a list of them with domains and classes, made before any file is opened."""
 
 import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from medic.errors import MedicError
+from medic.data.dataset import Dataset, DatasetSummary, LazyDataset, Part
+from medic.data.decode import SUFFIXES
+from medic.data.store import Storage, find_index, open_store
+from medic.errors import MedicError, first_line
 
-Part = Literal["train", "val", "test"]
 _ESCAPED = "surrogateescape"  # a name that is not UTF-8 keeps its bytes
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One image file: its name relative to the root, its domain and class, and further labels."""
+class ImageFile:
+    """One image file with its labels; `name` is its path relative to the root."""
 
     file: str
     name: str
@@ -27,45 +29,51 @@ class Entry:
     label: str
     attributes: Mapping[str, str] = field(default_factory=dict)
     part: Part | None = None
-    """What official lists or folders keep it for; None where there are none."""
+    """Its official use, if the benchmark publishes one."""
 
 
 @dataclass(frozen=True)
-class ImageList:
-    """N image files of some classes in some domains, in the order in which DomainBed and torchvision number them.
+class ImageList(LazyDataset):
+    """N image files, ordered as DomainBed and torchvision order them: by domain, class name, then file name."""
 
-    That is by domain, then by the class's name as plain text, then by the file's. `domain` and `label` (N,) are
-    positions in `domains` and `classes`; `attributes` holds one integer label (N,) per further column; `parts` says
-    what each image is for, where the benchmark does.
-    """
-
-    name: str
-    domains: tuple[str, ...]
-    classes: tuple[str, ...]
     files: tuple[str, ...]
     names: tuple[str, ...]
     domain: Tensor
+    """Positions (N,) in `domains`."""
     label: Tensor
+    """Positions (N,) in `classes`."""
     attributes: Mapping[str, Tensor]
+    """Further integer labels (N,) by name."""
     parts: tuple[Part, ...] | None
+    """The official use of each image, if the benchmark publishes one."""
     parts_problem: str | None = None
-    """Why official lists that are there cannot be used."""
+    """Reason why official lists on disk cannot be used, if so."""
+    unique: bool = False
+    """Whether equal files in a domain count once."""
+    location: str | None = None
+    """The layout and the folder in which a benchmark was found."""
+    ignored: tuple[str, ...] = ()
+    """Folders in it that belong to no domain or class."""
+    dropped: tuple[ImageFile, ...] = ()
+    """Files that are known to be damaged and left out."""
 
     def __len__(self) -> int:
         return len(self.files)
 
     @classmethod
     def of(
-        cls, name: str, entries: Iterable[Entry], domains: Sequence[str] = (), classes: Sequence[str] = ()
+        cls, name: str, entries: Iterable[ImageFile], domains: Sequence[str] = (), classes: Sequence[str] = ()
     ) -> "ImageList":
-        """Collect entries; domains and classes are those found, alphabetically, unless their order is given."""
+        """Make a list of files; without `domains` or `classes`, those found are numbered alphabetically."""
         found = list(entries)
         domains = tuple(domains) or tuple(sorted({entry.domain for entry in found}))
         classes = tuple(classes) or tuple(sorted({entry.label for entry in found}))
         domain_of = {domain: position for position, domain in enumerate(domains)}
         class_of = {label: position for position, label in enumerate(classes)}
         found.sort(key=lambda entry: (domain_of[entry.domain], entry.label, entry.name))
-        _check_distinct(found)
+        for file, count in Counter(entry.name for entry in found).items():
+            if count > 1:
+                raise MedicError(f"image {file} is listed {count} times: list every image once")
         parts = tuple(entry.part for entry in found if entry.part is not None)
         return cls(
             name,
@@ -75,21 +83,55 @@ class ImageList:
             tuple(entry.name for entry in found),
             torch.tensor([domain_of[entry.domain] for entry in found]),
             torch.tensor([class_of[entry.label] for entry in found]),
-            _encoded([entry.attributes for entry in found]),
+            _encode([entry.attributes for entry in found]),
             parts if parts and len(parts) == len(found) else None,
         )
 
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The names of further attributes."""
+        return tuple(self.attributes)
+
+    def load(self, storage: Storage) -> Dataset:
+        """Decode the files, or read them from a store."""
+        images, index = open_store(self, storage)
+        rows = torch.tensor(index.kept, dtype=torch.long)
+        return Dataset(
+            name=self.name,
+            domains=self.domains,
+            classes=self.classes,
+            images=images,
+            domain=self.domain[rows],
+            label=self.label[rows],
+            paths=tuple(self.names[row] for row in index.kept),
+            **self._summary(index.kept, index.hash)._asdict(),
+            parts_problem=self.parts_problem,
+            frames=torch.tensor(index.frames).view(-1, 2),
+        )
+
+    def look(self, storage: Storage) -> DatasetSummary:
+        """Summarise the files, which are read unless a store of them exists."""
+        index = find_index(self, storage)
+        return self._summary(index.kept, index.hash)
+
+    def _summary(self, kept: Sequence[int], content_hash: str) -> DatasetSummary:
+        rows = torch.tensor(kept, dtype=torch.long)
+        attributes = {name: values[rows] for name, values in self.attributes.items()}
+        return DatasetSummary(
+            content_hash, attributes, None if self.parts is None else tuple(self.parts[row] for row in kept)
+        )
+
     def counts(self) -> dict[str, dict[str, int]]:
-        """How many images every domain has of every class."""
+        """Return the number of images by domain and class."""
         return cell_counts(self.domains, self.classes, self.domain, self.label)
 
     def quick_hash(self) -> str:
-        """A fingerprint of names, labels, sizes and times, for finding a cached store without reading any image."""
+        """Return a fingerprint of paths, labels, file sizes and times, which finds a store without reading images."""
         digest = hashlib.sha256("\0".join((*self.domains, *self.classes)).encode(errors=_ESCAPED))
         for file, d, c in zip(self.files, self.domain.tolist(), self.label.tolist(), strict=True):
             try:
                 status = os.stat(file)
-            except OSError:  # it is said when the image is read
+            except OSError:  # reported when the image is read
                 status = None
             known = None if status is None else (status.st_size, status.st_mtime_ns)
             digest.update(f"{os.path.abspath(file)}\0{d}\0{c}\0{known}\n".encode(errors=_ESCAPED))
@@ -99,22 +141,15 @@ class ImageList:
 def cell_counts(
     domains: Sequence[str], classes: Sequence[str], domain: Tensor, label: Tensor
 ) -> dict[str, dict[str, int]]:
-    """How many images every domain has of every class, of the domains and labels (N,) of some images."""
+    """Return the number of images by domain and class, from their domains (N,) and labels (N,)."""
     cells = Counter(zip(domain.tolist(), label.tolist(), strict=True))
     return {name: {label: cells[d, c] for c, label in enumerate(classes)} for d, name in enumerate(domains)}
 
 
-def _check_distinct(entries: Sequence[Entry]) -> None:
-    for name, count in Counter(entry.name for entry in entries).items():
-        if count > 1:
-            raise MedicError(f"image {name} is listed {count} times: list every image once")
-
-
-def _encoded(rows: Sequence[Mapping[str, str]]) -> dict[str, Tensor]:
-    """Integer labels (N,) for every attribute: the numbers themselves, or positions among the sorted values."""
-    columns = list(rows[0]) if rows else []
+def _encode(rows: Sequence[Mapping[str, str]]) -> dict[str, Tensor]:
+    """Return integer labels (N,) for each attribute: its numbers, or the ranks of its values as text."""
     encoded = {}
-    for column in columns:
+    for column in rows[0] if rows else ():
         values = [row[column] for row in rows]
         if all(re.fullmatch(r"-?[0-9]{1,18}", value) for value in values):
             encoded[column] = torch.tensor([int(value) for value in values])
@@ -122,3 +157,59 @@ def _encoded(rows: Sequence[Mapping[str, str]]) -> dict[str, Tensor]:
             order = {value: position for position, value in enumerate(sorted(set(values)))}
             encoded[column] = torch.tensor([order[value] for value in values])
     return encoded
+
+
+def check_root(root: Path, fix: str = "") -> None:
+    """Raise an error, which ends with `fix`, if a root is missing, not a folder, or empty."""
+    if not root.is_dir():
+        raise MedicError(f"root {root} {'is not a folder' if root.exists() else 'does not exist'}{fix}")
+    if next(root.iterdir(), None) is None:
+        raise MedicError(f"root {root} is empty{fix}")
+
+
+def walk(
+    folder: str | Path, parts: tuple[str, ...] = (), above: frozenset[tuple[int, int]] = frozenset()
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield every image file below a folder with the parts of its relative path, sorted; follow links.
+
+    Files are strings: there may be a million, and a `Path` takes ten times longer. `parts` is the relative path of the
+    folder, and `above` identifies the folders that contain it.
+    """
+    try:
+        status = os.stat(folder)
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError as error:
+        raise MedicError(f"folder {folder} cannot be read: {error.strerror}") from error
+    identity = (status.st_dev, status.st_ino)
+    if identity in above:
+        raise MedicError(f"folder {folder} is a link to a folder above it: remove the link")
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        named = (*parts, entry.name)
+        if _is_folder(entry):
+            yield from walk(entry.path, named, above | {identity})
+        elif os.path.splitext(entry.name)[1].lower() in SUFFIXES:
+            yield entry.path, named
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself, reported when it is read as an image
+        return False
+
+
+def list_lines(file: Path) -> Iterator[tuple[str, int]]:
+    """Yield the path, which may contain spaces, and the number in each line of an image list."""
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise MedicError(f"list {file} cannot be read: {first_line(error)}") from error
+    for number, line in enumerate(lines, start=1):
+        path, _, label = line.strip().rpartition(" ")
+        if not line.strip():
+            continue
+        if not path or not re.fullmatch(r"-?[0-9]{1,18}", label):
+            raise MedicError(f"{file}, line {number}: {line.strip()!r} is not `path label` with a number as the label")
+        yield path, int(label)

@@ -1,4 +1,4 @@
-"""Wrong labels, on purpose: to see what a method makes of them."""
+"""Label noise, drawn on purpose to measure how robust a method is."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,9 +11,9 @@ from medic.data.problem import Samples
 def mislabelled(
     samples: Samples, share: float, classes: Mapping[int, Sequence[int]], generator: torch.Generator
 ) -> Samples:
-    """Samples of which a share has another class than its own, drawn evenly from those that its domain has.
+    """Return samples of which an expected `share` has another class, drawn uniformly from the classes of its domain.
 
-    `classes` are the known classes by domain. Every sample is drawn for by itself, so that the share is met on average.
+    `classes` are the known classes by domain. Each sample is drawn independently.
     """
     chosen = torch.rand(len(samples), generator=generator) < share
     draws = torch.rand(len(samples), generator=generator)
@@ -24,6 +24,6 @@ def mislabelled(
             continue
         order = torch.tensor(sorted(own))
         position = torch.searchsorted(order, label[rows])
-        ahead = 1 + (draws[rows] * (len(order) - 1)).long()  # from 1 on, so that none keeps its class
+        ahead = 1 + (draws[rows] * (len(order) - 1)).long()  # starts at 1, so that no drawn sample keeps its class
         label[rows] = order[(position + ahead) % len(order)]
     return replace(samples, label=label)

@@ -1,4 +1,4 @@
-"""Who may see what: source domains for training and validation, the targets for evaluation alone."""
+"""Problems: training and validation images of the source domains, and target images for evaluation only."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +17,13 @@ UNKNOWN = -1
 
 @dataclass(frozen=True)
 class Samples:
-    """Some rows of a dataset: `indices` (N,), class among the known ones or -1 (N,), domain (N,)."""
+    """N images of a dataset: positions `indices` (N,), known class or -1 `label` (N,), and `domain` (N,)."""
 
     indices: Tensor
     label: Tensor
     domain: Tensor
     attributes: Mapping[str, Tensor] = field(default_factory=dict)
-    """Further integer labels (N,) that a grid can split."""
+    """Further integer labels (N,), which a grid can split."""
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -33,10 +33,10 @@ class Samples:
 class Problem:
     """One open set domain generalization problem.
 
-    `train` and `validation` are of the source domains and hold known classes only. `target` holds the images of the
-    target domains, with unknown classes as -1, and `source_unknown` those of unknown classes in the source domains: a
-    class that is new, in a domain that is not. Only evaluation is given these two. `held_out` (N_target,) marks what
-    would be the target's validation part, for DomainBed's bookkeeping.
+    `train` and `validation` hold the known classes of the source domains. `target` holds the images of the target
+    domains, with unknown classes as -1. `source_unknown` holds the unknown classes of the source domains: new classes
+    in familiar domains. Only evaluation receives the last two. `held_out` (N_target,) marks the images that DomainBed
+    would use as the validation part of the target.
     """
 
     known: tuple[str, ...]
@@ -52,22 +52,22 @@ class Problem:
 def choose_domains(
     domains: Sequence[str], targets: Sequence[str] | None, sources: Sequence[str] | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Sources and targets, in the order of `domains`; whichever is not given is all the others."""
+    """Return sources and targets in the order of `domains`; if one is None, it is all other domains."""
     for domain in (*(targets or ()), *(sources or ())):
         check_choice("domain", domain, domains)
     if targets is None and sources is None:
-        raise MedicError(f"no target given: choose the domain to test on, one of {', '.join(domains)}")
+        raise MedicError(f"no target given: choose a domain with --target, one of {', '.join(domains)}")
     if targets is None:
         targets = [domain for domain in domains if domain not in (sources or ())]
     if sources is None:
         sources = [domain for domain in domains if domain not in targets]
     both = [domain for domain in targets if domain in sources]
     if both:
-        raise MedicError(f"the target {both[0]!r} is among the sources {', '.join(sources)}: it must not be trained on")
+        raise MedicError(f"the target {both[0]!r} is among the sources {', '.join(sources)}: remove it from --sources")
     if not sources:
-        raise MedicError("no source domain to train on: give at least one")
+        raise MedicError("no source domain to train on: give at least one with --sources, or fewer with --target")
     if not targets:
-        raise MedicError("no target domain to test on: every domain is a source")
+        raise MedicError("no target domain to test on: leave one out of --sources")
     return tuple(d for d in domains if d in sources), tuple(d for d in domains if d in targets)
 
 
@@ -79,9 +79,9 @@ def make_problem(
     parts: Parts,
     on_empty: Literal["error", "warn"] = "error",
 ) -> Problem:
-    """Divide a dataset between training, validation and evaluation.
+    """Divide a dataset into training, validation and evaluation images.
 
-    `on_empty` is what becomes of a source domain that has no image of a known class, and was not said to lack it.
+    `on_empty` decides about a source domain without images of a known class that `classes.partial` expects there.
     """
     known_id = torch.tensor([_position(name, classes.known) for name in dataset.classes])
     unknown = torch.tensor([name in classes.unknown for name in dataset.classes])[dataset.label]
@@ -118,7 +118,7 @@ def _position(name: str, known: Sequence[str]) -> int:
 
 
 def _allowed(dataset: Dataset, classes: ClassSplit) -> Tensor:
-    """Mark (N,) what is left when some source domains have only a part of the known classes."""
+    """Mark the images (N,) whose class `classes.partial` allows in their domain."""
     allowed = torch.ones(len(dataset.domains), len(dataset.classes), dtype=torch.bool)
     for domain, has in classes.partial.items():
         allowed[dataset.domains.index(domain)] = torch.tensor([name in has for name in dataset.classes])
@@ -126,27 +126,27 @@ def _allowed(dataset: Dataset, classes: ClassSplit) -> Tensor:
 
 
 def _check_covered(problem: Problem, dataset: Dataset, classes: ClassSplit, on_empty: str) -> None:
-    """Every known class must have an image to train on, in every source that is not said to lack it."""
+    """Check that every source has images of its known classes, and every target has images to evaluate."""
     seen = set(zip(problem.train.domain.tolist(), problem.train.label.tolist(), strict=True))
     empty = []
     for position, name in enumerate(problem.known):
         lacking = [source for source in problem.sources if (source, position) not in seen]
         if len(lacking) == len(problem.sources):
-            raise MedicError(f"no source domain has an image of the known class {name!r} to train on")
+            raise MedicError(f"no source domain has an image of the known class {name!r}: leave it out of --known")
         empty += [(dataset.domains[source], name) for source in lacking]
     empty = [(domain, name) for domain, name in empty if name in classes.partial.get(domain, problem.known)]
     if empty:
         more = f", and {len(empty) - 1} more are missing" if len(empty) > 1 else ""
         message = f"source domain {empty[0][0]!r} has no image of the known class {empty[0][1]!r} to train on{more}"
         if on_empty == "error":
-            raise MedicError(f"{message}: --partial auto takes what each domain has")
+            raise MedicError(f"{message}: use --partial auto to train on the classes that each domain has")
         warn(message)
     if len(problem.validation) == 0:
         raise MedicError(f"{dataset.name} leaves no validation images: hold out a larger share, as in --holdout 0.5")
     for target in problem.targets:
         here = problem.target.label[problem.target.domain == target]
         if not bool((here >= 0).any()):
-            raise MedicError(f"the target {dataset.domains[target]!r} has no image of a known class to be tested on")
+            raise MedicError(f"the target {dataset.domains[target]!r} has no image of a known class: choose another")
         if classes.unknown and bool((here >= 0).all()):
             name = dataset.domains[target]
-            warn(f"the target {name!r} has no image of an unknown class: accuracy alone is measured")
+            warn(f"the target {name!r} has no image of an unknown class: only accuracy is measured")

@@ -1,9 +1,11 @@
-"""Open set recognition: scores of how known a sample looks, metrics of them, and rules for a threshold."""
+"""Open set recognition: confidence scores, metrics and threshold rules."""
 
 from medic.openset.fitted import Fitted, Mahalanobis, Nearest, OpenMax
 from medic.openset.metrics import (
+    RANKING_METRICS,
     Curve,
     HScore,
+    Ranking,
     acc,
     aupr,
     auroc,
@@ -19,13 +21,15 @@ from medic.openset.metrics import (
     hscore,
     oscr,
     oscr_curve,
+    rank,
 )
-from medic.openset.registry import FITTED, SCORES, get_score, score
-from medic.openset.scores import Score, conf_bcls, conf_cls, energy, max_logit, predicted_class, rejection
+from medic.openset.registry import FITTED, SCORES, Score, get_score, score
+from medic.openset.scores import conf_bcls, conf_cls, energy, max_logit, predicted_class, rejection
 from medic.openset.thresholds import RULES, Rule, Threshold, fixed, hard, oracle_10, source, threshold
 
 __all__ = [
     "FITTED",
+    "RANKING_METRICS",
     "RULES",
     "SCORES",
     "Curve",
@@ -34,6 +38,7 @@ __all__ = [
     "Mahalanobis",
     "Nearest",
     "OpenMax",
+    "Ranking",
     "Rule",
     "Score",
     "Threshold",
@@ -61,6 +66,7 @@ __all__ = [
     "oscr",
     "oscr_curve",
     "predicted_class",
+    "rank",
     "rejection",
     "score",
     "source",

@@ -1,11 +1,47 @@
-"""The scores by name."""
+"""The registry of scores."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from medic.errors import check_choice
+from medic.errors import MedicError, check_choice
 from medic.openset.fitted import Fitted, Mahalanobis, Nearest, OpenMax
-from medic.openset.scores import Score, conf_bcls, conf_cls, energy, max_logit, rejection
+from medic.openset.scores import AnyOutput, Values, conf_bcls, conf_cls, energy, max_logit, rejection
 from medic.outputs import Output
+
+
+@dataclass(frozen=True)
+class Score:
+    """A named confidence score.
+
+    `function` maps the outputs of N samples to confidences (N,) in float64. A score with a `fitter` is fitted first.
+    `needs` names the parts of an `Output` that the score reads besides the logits. The sigmoid of a score with
+    `probability` is a probability. A score that `rejects` is negative where the system itself decides "unknown".
+    """
+
+    name: str
+    function: Callable[[AnyOutput], Tensor] | None
+    description: str
+    needs: tuple[str, ...] = ()
+    probability: bool = False
+    rejects: bool = False
+    fitter: type[Fitted] | None = None
+
+    def __call__(self, output: AnyOutput) -> Tensor:
+        """Return the confidence (N,) of every sample."""
+        if self.function is None:
+            raise MedicError(f"the score {self.name!r} is fitted on training samples first: score.fit(output, label)")
+        return self.function(output)
+
+    def fit(self, output: AnyOutput, label: Values) -> "Score":
+        """Return the score fitted on the outputs for training samples and their classes (N,), if it needs fitting."""
+        return self if self.fitter is None else replace(self, function=self.fitter.fit(output, label), fitter=None)
+
+    def reads(self, output: Output) -> bool:
+        """Whether an output has every part that the score needs."""
+        return all(getattr(output, part) is not None for part in self.needs)
+
 
 SCORES: dict[str, Score] = {
     entry.name: entry
@@ -16,21 +52,25 @@ SCORES: dict[str, Score] = {
         ),
         Score("max-logit", max_logit, "largest close-set logit"),
         Score("energy", energy, "log-sum-exp of the close-set logits"),
-        Score("reject", rejection, "largest logit against that of unknown", needs=("unknown",), rejects=True),
-        Score("openmax", None, "logits recalibrated by extreme values", rejects=True, fitter=OpenMax.fit),
-        Score("knn", None, "nearness to the 50th nearest training feature", needs=("features",), fitter=Nearest.fit),
-        Score("mahalanobis", None, "nearness to the nearest class mean", needs=("features",), fitter=Mahalanobis.fit),
+        Score("reject", rejection, "largest logit minus the logit of unknown", needs=("unknown",), rejects=True),
+        Score("openmax", None, "logits recalibrated by extreme value theory", rejects=True, fitter=OpenMax),
+        Score(
+            "knn", None, "negative distance to the 50th nearest training feature", needs=("features",), fitter=Nearest
+        ),
+        Score(
+            "mahalanobis", None, "negative distance to the nearest class mean", needs=("features",), fitter=Mahalanobis
+        ),
     )
 }
-FITTED: dict[str, type[Fitted]] = {"openmax": OpenMax, "knn": Nearest, "mahalanobis": Mahalanobis}
-"""What holds the fitted tensors of those that are fitted."""
+FITTED: dict[str, type[Fitted]] = {name: entry.fitter for name, entry in SCORES.items() if entry.fitter is not None}
+"""The classes that hold the tensors of fitted scores."""
 
 
 def get_score(score: str | Score) -> Score:
-    """The score of that name; a `Score` is returned as it is."""
+    """Return the score of that name; a `Score` is returned unchanged."""
     return score if isinstance(score, Score) else SCORES[check_choice("score", score, SCORES)]
 
 
-def score(name: str | Score, output: Output | Tensor) -> Tensor:
-    """The confidence (N,) in float64 of every sample of `output` under the named score, large = known."""
+def score(name: str | Score, output: AnyOutput) -> Tensor:
+    """Return the confidence (N,) of every sample in float64, large for a known class."""
     return get_score(name)(output)

@@ -1,23 +1,24 @@
-"""Rules that choose the threshold of a score; a sample is known if and only if its confidence is at least it."""
+"""Rules that choose the threshold of a score. A sample is known if its confidence is at least the threshold."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
 from medic.errors import MedicError, check_choice
-from medic.openset.metrics import as_confidence, check_share, hscore
-from medic.openset.registry import SCORES, get_score
-from medic.openset.scores import Score, Values, output_log_odds, predicted_class
-from medic.outputs import Output
+from medic.fields import check_range
+from medic.openset.metrics import Outcomes, as_confidence
+from medic.openset.registry import SCORES, Score, get_score
+from medic.openset.scores import AnyOutput, CheckedOutput, Values
 
 
 class Threshold(NamedTuple):
-    """A threshold and the rule it comes from.
+    """A threshold and the rule that chose it.
 
-    `value` is on the scale of the confidence, ready for `decide` and `hscore`. `probability` is the same
-    threshold as a probability, where the score is one.
+    `value` is on the scale of the confidence, as `decide` and `hscore` expect it. `probability` is the same threshold
+    as a probability, if the score is one.
     """
 
     value: float
@@ -27,84 +28,90 @@ class Threshold(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule by name: `function(score, ...)` is given by keyword what it `needs`: validation, target, label."""
+    """A named threshold rule: `function(score, ...)` takes what it `needs` (validation, target, label) by keyword."""
 
     name: str
     function: Callable[..., Threshold]
     needs: tuple[str, ...]
     description: str
     of: Literal["probability", "rejects"] | None = None
-    """What a score must be for it: a probability, or one that says unknown itself."""
+    """The attribute that a score must have: it is a probability, or it rejects samples itself."""
 
     def goes_with(self, score: Score) -> bool:
-        """Whether it can choose a threshold of a score."""
+        """Whether the rule can choose a threshold for a score."""
         return self.of is None or bool(getattr(score, self.of))
 
     def check(self, score: Score) -> None:
-        """Refuse a score that it does not go with."""
+        """Refuse a score that the rule does not support."""
         if not self.goes_with(score):
             names = " or ".join(name for name, entry in SCORES.items() if self.goes_with(entry))
-            lacks = {"probability": "is no probability", "rejects": "does not say unknown"}[str(self.of)]
+            lacks = {"probability": "is not a probability", "rejects": "has no decision for unknown"}[str(self.of)]
             raise MedicError(
-                f"threshold {self.name!r} does not go with score {score.name!r}, which {lacks}: score by {names}, "
-                "or use the rule source"
+                f"threshold {self.name!r} does not support score {score.name!r}, which {lacks}: "
+                f"score by {names}, or use the rule source"
             )
 
     @property
     def oracle(self) -> bool:
-        """Whether it looks at target labels, which nobody has when a model is used."""
+        """Whether the rule reads target labels, which nobody has when a model is used."""
         return "label" in self.needs
 
 
-def source(score: Score, *, validation: Output, keep: float = 0.95) -> Threshold:
-    """The largest threshold that calls at least `keep` of the source validation samples known.
+def source(score: Score, *, validation: AnyOutput, keep: float = 0.95) -> Threshold:
+    """Return the largest threshold that accepts at least `keep` of the source validation samples.
 
-    It is the ⌈keep·N⌉-th largest confidence of the N samples of `validation`; nothing of the target is used.
+    It is the ⌈keep·N⌉-th largest confidence of the N samples of `validation`; the target is not used.
     """
+    check_range("threshold rule source", 0, 1, above=True, keep=keep)
     confidence = as_confidence(score(validation)).sort(descending=True).values
     count = len(confidence)
     if not count:
         raise MedicError("the threshold rule 'source' was given no validation sample")
     kept = torch.arange(1, count + 1, dtype=torch.float64, device=confidence.device) / count
-    value = confidence[int((kept < check_share("keep", keep)).sum())]
+    value = confidence[int((kept < keep).sum())]
     return Threshold(float(value), "source", float(value.sigmoid()) if score.probability else None)
 
 
 def fixed(score: Score, *, probability: float = 0.5) -> Threshold:
-    """A probability, whatever the data: log(p / (1 − p)) on the scale of the confidence.
+    """Return a fixed probability p as log(p / (1 − p)), the scale of the confidence; the score must be a probability.
 
-    0.5 is the rule of OVANet (unknown if the negative channel wins). Only for a score that is a probability.
+    0.5 is the rule of OVANet: a sample is unknown if the negative channel wins.
     """
     RULES["fixed"].check(score)
-    if not 0 <= probability <= 1:
-        raise MedicError(f"probability must be in [0, 1], not {probability}")
+    check_range("threshold rule fixed", 0, 1, probability=probability)
     return Threshold(_logit(probability), "fixed", probability)
 
 
 def hard(score: Score) -> Threshold:
-    """The decision of a system with an output for unknown: known means that a class has the larger one, 0 or more."""
+    """Return 0, the threshold of a system that decides itself: a sample is known if "unknown" is not the largest."""
     RULES["hard"].check(score)
     return Threshold(0.0, "hard")
 
 
-def oracle_10(score: Score, *, target: Output, label: Values) -> Threshold:
-    """An oracle: the best H-score of ten thresholds on the *target*, with its labels and its unknown samples.
+def oracle_10(score: Score, *, target: AnyOutput, label: Values) -> Threshold:
+    """Return an oracle: the best of ten thresholds by H-score on the *target*, with its labels and unknown samples.
 
-    It is the rule of the authors' published H-scores: optimistic, and not a threshold that anybody could have
-    chosen. The ten are μ_i = lo + (hi − lo)·i/9, with lo and hi the extremes over known and unknown samples of
-    max_k p_k, or for a one-vs-all score of max_k q_k although its decisions use q_ŷ. Decisions are taken on
-    probabilities where the score is one, otherwise on its plain value. The first of equally good ones wins.
+    The authors' published H-scores use this rule. It is optimistic, because nobody can choose this threshold without
+    target labels. The ten are μ_i = lo + (hi − lo)·i/9. lo and hi are the extremes over all samples of max_k p_k, or
+    for a one-vs-all score of max_k q_k, although its decisions use q_ŷ. Decisions are taken on probabilities if the
+    score is one, otherwise on its plain value. The first of equally good thresholds wins.
     """
+    target = CheckedOutput.of(target)
     confidence = as_confidence(score(target))
     if not len(confidence):
         raise MedicError("the threshold rule 'oracle-10' was given no target sample")
-    spread = output_log_odds(target).amax(dim=1).detach() if "ova" in score.needs else confidence
+    return best_of_ten(score, target, confidence, Outcomes.of(target.prediction, label))
+
+
+def best_of_ten(score: Score, target: CheckedOutput, confidence: Tensor, outcomes: Outcomes) -> Threshold:
+    """Return the threshold of `oracle_10` from confidences (N,) and outcomes that were computed before."""
+    spread = target.log_odds.amax(dim=1).detach() if "ova" in score.needs else confidence
     level = confidence
     if score.probability:
         spread, level = spread.sigmoid(), level.sigmoid()
     grid: list[float] = torch.linspace(float(spread.min()), float(spread.max()), 10, dtype=torch.float64).tolist()
-    prediction = predicted_class(target)
-    best = max(grid, key=lambda mu: hscore(level, prediction, label, mu).hscore)
+    hscores = [h.hscore for h in outcomes.hscores(level, grid)]
+    best = grid[hscores.index(max(hscores))]
     if not score.probability:
         return Threshold(best, "oracle-10")
     # The sigmoid rounds: samples at μ can have log-odds below those of μ, and the value must accept them too.
@@ -120,9 +127,9 @@ def _logit(probability: float) -> float:
 RULES: dict[str, Rule] = {
     entry.name: entry
     for entry in (
-        Rule("source", source, ("validation",), "keeps 95 % of the source validation samples"),
-        Rule("fixed", fixed, (), "a probability, 0.5 unless given", of="probability"),
-        Rule("hard", hard, (), "none: the system itself says unknown", of="rejects"),
+        Rule("source", source, ("validation",), "accepts 95 % of the source validation samples"),
+        Rule("fixed", fixed, (), "a fixed probability, 0.5 by default", of="probability"),
+        Rule("hard", hard, (), "the system's own decision for unknown", of="rejects"),
         Rule("oracle-10", oracle_10, ("target", "label"), "best H-score of ten values on the labelled target"),
     )
 }
@@ -132,15 +139,15 @@ def threshold(
     rule: str,
     score: str | Score,
     *,
-    validation: Output | None = None,
-    target: Output | None = None,
+    validation: AnyOutput | None = None,
+    target: AnyOutput | None = None,
     label: Values | None = None,
     **options: float,
 ) -> Threshold:
-    """The threshold that `rule` chooses for `score`.
+    """Return the threshold that `rule` chooses for `score`.
 
-    `validation` is the output on source validation samples, `target` that on target samples with labels
-    `label`; a rule is shown only what it needs. `options` are those of its function: `keep`, `probability`.
+    `validation` is the output on source validation samples, `target` the output on target samples with labels
+    `label`; a rule receives only what it needs. `options` are arguments of its function: `keep`, `probability`.
     """
     chosen = RULES[check_choice("threshold rule", rule, RULES)]
     given: dict[str, Any] = {"validation": validation, "target": target, "label": label}

@@ -1,4 +1,4 @@
-"""One page about some runs: what came out, how it looks, and how to get it again."""
+"""An HTML page about some runs: results, example images, and the settings to repeat them."""
 
 import base64
 import io
@@ -20,47 +20,53 @@ from medic.data import Dataset
 from medic.files import write_text
 from medic.report.table import columns, run_rows
 from medic.runs.directory import Run
-from medic.runs.resolve import resolve
+from medic.runs.recipe import make_recipe
+from medic.runs.settings import SETTINGS
 
 COLOURS = ("#7a7a85", "#c2410c", "#0f766e", "#6d28d9")
 
 
 def write_page(path: Path, runs: Sequence[Run], title: str, note: str = "") -> Path:
-    """Write a page that stands alone: no script, nothing loaded from elsewhere. A `note` stands below its numbers."""
-    data = resolve(runs[0].config).data
-    dataset = data.load(lambda line: None)
-    targets = dict.fromkeys(run.config.target_names for run in runs)
-    sections = [_section(dataset, [run for run in runs if run.config.target_names == target]) for target in targets]
+    """Write a self-contained page without scripts. The `note` follows the table of results."""
+    settings = {name: value for name, value in runs[0].settings.items() if name in SETTINGS}
+    recipe, opened = make_recipe({**settings, "weights": None})
+    dataset, classes = recipe.data.load(opened, torch.device("cpu")), recipe.data.classes
+    targets = dict.fromkeys(_target(run) for run in runs)
+    sections = [_section(dataset, [run for run in runs if _target(run) == target]) for target in targets]
     environment = Environment(loader=PackageLoader("medic.report", "."), autoescape=True, undefined=StrictUndefined)
     html = environment.get_template("page.html").render(
         title=title,
         note=note,
-        known=data.classes.known,
-        unknown=len(data.classes.unknown),
+        known=classes.known,
+        unknown=len(classes.unknown),
         rows=run_rows(runs),
-        numeric=list(columns(runs)),
+        numeric=[metric.title for metric in columns(runs)],
         domains=_domain_strips(dataset),
         sections=sections,
         runs=[_provenance(run, path.parent) for run in runs],
-        threshold=runs[0].config.threshold,
+        threshold=runs[0].settings["threshold"],
     )
     write_text(path, html)
     return path
 
 
+def _target(run: Run) -> str:
+    return ", ".join(run.settings["target"])
+
+
 def _section(dataset: Dataset, runs: Sequence[Run]) -> dict[str, Any]:
-    """Curves and examples for one target."""
-    target = runs[0].config.target_names
+    """Return the curves and examples of one target."""
+    target = _target(runs[0])
     unknown = all((run.outputs("target").label < 0).any() for run in runs)
     return {
         "target": target,
         "curves": _curves(runs, target) if unknown else None,
-        "examples": [{"method": run.config.method, "groups": _examples(dataset, run)} for run in runs],
+        "examples": [{"method": run.settings["method"], "groups": _examples(dataset, run)} for run in runs],
     }
 
 
 def _curves(runs: Sequence[Run], target: str) -> str:
-    """Correct classification against false acceptance, as SVG: a line per run and score, whose areas it is read as."""
+    """Return the OSCR curves as SVG: a line per run and score, with the area in the legend and for screen readers."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.2, 3.6), layout="constrained")
@@ -75,10 +81,10 @@ def _curves(runs: Sequence[Run], target: str) -> str:
             confidence = openset.score(name, output)
             curve = openset.oscr_curve(confidence, prediction, label)
             area = 100 * openset.oscr(confidence, prediction, label)
-            areas.append(f"{run.config.method}, {name}: {area:.1f}")
+            areas.append(f"{run.settings['method']}, {name}: {area:.1f}")
             axes.plot(*curve, style, color=colour, label=areas[-1])
-    axes.set_xlabel("share of unknown images accepted")
-    axes.set_ylabel("share of known images named correctly")
+    axes.set_xlabel("fraction of unknown images accepted")
+    axes.set_ylabel("fraction of known images classified correctly")
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
     axes.grid(alpha=0.25)
@@ -87,23 +93,23 @@ def _curves(runs: Sequence[Run], target: str) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     svg = buffer.getvalue()
-    read = Markup('<svg role="img" aria-label="{}"').format(f"OSCR curves on {target}; areas {'; '.join(areas)}")
-    return read + Markup(svg[svg.index("<svg") + len("<svg") :])
+    opening = Markup('<svg role="img" aria-label="{}"').format(f"OSCR curves on {target}; areas {'; '.join(areas)}")
+    return opening + Markup(svg[svg.index("<svg") + len("<svg") :])
 
 
 def _examples(dataset: Dataset, run: Run) -> list[dict[str, Any]]:
-    """Some target images of every outcome, spread over what there is."""
+    """Return target images of every outcome with their percentage."""
     rows = run.predictions["split"] == "target"
     label, prediction = run.predictions["label"][rows], run.predictions["prediction"][rows]
     position = {path: index for index, path in enumerate(dataset.paths)}
     index = np.array([position[path] for path in run.predictions["path"][rows]])
     known, rejected, right = label >= 0, prediction < 0, label == prediction
     outcomes = {
-        "known, named correctly": known & right,
-        "known, named wrongly": known & ~right & ~rejected,
-        "known, called unknown": known & rejected,
-        "unknown, called unknown": ~known & rejected,
-        "unknown, taken for known": ~known & ~rejected,
+        "known, classified correctly": known & right,
+        "known, classified wrongly": known & ~right & ~rejected,
+        "known, rejected": known & rejected,
+        "unknown, rejected": ~known & rejected,
+        "unknown, accepted": ~known & ~rejected,
     }
     total = {True: int(known.sum()), False: int((~known).sum())}
     return [
@@ -125,29 +131,28 @@ def _domain_strips(dataset: Dataset) -> list[dict[str, str]]:
 
 
 def _strip(dataset: Dataset, indices: NDArray[Any], count: int = 12) -> str:
-    """Up to `count` images side by side, evenly spread over `indices`, as the data of a PNG; empty for none."""
+    """Return up to `count` images side by side, evenly spaced in `indices`, as a data URL; empty without images."""
     if not len(indices):
         return ""
     chosen = indices[np.linspace(0, len(indices) - 1, min(count, len(indices))).astype(int)]
-    tiles = dataset.images.gather(torch.from_numpy(chosen), torch.device("cpu")).permute(
-        2, 0, 3, 1
-    )  # (height, image, width, channel)
-    height, images, width, channels = tiles.shape
+    images = dataset.images.gather(torch.from_numpy(chosen), torch.device("cpu"))  # (N, C, H, W)
+    count, channels, height, width = images.shape
     buffer = io.BytesIO()
-    Image.fromarray(tiles.reshape(height, images * width, channels).numpy()).save(buffer, format="PNG")
+    tiles = images.permute(2, 0, 3, 1).reshape(height, count * width, channels)
+    Image.fromarray(tiles.numpy()).save(buffer, format="PNG")
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
 def _provenance(run: Run, folder: Path) -> dict[str, str]:
-    """What a run was, and a link to it from a page in a folder."""
-    config, provenance = run.config, run.description["provenance"]
+    """Return the main settings of a run, and a link to its directory from a page in `folder`."""
+    settings, provenance = run.settings, run.description["provenance"]
     return {
-        "method": config.method,
-        "target": config.target_names,
-        "sources": ", ".join(config.sources or []),
-        "iterations": f"{provenance['iteration']} of {config.iterations}",
-        "learning rate": f"{config.lr:g}",
-        "seed": str(config.seed),
+        "method": settings["method"],
+        "target": _target(run),
+        "sources": ", ".join(settings["sources"]),
+        "iterations": f"{provenance['iteration']} of {settings['iterations']}",
+        "learning rate": f"{settings['lr']:g}",
+        "seed": str(settings["seed"]),
         "images (hash)": provenance["images"][:12],
         "run": Markup('<a href="{}">{}</a>').format(quote(os.path.relpath(run.path, folder)), run.path.name),
     }

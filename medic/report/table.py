@@ -3,33 +3,33 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from medic.runs.directory import Run
+from medic.metrics import METRICS, Metric, find_metric
 
-METRICS = {
-    "Acc": "acc",
-    "H-score": "hscore",
-    "OSCR cls": "oscr_c",
-    "OSCR bcls": "oscr_b",
-}
-"""Column titles of the paper's metrics and their keys. OSCR has one column per score."""
+if TYPE_CHECKING:  # it imports torch, which `medic table` does not need
+    from medic.runs.directory import Run
+
+SHOWN = tuple(METRICS[key] for key in ("acc", "hscore", "oscr_c", "oscr_b"))
+"""Columns of every table of runs: OSCR by both heads, so that methods with different scores can be compared."""
 
 
-def columns(runs: Sequence[Run]) -> dict[str, str]:
-    """The columns of a table of runs: the paper's, and the OSCR of every other score that a run was measured by."""
-    scores = dict.fromkeys(run.config.score for run in runs if run.config.score not in ("cls", "bcls"))
-    return {**METRICS, **{f"OSCR {score}": f"oscr/{score}" for score in scores}}
+def columns(runs: Sequence["Run"]) -> list[Metric]:
+    """Return the columns of a table of runs: `SHOWN`, and OSCR by every other score of a run."""
+    scores = dict.fromkeys(run.settings["score"] for run in runs if run.settings["score"] not in ("cls", "bcls"))
+    return [*SHOWN, *(find_metric(f"oscr/{score}") for score in scores)]
 
 
-def run_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
-    """A row per run and target, metrics in percent; with several targets, the average of every method below."""
+def run_rows(runs: Sequence["Run"]) -> list[dict[str, str]]:
+    """Return a row per run and target, and with several targets the average of every method."""
     shown = columns(runs)
-    found = [(target, run.config.method, metrics) for run in runs for target, metrics in run.record["targets"].items()]
+    found = [
+        (target, run.settings["method"], metrics) for run in runs for target, metrics in run.record["targets"].items()
+    ]
     rows = [_row(target, method, [metrics], shown) for target, method, metrics in found]
     if len({target for target, _, _ in found}) > 1:
         methods = dict.fromkeys(method for _, method, _ in found)
@@ -37,32 +37,28 @@ def run_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
     return rows
 
 
-def source_row(run: Run) -> list[dict[str, str]]:
-    """The row of a run's source domains, where the classes are unknown but the domain is not; none without such."""
-    source = run.record.get("source")
-    return [] if source is None else [_row("(sources)", run.config.method, [source], columns([run]))]
+def _row(target: str, method: str, metrics: Sequence[Mapping[str, Any]], shown: Sequence[Metric]) -> dict[str, str]:
+    def mean(metric: Metric) -> str:
+        values = [found[metric.key] for found in metrics if metric.key in found]
+        return f"{metric.scale * sum(values) / len(values):.1f}" if len(values) == len(metrics) else "–"
+
+    return {"target": target, "method": method, **{metric.title: mean(metric) for metric in shown}}
 
 
-def _row(target: str, method: str, metrics: Sequence[Mapping[str, Any]], shown: Mapping[str, str]) -> dict[str, str]:
-    def mean(key: str) -> str:
-        values = [found[key] for found in metrics if key in found]
-        return f"{100 * sum(values) / len(values):.1f}" if len(values) == len(metrics) else "–"
-
-    return {"target": target, "method": method, **{title: mean(key) for title, key in shown.items()}}
-
-
-def print_run(run: Run) -> None:
-    """Print a row per target of a run, and one of its source domains."""
-    print_rows([*run_rows([run]), *source_row(run)], numeric=tuple(columns([run])))
+def print_run(run: "Run") -> None:
+    """Print a row per target of a run, and one for unknown classes in its source domains, if it has any."""
+    source, shown = run.record.get("source"), columns([run])
+    rows = run_rows([run]) + ([] if source is None else [_row("(sources)", run.settings["method"], [source], shown)])
+    print_rows(rows, numeric=[metric.title for metric in shown])
 
 
-def print_runs(runs: Sequence[Run]) -> None:
+def print_runs(runs: Sequence["Run"]) -> None:
     """Print a row per run and target."""
-    print_rows(run_rows(runs), numeric=tuple(columns(runs)))
+    print_rows(run_rows(runs), numeric=[metric.title for metric in columns(runs)])
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool = False, numeric: Sequence[str] = ()) -> None:
-    """Print rows that share their keys as a table, or as JSON. `numeric` columns are aligned to the right."""
+    """Print rows with the same keys as a table, or as JSON. `numeric` columns are aligned to the right."""
     if as_json:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
@@ -70,7 +66,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool = False, numeric
     for title in rows[0]:
         table.add_column(title, justify="right" if title in numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(value) for value in row.values()))  # which may hold brackets, as markup does
-    # Where nobody watches there is no width to fit into, and a wrapped line is harder to read by a program.
+        table.add_row(*(Text(value) for value in row.values()))  # as `Text`, since values may contain brackets
+    # In a file or a pipe, rows must not be wrapped.
     console = Console() if sys.stdout.isatty() else Console(width=sys.maxsize)
     console.print(table)

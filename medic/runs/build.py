@@ -60,7 +60,7 @@ def build_network(recipe: Recipe) -> Network:
         model.norms = "frozen"
     if recipe.model.batch_norm == "sync":
         if distributed.world() == 1 or device.type != "cuda":
-            raise MedicError("batch_norm 'sync' needs several processes on GPUs: use torchrun --nproc-per-node N -m medic")
+            raise MedicError("batch_norm 'sync' needs several processes on GPUs: use torchrun -m medic")
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     # Convolutions are faster with channels last, on a CPU and on a GPU; trainer and inference use this format.
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]

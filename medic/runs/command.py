@@ -1,4 +1,4 @@
-"""The command that a process was started by, as runs note it: without secrets."""
+"""The command that started this process, without secrets, as runs record it."""
 
 import re
 import sys
@@ -8,12 +8,12 @@ from pathlib import Path
 
 HIDDEN = "…"
 _ADDRESS = re.compile(r"(?:[^/?#@]*@)?([\w.-]+|\[[\da-fA-F:.]+\])(?:[:/?#][^@]*)?")
-"""What follows `scheme://`, with the host as its group; no match where it is unclear what the host is."""
+"""The part of an address after `scheme://`, with the host as its group; no match if the host is ambiguous."""
 _FILE = re.compile(r"/[^?#@]*")
 
 
 def noted_command() -> list[str]:
-    """The name of the program and its arguments; not that of a database, which is nothing but a secret."""
+    """Return the name of the program and its arguments, without the address of a database."""
     program, *arguments = sys.argv
     kept = [Path(program).name]
     for argument in arguments:
@@ -28,7 +28,7 @@ def noted_command() -> list[str]:
 
 @contextmanager
 def secrets_hidden() -> Iterator[None]:
-    """Inside, whoever looks for the command of this process finds it as runs note it."""
+    """Replace the arguments of this process by those that runs record, for libraries that record the command."""
     real = sys.argv[:]
     sys.argv[:] = noted_command()
     try:
@@ -38,7 +38,7 @@ def secrets_hidden() -> Iterator[None]:
 
 
 def without_secrets(argument: str) -> str:
-    """An argument of whose address, if it holds one, scheme and host are left, or a file: all else may be a secret."""
+    """Return an argument whose address is shortened to scheme and host; anything after them may be a secret."""
     before, found, address = argument.partition("://")
     known = _ADDRESS.fullmatch(address)
     host = known[1] if known else ""

@@ -22,19 +22,18 @@ from torch import Tensor, nn
 
 from medic import distributed
 from medic._version import __version__
-from medic.data import Dataset
-from medic.data.dataset import Looked
+from medic.data import Dataset, DatasetSummary
 from medic.errors import BusyError, MedicError, counted, unwritten
-from medic.runs.command import noted_command
-from medic.runs.evaluation import Seen
-from medic.runs.layout import ASKED, CONFIG, DONE, ENVIRONMENT, RECORDS
-from medic.runs.recipe import Recipe
-from medic.runs.settings import read_yaml, to_yaml
 from medic.files import atomic_write, locked, remove_leftovers, write_text
 from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone
 from medic.models.backbones import read_tensors
 from medic.openset import FITTED, Score, get_score
 from medic.outputs import Output
+from medic.runs.command import noted_command
+from medic.runs.evaluation import LabelledOutputs
+from medic.runs.layout import ASKED, CONFIG, DONE, ENVIRONMENT, RECORDS
+from medic.runs.recipe import Recipe
+from medic.runs.settings import read_yaml, to_yaml
 
 FORMAT = 1
 SHOWN = 3
@@ -42,7 +41,7 @@ SHOWN = 3
 _TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
 
 
-def run_name(recipe: Recipe, dataset: Dataset | Looked) -> str:
+def run_name(recipe: Recipe, dataset: Dataset | DatasetSummary) -> str:
     """Return the name of a run's directory: a hash of what changes its result, not of where files are."""
     identity = {
         "format": FORMAT,
@@ -211,7 +210,7 @@ class Run:
 
     @property
     def splits(self) -> list[str]:
-        """The splits with predictions: validation, target, source-unknown if it has images, train if features were kept."""
+        """The splits with predictions: validation, target, source-unknown if any, and train if features were kept."""
         return list(dict.fromkeys(self.predictions["split"].tolist()))
 
     @property
@@ -219,13 +218,13 @@ class Run:
         """The names of the domains with predictions, in the order in which `outputs` numbers them."""
         return sorted(set(self.predictions["domain"].tolist()))
 
-    def outputs(self, split: str) -> Seen:
+    def outputs(self, split: str) -> LabelledOutputs:
         """Return the model's outputs for a split, with labels and domains."""
         rows = self.predictions["split"] == split
         arrays = {name: torch.from_numpy(self.predictions[name][rows]) for name in _TENSORS if name in self.predictions}
         domain = torch.from_numpy(np.searchsorted(self.domains, self.predictions["domain"][rows]))
         ova, features, unknown = (arrays.get(name) for name in ("ova_logits", "features", "unknown_logit"))
-        return Seen(Output(arrays["logits"], ova, features, unknown), arrays["label"], domain)
+        return LabelledOutputs(Output(arrays["logits"], ova, features, unknown), arrays["label"], domain)
 
     @cached_property
     def score(self) -> Score:

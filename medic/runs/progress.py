@@ -40,9 +40,7 @@ class Progress:
             return
         self._last = now
         left = (self._iterations - iteration) / rate
-        logger.info(
-            "%s  %d/%d  loss %s  %s  left %.0f s", self._title, iteration, self._iterations, shown, speed, left
-        )
+        logger.info("%s  %d/%d  loss %s  %s  left %.0f s", self._title, iteration, self._iterations, shown, speed, left)
 
     def close(self) -> None:
         """Leave the terminal as it was."""

@@ -1,6 +1,6 @@
-"""Which evaluation of which run counts: pure functions over records.
+"""Model selection: pure functions that choose an evaluation of a run, or of several runs, from their records.
 
-All but the rule that is named `oracle` are given records that do not show the target.
+Only `by_oracle` receives records with measurements on the target.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,21 +14,21 @@ Records = Sequence[Record]
 
 
 def without_target(record: Record, targets: Sequence[int]) -> dict[str, Any]:
-    """A record with nothing in it that was measured on a target domain, or on unknown classes."""
+    """Return a record without measurements on target domains or unknown classes; `targets` are domain indices."""
     hidden = {"target", "targets", "source"} | {f"env{t}_{part}_acc" for t in targets for part in ("in", "out")}
     return {key: value for key, value in record.items() if key not in hidden}
 
 
 def select(records: Records) -> int:
-    """The position of the record with the best pooled source-validation accuracy, the first on ties.
+    """Return the index of the record with the best pooled accuracy on source validation, the first on ties.
 
-    Where weights were averaged, the record of the averaged ones is the result, and there is nothing to choose.
+    A record of averaged weights is always selected.
     """
-    return _best(records, lambda record: float(record["validation"]["acc"])).record
+    return _best(records, validation_accuracy).record
 
 
 class Chosen(NamedTuple):
-    """A record of one of several runs, and the value that it was chosen by."""
+    """A record of one of several runs, and the value that decided."""
 
     run: int
     record: int
@@ -36,43 +36,33 @@ class Chosen(NamedTuple):
 
 
 def by_validation(runs: Sequence[Records]) -> Chosen:
-    """The best pooled accuracy on source validation, in and across runs that differ in hyper-parameters."""
-    return _across([_best(records, lambda record: float(record["validation"]["acc"])) for records in runs])
+    """Choose by pooled accuracy on source validation, within and across runs with different hyperparameters."""
+    return _across([_best(records, validation_accuracy) for records in runs])
 
 
 def by_domains(runs: Sequence[Records]) -> Chosen:
-    """DomainBed's training-domain validation: the best mean over source domains of their validation accuracies."""
+    """Choose by DomainBed's training-domain validation: the mean validation accuracy of the source domains."""
     return _across([_best(records, source_mean) for records in runs])
 
 
 def by_last(runs: Sequence[Records]) -> Chosen:
-    """The last evaluation of each run, and of these the best on source validation."""
-    last = [Chosen(0, len(records) - 1, float(records[-1]["validation"]["acc"])) for records in runs]
-    return _across(last)
+    """Choose the last evaluation of the run whose last evaluation is best on source validation."""
+    return _across([Chosen(0, len(records) - 1, validation_accuracy(records[-1])) for records in runs])
 
 
 def by_oracle(runs: Sequence[Records], targets: Sequence[int]) -> Chosen:
-    """DomainBed's test-domain validation, which looks at the target: its held-out accuracy at the last evaluation.
+    """Choose by DomainBed's test-domain validation: accuracy on held-out target images at the last evaluation.
 
-    Of several targets it is the mean.
+    With several targets, their mean decides.
     """
     return _across([Chosen(0, len(records) - 1, target_mean(records[-1], targets, "out")) for records in runs])
 
 
-def target_mean(record: Record, targets: Sequence[int], part: str) -> float:
-    """The mean over targets of the accuracy on one part of their images of known classes: `in`, or `out` held out."""
-    keys = [f"env{target}_{part}_acc" for target in targets]
-    if not all(key in record for key in keys):
-        kept, way = ("nothing", "another --selection") if part == "out" else ("everything", "other --metrics")
-        raise MedicError(f"a target holds {kept} out, so it has no accuracy as DomainBed's scripts want it: use {way}")
-    return sum(float(record[key]) for key in keys) / len(keys)
-
-
 def by_leaving_out(runs: Sequence[Records], pairs: Sequence[Mapping[int, Records]], sources: int) -> Chosen | None:
-    """DomainBed's leave-one-domain-out: how well each source is met by a run that has not seen it either.
+    """Choose by DomainBed's leave-one-domain-out: the accuracy on each source of a run that was not trained on it.
 
-    `pairs[i]` has, for every source domain, the records of the run with the hyper-parameters of `runs[i]` that kept it
-    as a second target. An evaluation counts if all `sources` of them have one at the same step, averaged as it is.
+    `pairs[i]` maps a source domain to the records of the run with the hyperparameters of `runs[i]` and that domain as a
+    second target. An evaluation counts only if all `sources` of these runs have an evaluation at the same step.
     """
     found = []
     for records, others in zip(runs, pairs, strict=True):
@@ -81,8 +71,8 @@ def by_leaving_out(runs: Sequence[Records], pairs: Sequence[Mapping[int, Records
             for source, pair_records in others.items()
         ]
 
-        def left_out(record: Record, there: Sequence[Mapping[Any, float]] = accuracies) -> float:
-            values = [moments[_moment(record)] for moments in there if _moment(record) in moments]
+        def left_out(record: Record, accuracies: Sequence[Mapping[Any, float]] = accuracies) -> float:
+            values = [moments[_moment(record)] for moments in accuracies if _moment(record) in moments]
             return sum(values) / sources if len(values) == sources else float("-inf")
 
         found.append(_best(records, left_out))
@@ -91,18 +81,33 @@ def by_leaving_out(runs: Sequence[Records], pairs: Sequence[Mapping[int, Records
 
 
 def _moment(record: Record) -> tuple[int, bool]:
-    """When a record was made: averaged weights are measured at the iteration that the last ones were."""
+    """Return the step of a record, and whether it is of averaged weights, which share the step of the last ones."""
     return int(record["step"]), bool(record.get("averaged"))
 
 
+def validation_accuracy(record: Record) -> float:
+    """Return the pooled accuracy on source validation."""
+    return float(record["validation"]["acc"])
+
+
 def source_mean(record: Record) -> float:
-    """The mean over the domains of a record without target of the accuracy on what they hold out."""
+    """Return the mean accuracy on held-out images of the domains in a record without the target."""
     values = [float(value) for key, value in record.items() if key.startswith("env") and key.endswith("_out_acc")]
     return sum(values) / len(values)
 
 
+def target_mean(record: Record, targets: Sequence[int], part: str) -> float:
+    """Return the mean accuracy of the targets on one part of their known images: `in`, or `out` for held-out ones."""
+    keys = [f"env{target}_{part}_acc" for target in targets]
+    if not all(key in record for key in keys):
+        option = "--selection" if part == "out" else "--metrics"
+        missing = "no held-out images" if part == "out" else "only held-out images"
+        raise MedicError(f"a target has {missing}, so DomainBed's accuracy is undefined: use another {option}")
+    return sum(float(record[key]) for key in keys) / len(keys)
+
+
 def _best(records: Records, value: Callable[[Record], float]) -> Chosen:
-    """The best record of a run, the first on ties; the averaged one, where weights were averaged."""
+    """Choose the best record of a run, the first on ties; always the record of averaged weights, if there is one."""
     if records[-1].get("averaged"):
         return Chosen(0, len(records) - 1, value(records[-1]))
     values = [(_number(value(record)), -position) for position, record in enumerate(records)]
@@ -111,12 +116,11 @@ def _best(records: Records, value: Callable[[Record], float]) -> Chosen:
 
 
 def _across(found: Sequence[Chosen]) -> Chosen:
-    """The best of several runs, the last on ties, as DomainBed has it."""
-    values = [(_number(chosen.value), run) for run, chosen in enumerate(found)]
-    _, run = max(values)
+    """Choose the best of several runs, the last on ties, as DomainBed does."""
+    _, run = max((_number(chosen.value), run) for run, chosen in enumerate(found))
     return found[run]._replace(run=run)
 
 
 def _number(value: float) -> float:
-    """What is not a number is worse than all that are."""
+    """Return -inf for NaN, so that every number is better."""
     return value if value == value else float("-inf")

@@ -1,1 +1,1 @@
-"""Many runs: what is asked for, what is there, and who does the rest."""
+"""Sweeps of many runs, the executors that run them, and hyperparameter searches."""

@@ -1,140 +1,105 @@
-"""The YAML file of a sweep: what it asks for, and on which line."""
+"""Sweep files: YAML with settings, `span` and `variants`, and the line of each value for error messages."""
 
-import dataclasses
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any
 
 import yaml
 
 from medic.errors import MedicError, check_choice
-from medic.runs.config import Loader, RunConfig, setting_name, unreadable
-
-SETTINGS = tuple(field.name for field in dataclasses.fields(RunConfig))
-COUNTED = tuple(name for name, kind in get_type_hints(RunConfig).items() if kind in (int, int | None))
-"""Settings that are a whole number."""
-_PARTS = ("span", "variants")
+from medic.runs.settings import SETTINGS, Loader, setting_name, unreadable
+from medic.sweeps.sweep import RANGE, Sweep
 
 
-class At(NamedTuple):
-    """A value, and where in a file it stands."""
+class _Loader(Loader):
+    """Refuses repeated keys, of which YAML would keep the last."""
 
-    value: Any
-    place: str
-
-
-class Parts(NamedTuple):
-    """What a file holds: settings of every run, values to combine, and variants to combine them with."""
-
-    settings: dict[str, At]
-    span: dict[str, list[At]]
-    variants: list[dict[str, At]]
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if (name := setting_name(str(key.value))) in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{name} is given twice", key.start_mark)
+            seen.add(name)
+        return super().construct_mapping(node, deep)
 
 
-def read_parts(path: Path) -> Parts:
-    """Read a file: settings as `medic train` has them, and beside them `span` and `variants`."""
-    tree = _compose(path)
-    _check_keys(path, tree)
-    entries = dict(_entries(path, tree, (*_PARTS, *SETTINGS)))
-    span, variants = (entries.pop(part, None) for part in _PARTS)
-    parts = Parts(
-        {name: _at(path, node) for name, node in entries.items()},
-        {} if span is None else {name: _values(path, name, node) for name, node in _entries(path, span)},
-        [] if variants is None else list(_variants(path, variants)),
-    )
-    for given in (parts.settings, *parts.variants):
-        for name, (value, place) in given.items():
-            if name in COUNTED and (isinstance(value, list) or ".." in str(value)):
-                raise MedicError(f"{place}: {name} is {value!r}: several values of a setting go under `span`")
-    for name, values in parts.span.items():
-        if name in entries:
-            raise MedicError(
-                f"{values[0].place}: {name} is spanned, and has one value beside the span: leave one of them out"
-            )
-    if "output" in parts.span or any("output" in variant for variant in parts.variants):
-        raise MedicError(f"sweep {path}: output is where all runs go: give it once, beside span and variants")
-    return parts
-
-
-def located(error: MedicError, given: Mapping[str, Any]) -> MedicError:
-    """An error with the line of the setting that it is about, if that stands in a file.
-
-    That is one that it names, with its value if there is such a one, or else one whose value it quotes.
-    """
-    message = str(error)
-    found = []
-    for name, at in given.items():
-        if isinstance(at, At):
-            named = re.search(rf"\b{name}\b", re.sub(r"(?<=\w)-(?=\w)", "_", message))
-            values = [str(value) for value in (at.value if isinstance(at.value, list) else [at.value])]
-            if named:
-                found.append((not any(value in message for value in values), named.start(), at.place))
-            elif any(repr(value) in message for value in values):
-                found.append((True, len(message), at.place))
-    return MedicError(f"{min(found)[2]}: {error}") if found else error
-
-
-def _compose(path: Path) -> yaml.MappingNode:
+def read_sweep(path: Path) -> Sweep:
+    """Read a sweep from a YAML file."""
     try:
-        tree = yaml.compose(path.read_text(), Loader=Loader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        loader = _Loader(path.read_text())
+        tree = loader.get_single_node()
+        values = None if tree is None else loader.construct_document(tree)
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise unreadable("sweep", path, error) from error
-    if not isinstance(tree, yaml.MappingNode):
-        raise MedicError(f"sweep {path} does not hold settings, a line `name: value` for each")
-    return tree
+    if tree is None or not isinstance(values, dict):
+        raise MedicError(f"sweep {path} does not hold settings: write one `name: value` per line")
+    return _Reader(path, dict(_lines(tree, tree))).read(values)
 
 
-def _check_keys(path: Path, tree: yaml.Node) -> None:
-    """Refuse a key that is given twice, of which YAML would keep the last."""
-    nodes, seen = [tree], set()
-    while nodes:
-        node = nodes.pop()
-        if id(node) in seen or not isinstance(node, yaml.CollectionNode):
-            continue
-        seen.add(id(node))
-        if isinstance(node, yaml.MappingNode):
-            names = [setting_name(str(key.value)) for key, _ in node.value]
-            for index, name in enumerate(names):
-                if name in names[:index]:
-                    raise MedicError(f"{_place(path, node.value[index][0])}: {name} is given twice")
-        nodes += [child for part in node.value for child in (part if isinstance(part, tuple) else (part,))]
+class _Reader:
+    """Checks the values of a file, and names the line of each mistake."""
+
+    def __init__(self, path: Path, lines: Mapping[tuple[Any, ...], int]) -> None:
+        self._path, self._lines = path, lines
+        self._places: dict[tuple[str, str], str] = {}
+
+    def read(self, values: dict[str, Any]) -> Sweep:
+        parts = {name: values.pop(name, None) for name in ("span", "variants")}
+        settings = self._settings(values)
+        span = {name: self._span(name, value) for name, value in self._named(parts["span"] or {}, "span")}
+        variants = parts["variants"] or []
+        if not isinstance(variants, list):
+            place = self._place("variants")
+            raise MedicError(f"{place}: variants are a list: write `- {{method: erm, lr: 0.1}}` per line")
+        for name in settings.keys() & span.keys():
+            raise MedicError(f"{self._place('span', name)}: {name} is in the span and beside it: leave one out")
+        found = [self._settings(variant, "variants", index) for index, variant in enumerate(variants)]
+        if any("output" in part for part in (span, *found)):
+            raise MedicError(f"sweep {self._path}: all runs have one output: give it once, beside span and variants")
+        return Sweep(settings, span, found, self._places)
+
+    def _settings(self, values: Any, *where: Any) -> dict[str, Any]:
+        settings = dict(self._named(values, *where))
+        for name, value in settings.items():
+            self._note(name, value, *where, name)
+            if isinstance(value, str) and RANGE.fullmatch(value):
+                place = self._place(*where, name)
+                raise MedicError(f"{place}: {name} is {value!r}: give several values of a setting under `span`")
+        return settings
+
+    def _span(self, name: str, value: Any) -> list[Any]:
+        if value in (None, []):
+            raise MedicError(f"{self._place('span', name)}: {name} has no values: give some, as in [0, 1]")
+        if not isinstance(value, list):
+            self._note(name, value, "span", name)
+            return [value]
+        for index, each in enumerate(value):
+            self._note(name, each, "span", name, index)
+        return value
+
+    def _named(self, values: Any, *where: Any) -> Iterator[tuple[str, Any]]:
+        """Yield settings by their canonical names."""
+        if not isinstance(values, dict):
+            raise MedicError(f"{self._place(*where)}: give settings, as in `name: value`")
+        for key, value in values.items():
+            name = setting_name(str(key))
+            yield check_choice("setting", name, SETTINGS, f"in {self._place(*where, name)}"), value
+
+    def _note(self, name: str, value: Any, *where: Any) -> None:
+        self._places[name, repr(value)] = self._place(*where)
+
+    def _place(self, *where: Any) -> str:
+        while where not in self._lines:  # a key such as `yes`, which YAML reads as True
+            where = where[:-1]
+        return f"sweep {self._path}, line {self._lines[where]}"
 
 
-def _entries(path: Path, node: yaml.Node, choices: Sequence[str] = SETTINGS) -> Iterator[tuple[str, yaml.Node]]:
-    """The names of settings, in our spelling, and what stands behind each."""
-    if not isinstance(node, yaml.MappingNode):
-        raise MedicError(f"{_place(path, node)}: expected settings, a line `name: value` for each")
-    for key, value in node.value:
-        yield check_choice("setting", setting_name(str(key.value)), choices, f"in {_place(path, key)}"), value
-
-
-def _values(path: Path, name: str, node: yaml.Node) -> list[At]:
-    """The values that a setting is spanned by: a list, or one that stands for several."""
-    values = [_at(path, part) for part in node.value] if isinstance(node, yaml.SequenceNode) else [_at(path, node)]
-    if not values or (not isinstance(node, yaml.SequenceNode) and values[0].value is None):
-        raise MedicError(f"{_place(path, node)}: {name} is spanned by no value: give some, as in [0, 1]")
-    return values
-
-
-def _variants(path: Path, node: yaml.Node) -> Iterator[dict[str, At]]:
-    if not isinstance(node, yaml.SequenceNode):
-        raise MedicError(f"{_place(path, node)}: variants are a list, a line `- {{method: erm, lr: 0.1}}` for each")
-    for part in node.value:
-        yield {name: _at(path, value) for name, value in _entries(path, part)}
-
-
-def _place(path: Path, node: yaml.Node) -> str:
-    return f"sweep {path}, line {node.start_mark.line + 1}"
-
-
-def _at(path: Path, node: yaml.Node) -> At:
-    """The value of a node."""
-    loader = Loader("")
-    try:
-        return At(loader.construct_object(node, deep=True), _place(path, node))
-    except (yaml.YAMLError, ValueError) as error:
-        reason = getattr(error, "problem", None) or str(error)
-        raise MedicError(f"{_place(path, node)}: {reason}") from error
-    finally:
-        loader.dispose()
+def _lines(node: yaml.Node, start: yaml.Node, where: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], int]]:
+    """Yield the line of every key and list element, by the keys and indices that lead to it."""
+    yield where, start.start_mark.line + 1
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield from _lines(value, key, (*where, setting_name(str(key.value))))
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield from _lines(value, value, (*where, index))

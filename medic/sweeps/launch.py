@@ -1,157 +1,90 @@
-"""Doing many runs, and saying what became of them."""
+"""Executing the missing runs of a sweep, and reporting the result."""
 
+import dataclasses
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from medic.errors import MedicError, check_choice, counted
+from medic.errors import MedicError, counted
 from medic.files import make_folder
-from medic.runs.interrupts import Interrupts
-from medic.sweeps.executors import Executor
-from medic.sweeps.executors.slurm import LARGEST, Slurm, check_option
-from medic.sweeps.overview import duration, make_overview
-from medic.sweeps.schedule import Schedule, estimate
+from medic.sweeps.estimate import estimate
+from medic.sweeps.executors import Executor, make_executor
+from medic.sweeps.overview import Overview, duration
+from medic.sweeps.schedule import Schedule
 from medic.sweeps.sweep import Job
-from medic.tables.results import collect, runs_are
-
-EXECUTORS = ("local", "here", "ray", "slurm")
-_OF_ONE = {"address": "ray", "host": "ray", "cpus_per_run": "ray", "slurm": "slurm"}
-"""Options that only one executor has."""
+from medic.tables.results import collect
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Where runs are done and how."""
+    """An executor and the options of a sweep that every executor has."""
 
-    executor: str = "local"
-    jobs: int | None = None
-    """Runs at a time: what the machines have room for, unless given."""
+    executor: Executor = field(default_factory=lambda: make_executor("local"))
     retries: int | None = None
-    """How often a run that failed is tried again: once, unless given."""
-    dry: bool = False
+    """How often a failed run is tried again: 1 by default."""
+    dry_run: bool = False
     quiet: bool = False
-    address: str | None = None
-    """HOST:PORT of a Ray cluster; without it one is started for the sweep."""
-    host: str | None = None
-    """Where that one listens, if not to this machine alone."""
-    cpus_per_run: int | None = None
-    slurm: Sequence[str] = ()
-    """Options of `sbatch`, as `time=2:00:00`."""
 
     def __post_init__(self) -> None:
-        check_choice("executor", self.executor, EXECUTORS)
-        for name, least in (("jobs", 1), ("retries", 0), ("cpus_per_run", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise MedicError(f"{name} is {value}: give a whole number, {least} or more")
-        for name, executor in _OF_ONE.items():
-            if getattr(self, name) and self.executor != executor:
-                raise MedicError(f"--{name.replace('_', '-')} is an option of --executor {executor}")
-        if self.address and self.host:
-            raise MedicError("--address is a cluster that is there, and --host is for one that the sweep starts")
-        if self.executor == "slurm" and self.retries is not None:
-            raise MedicError("--retries is for executors that wait; with slurm the same command tries again")
-        for option in self.slurm:
-            check_option(option)
+        if self.retries is not None and self.retries < 0:
+            raise MedicError(f"--retries is {self.retries}: give a whole number, 0 or more")
+        if self.retries is not None and not self.executor.waits:
+            raise MedicError("--retries requires an executor that waits for runs: rerun the same command to retry")
 
     def run(self, jobs: Sequence[Job]) -> Schedule:
-        """Do what is missing; with `dry` say what that is, and to Slurm hand it over: then some of it stays missing."""
-        schedule = self._plan(jobs)
-        if self.executor == "slurm":
-            print(self._hand_over(schedule).rstrip())
-        elif self.dry:
-            print_plan(schedule, self._slots(schedule.jobs))
-        elif schedule.missing:
-            with Interrupts() as interrupts:
-                schedule.run(self._executor(schedule.jobs), make_overview(self.quiet), interrupts)
+        """Execute the missing runs, or with `dry_run` print the plan; a run that occurs twice is executed once."""
+        if not jobs:
+            raise MedicError("the sweep has no runs: give every setting of the span at least one value")
+        schedule = Schedule(list({job.name: job for job in jobs}.values()), 1 if self.retries is None else self.retries)
+        executor = dataclasses.replace(self.executor, output=_output(schedule), device=needed_device(jobs))
+        if self.dry_run:
+            print((executor.preview(schedule.waiting) or plan(schedule, executor.slots)).rstrip())
+        elif schedule.waiting:
+            make_folder("output", executor.output)
+            schedule.run(executor, Overview(self.quiet))
         return schedule
 
-    def _hand_over(self, schedule: Schedule) -> str:
-        """Give Slurm what is neither there nor queued; returns what there is to say, or with `dry` the script."""
-        output = _output(schedule.jobs)
-        slurm = Slurm(output, self.slurm, self.jobs)
-        queued = slurm.queued()
-        missing = [job for job in schedule.waiting if job.name not in queued]
-        handed = missing[:LARGEST]
-        if self.dry and handed:
-            return slurm.write(handed)
-        there, waiting, left = len(schedule.there), schedule.missing - len(missing), len(missing) - len(handed)
-        said = f"{there} of {runs_are(len(schedule.jobs))} in {output}, {waiting} queued"
-        if handed:
-            said += f", {len(handed)} submitted as job {slurm.submit(handed)}, which writes to {output / 'logs'}"
-        return f"{said}; the same command submits the other {left}" if left else said
 
-    def _plan(self, jobs: Sequence[Job]) -> Schedule:
-        """Where every run is; the same one twice is one."""
-        each = list({job.name: job for job in jobs}.values())
-        if not each:
-            raise MedicError("there is nothing to run: a sweep spans at least one run")
-        return Schedule(each) if self.retries is None else Schedule(each, self.retries)
-
-    def _slots(self, jobs: Sequence[Job]) -> int | None:
-        """How many runs there would be at a time, if that can be said before any is started."""
-        if self.executor == "local":
-            from medic.sweeps.executors.local import room
-
-            return room(self.jobs, _device(jobs))
-        return 1 if self.executor == "here" else self.jobs
-
-    def _executor(self, jobs: Sequence[Job]) -> Executor:
-        output = _output(jobs)
-        if self.executor == "ray":
-            from medic.sweeps.executors.ray import Ray
-
-            return Ray(self.jobs, _device(jobs), output, self.address, self.host, self.cpus_per_run or 1)
-        make_folder("output", output)
-        if self.executor == "here":
-            from medic.sweeps.executors.here import Here
-
-            return Here()
-        from medic.sweeps.executors.local import Local
-
-        return Local(self.jobs, _device(jobs), output / "logs")
+def needed_device(jobs: Sequence[Job]) -> str:
+    """Return `cpu` if every run was asked to use the CPU, otherwise `auto`."""
+    return "cpu" if all(job.asked.get("device") == "cpu" for job in jobs) else "auto"
 
 
-def _device(jobs: Sequence[Job]) -> str:
-    """What runs need room on: `cpu` if none of them may use a GPU."""
-    return "cpu" if all(job.config.device == "cpu" for job in jobs) else "auto"
+def _output(schedule: Schedule) -> Path:
+    return next(iter(schedule.jobs.values())).directory.path.parent
 
 
-def _output(jobs: Sequence[Job]) -> Path:
-    """The directory that the directories of runs are in."""
-    return jobs[0].directory.path.parent
-
-
-def print_plan(schedule: Schedule, slots: int | None = None) -> None:
-    """Say what would run, and how long it would take so many at a time."""
-    busy = [job.name for job in schedule.waiting if job.directory.busy]
+def plan(schedule: Schedule, slots: int) -> str:
+    """Return the state of every run, a line each, and the estimated time with `slots` runs at a time."""
+    waiting = schedule.waiting
+    running = [job.name for job in waiting if job.directory.busy]
     states = {
-        **dict.fromkeys(schedule.there, "there  "),
+        **dict.fromkeys(schedule.finished, "finished"),
         **dict.fromkeys(schedule.damaged, "damaged"),
-        **dict.fromkeys(busy, "running"),
+        **dict.fromkeys(running, "running"),
     }
-    for job in schedule.jobs:
-        print(f"{job.name}  {states.get(job.name, 'to do  ')}  {schedule.titles[job.name]}")
-    running = f" ({len(busy)} of them under way elsewhere)" if busy else ""
-    there = f"{counted(len(schedule.jobs), 'run')}, {len(schedule.there)} of them there"
-    damaged = f", {len(schedule.damaged)} damaged" if schedule.damaged else ""
-    print(f"{there}, {schedule.missing} to do{running}{damaged}")
-    if schedule.missing:
-        output = _output(schedule.jobs)
-        found = estimate(schedule.waiting, collect([output]).results if output.is_dir() else ())
-        at_a_time = min(slots or 1, schedule.missing)
-        rate = "unknown, as no run is finished" if found is None else duration(found.seconds / at_a_time)
-        others = "" if found is None or found.like else ", by runs of other methods, backbones or datasets"
-        print(f"time, {f'{at_a_time} at a time' if at_a_time > 1 else 'one after the other'}: {rate}{others}")
+    lines = [f"{name}  {states.get(name, 'to do'):<8}  {title}" for name, title in schedule.titles.items()]
+    counts = f"{counted(len(schedule.jobs), 'run')}: {len(schedule.finished)} finished, {len(waiting)} to do"
+    counts += f" ({len(running)} of them running elsewhere)" if running else ""
+    lines.append(counts + (f", {len(schedule.damaged)} damaged" if schedule.damaged else ""))
+    return "\n".join([*lines, *([_time(schedule, min(slots, len(waiting)))] if waiting else [])])
+
+
+def _time(schedule: Schedule, slots: int) -> str:
+    output = _output(schedule)
+    found = estimate(schedule.waiting, collect([output]).results if output.is_dir() else ())
+    seconds = "unknown, because no run is finished" if found is None else duration(found.seconds / slots)
+    others = "" if found is None or found.similar else ", from runs of other methods, backbones or datasets"
+    return f"estimated time, {f'{slots} runs at a time' if slots > 1 else 'one run at a time'}: {seconds}{others}"
 
 
 def report(schedule: Schedule) -> int:
-    """Say what failed and why, and what is damaged; returns the exit code."""
-    for name, event in schedule.failed.items():
-        path: Path = schedule.by_name[name].directory.path
-        print(f"medic: failed: {schedule.titles[name]}: {event.reason} ({path})", file=sys.stderr)
+    """Print failed and damaged runs, a line each; return the exit code."""
+    for name, reason in schedule.failed.items():
+        path = schedule.jobs[name].directory.path
+        print(f"medic: failed: {schedule.titles[name]}: {reason} ({path})", file=sys.stderr)
     for name, reason in schedule.damaged.items():
-        path = schedule.by_name[name].directory.path
-        print(f"medic: {path} is damaged: delete it and repeat ({reason})", file=sys.stderr)
+        path = schedule.jobs[name].directory.path
+        print(f"medic: damaged: {path}: {reason}; delete it and rerun the same command", file=sys.stderr)
     return 1 if schedule.failed or schedule.damaged else 0

@@ -1,111 +1,57 @@
-"""How far a sweep is: one table that moves on a terminal, a line now and then elsewhere."""
+"""Progress of a sweep: a live table on a terminal, a log line now and then elsewhere."""
 
-import sys
+import logging
 import time
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from medic.logs import console
+
+if TYPE_CHECKING:
+    from medic.sweeps.schedule import Schedule
+
 SHOWN = 8
-"""Runs that are listed of each kind."""
+"""Number of runs that are listed of each kind."""
+
+logger = logging.getLogger(__name__)
 
 
-class State(NamedTuple):
-    """Where the runs of a sweep are."""
+class Overview:
+    """Shows the state of a sweep; `live` is the context of the live table."""
 
-    total: int
-    done: int
-    waiting: int
-    running: Sequence[tuple[str, float]]
-    """By their titles, and when each was started."""
-    failed: Sequence[tuple[str, str]]
-    """By their titles, and why."""
-    again: Sequence[tuple[str, str]]
-    """What failed and is tried again, and why it failed."""
-    left: float | None
-    """The seconds that are left, by what the runs so far have taken."""
+    def __init__(self, quiet: bool = False, every: float = 5.0) -> None:
+        """Log at most one line in `every` seconds."""
+        terminal = console().is_terminal and not quiet
+        self.live = Live(console=console(), refresh_per_second=4) if terminal else nullcontext()
+        self._every, self._last, self._line = every, 0.0, ""
 
-    def __str__(self) -> str:
-        """All of it in a line."""
-        line = f"{self.done} of {self.total} done, {len(self.running)} running, {self.waiting} to do"
-        line += f", {len(self.failed)} failed"
-        if self.again:
-            line += f", {len(self.again)} tried again"
-        return line if self.left is None else f"{line}; {duration(self.left)} left"
+    def show(self, schedule: "Schedule", slots: int) -> None:
+        """Show the state of a sweep of `slots` runs at a time."""
+        line, now = schedule.summary(slots), time.monotonic()
+        if isinstance(self.live, Live):
+            self.live.update(Group(Text(line), _table(schedule, now)))
+        elif line != self._line and (schedule.ended or now - self._last >= self._every):
+            logger.info(line)
+            self._last, self._line = now, line
 
 
-class Overview(Protocol):
-    """Is shown the state of a sweep whenever it may have changed."""
-
-    def show(self, state: State) -> None:
-        """Show where all runs are."""
-
-    def close(self) -> None:
-        """The sweep has ended, one way or another."""
-
-
-class Silent:
-    """For a caller that wants no output."""
-
-    def show(self, state: State) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing."""
-
-
-class Moving:
-    """A table on a terminal."""
-
-    def __init__(self) -> None:
-        self._live = Live(console=Console(file=sys.stderr, markup=False), refresh_per_second=4)
-        self._live.start()
-
-    def show(self, state: State) -> None:
-        """Draw it again."""
-        now = time.monotonic()
-        table = Table(box=None, pad_edge=False, show_header=False)
-        for title, began in state.running[:SHOWN]:
-            table.add_row("running", title, f"{now - began:.0f} s")
-        for kind, runs in (("failed", state.failed), ("again", state.again)):
-            for title, reason in runs[-SHOWN:]:
-                table.add_row(kind, title, Text(reason, style="red"))
-        self._live.update(Group(Text(str(state)), table))
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-        self._live.stop()
-
-
-class Lines:
-    """A line when something has ended, but not more than one every few seconds."""
-
-    def __init__(self, every: float = 5.0) -> None:
-        self._every, self._last, self._said = every, 0.0, ""
-
-    def show(self, state: State) -> None:
-        """Say how far it is, if that has changed and it is time to."""
-        now, ended = time.monotonic(), not (state.running or state.waiting)
-        line = str(state)
-        if line != self._said and (ended or now - self._last >= self._every):
-            print(line, file=sys.stderr, flush=True)
-            self._last, self._said = now, line
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-def make_overview(quiet: bool) -> Overview:
-    """What fits where the output goes."""
-    return Silent() if quiet else Moving() if sys.stderr.isatty() else Lines()
+def _table(schedule: "Schedule", now: float) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, began in list(schedule.running.items())[:SHOWN]:
+        table.add_row("running", schedule.titles[name], f"{now - began:.0f} s")
+    for state, runs in (("failed", schedule.failed), ("retried", schedule.retried)):
+        for name, reason in list(runs.items())[-SHOWN:]:
+            table.add_row(state, schedule.titles[name], Text(reason, style="red"))
+    return table
 
 
 def duration(seconds: float) -> str:
-    """As people say it: `3 h 20 min`, `4 min 10 s`, `7 s`."""
+    """Format seconds for people: `3 h 20 min`, `4 min 10 s`, `7 s`."""
     whole = round(seconds)
     if whole >= 3600:
         return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,150 +1,132 @@
-"""Doing the runs of a sweep: what is missing is started, what fails is tried again, and all of it is shown."""
+"""The loop of a sweep: missing runs are started, and failed runs are retried."""
 
 import json
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 from medic.errors import DiskFullError, MedicError, counted, unwritten
 from medic.files import write_text
-from medic.runs.directory import seconds_taken
 from medic.runs.interrupts import Interrupts, Stopped
-from medic.sweeps.executors import Event, Executor, Kind
-from medic.sweeps.overview import Overview, State
+from medic.runs.layout import ERROR
+from medic.sweeps.executors import Executor, Kind, Outcome
+from medic.sweeps.overview import Overview, duration
 from medic.sweeps.sweep import Job, titles
-from medic.tables.results import ERROR, Result, read_error, read_result
+from medic.tables.results import read_error, read_result
 
 POLL = 5.0
-"""Seconds after which a run that another process was at is looked at again."""
+"""Seconds until a run is tried again that another process was executing."""
 WAIT = 0.5
-"""Seconds after which a sweep looks up from waiting for its runs, whether it was asked to stop."""
-LOSSES = 5
-"""How often a run is tried again whose process or machine was lost."""
+"""Seconds after which a waiting sweep checks whether it was asked to stop."""
 
 
-@dataclass
 class Schedule:
-    """The runs of a sweep and where each of them is.
+    """The runs of a sweep and the state of each.
 
-    A run that failed is tried again `retries` times. One that was lost (its process was killed, its machine went away)
-    most often did nothing wrong, so that does not count as a failure; but a run may bring down its process every time,
-    for want of memory say, so it is tried again `LOSSES` times and no more.
+    A run that fails is retried `retries` times. A run whose process or machine was lost is restarted as often as the
+    executor allows, and that does not count as a failure.
     """
 
-    jobs: Sequence[Job]
-    retries: int = 1
-    done: dict[str, float] = field(default_factory=dict)
-    """The seconds that each run took, of those that were done by now."""
-    failed: dict[str, Event] = field(default_factory=dict)
-    running: dict[str, float] = field(default_factory=dict)
-    """When each run under way was started."""
-
-    def __post_init__(self) -> None:
-        self.by_name = {job.name: job for job in self.jobs}
-        self.titles = titles(self.jobs)
-        self.there: list[str] = []
+    def __init__(self, jobs: Sequence[Job], retries: int = 1) -> None:
+        self.jobs = {job.name: job for job in jobs}
+        self.titles = titles(jobs)
+        self.finished: list[str] = []
+        """Runs that were finished before."""
         self.damaged: dict[str, str] = {}
-        """What is wrong with each run that says it is done, and cannot be read."""
-        self._waiting: deque[str] = deque()
-        for job in self.jobs:
-            self._sort(job)
+        """Why each finished run cannot be read."""
+        self.running: dict[str, float] = {}
+        """Monotonic time at which each run in progress started."""
+        self.done: dict[str, float] = {}
+        """Seconds that each run took which this sweep has executed."""
+        self.retried: dict[str, str] = {}
+        """Reason of the last failure of each run that is tried again."""
+        self.failed: dict[str, str] = {}
+        self.queued: dict[str, str] = {}
+        """Job of the cluster that has taken over each run."""
+        self._retries = retries
         self._attempts: dict[str, Counter[Kind]] = defaultdict(Counter)
+        self._waiting: deque[str] = deque()
         self._later: dict[str, float] = {}
-        self.again: dict[str, Event] = {}
-        """How the last attempt ended of each run that is tried again."""
+        for job in jobs:
+            self._sort(job)
 
     @property
-    def missing(self) -> int:
-        """How many runs there are to do, those under way and those that failed for good not counted."""
-        return len(self._waiting) + len(self._later)
+    def ended(self) -> bool:
+        """Whether no run is in progress or waiting."""
+        return not (self._waiting or self._later or self.running)
 
     @property
     def waiting(self) -> list[Job]:
-        """The runs that nobody has started."""
-        return [self.by_name[name] for name in self._waiting]
+        """Runs that nobody has started."""
+        return [self.jobs[name] for name in (*self._waiting, *self._later)]
 
-    def state(self, slots: int) -> State:
-        """Where all runs are, so many of which are done at a time."""
-        waiting, ended = self.missing, not (self.missing or self.running)
-        mean = sum(self.done.values()) / len(self.done) if self.done else None
-        return State(
-            total=len(self.jobs),
-            done=len(self.there) + len(self.done),
-            waiting=waiting,
-            running=[(self.titles[name], began) for name, began in self.running.items()],
-            failed=[(self.titles[name], event.reason) for name, event in self.failed.items()],
-            again=[(self.titles[name], event.reason) for name, event in self.again.items()],
-            left=None if ended or mean is None else mean * (waiting + 0.5 * len(self.running)) / slots,
-        )
+    def summary(self, slots: int) -> str:
+        """Return the state of the sweep in one line, with an estimate of the time left for `slots` runs at a time."""
+        waiting, running = len(self._waiting) + len(self._later), len(self.running)
+        done = len(self.finished) + len(self.done)
+        line = f"{done} of {len(self.jobs)} done, {running} running, {waiting} to do, {len(self.failed)} failed"
+        line += f", {len(self.retried)} retried" if self.retried else ""
+        if not self.done or self.ended:
+            return line
+        mean = sum(self.done.values()) / len(self.done)
+        return f"{line}; {duration(mean * (waiting + 0.5 * running) / slots)} left"
 
-    def run(self, executor: Executor, overview: Overview, interrupts: Interrupts) -> None:
-        """Do all that is missing."""
-        stop = True
-        try:
-            while self._waiting or self._later or self.running:
+    def run(self, executor: Executor, overview: Overview) -> None:
+        """Execute the missing runs. Ctrl-C and SIGTERM raise `Stopped` after runs in progress have saved."""
+        with overview.live, executor, Interrupts() as interrupts:
+            while not self.ended:
                 self._return_later()
                 while self._waiting and len(self.running) < executor.slots:
                     self._start(executor)
-                overview.show(self.state(executor.slots))
-                for event in executor.wait(WAIT):
-                    self._take(event)
+                if executor.waits:
+                    overview.show(self, executor.slots)
+                for outcome in executor.wait(WAIT):
+                    self._record(outcome, executor.losses)
                 if interrupts.received is not None:
-                    left = self.missing + len(self.running)
-                    raise Stopped(
-                        f"stopped with {counted(left, 'run')} left; the same command goes on", interrupts.received
-                    )
-            stop = False
-        finally:
-            try:
-                overview.show(self.state(executor.slots))
-                executor.close(stop)
-            finally:
-                overview.close()
+                    left = counted(len(self.waiting) + len(self.running), "run")
+                    raise Stopped(f"stopped with {left} left: rerun the same command to resume", interrupts.received)
+            if executor.waits:
+                overview.show(self, executor.slots)
 
     def _sort(self, job: Job) -> None:
-        """Put a run where it belongs by what is in its directory."""
+        """Put a run into the state that its directory shows."""
         if not job.directory.done:
             self._waiting.append(job.name)
             return
         try:
             read_result(job.directory.path)
-            self.there.append(job.name)
+            self.finished.append(job.name)
         except MedicError as error:
             self.damaged[job.name] = str(error)
 
     def _start(self, executor: Executor) -> None:
-        job = self.by_name[self._waiting.popleft()]
-        if job.directory.done:  # by another sweep, meanwhile
+        job = self.jobs[self._waiting.popleft()]
+        if job.directory.done:  # another sweep has executed it
             self._sort(job)
             return
         self.running[job.name] = time.monotonic()
         executor.submit(job)
 
-    def _take(self, event: Event) -> None:
-        """Note what became of a run."""
-        if event.kind == "started":
-            self.running[event.job] = time.monotonic()
-            return
-        del self.running[event.job]
-        directory = self.by_name[event.job].directory
-        if event.kind == "done":
-            self.done[event.job] = event.seconds
-            self.again.pop(event.job, None)
-        elif event.kind == "busy":
-            self._later[event.job] = time.monotonic() + POLL
-        elif event.kind == "full":  # for all others too
-            raise DiskFullError(event.reason)
+    def _record(self, outcome: Outcome, losses: int) -> None:
+        name = outcome.name
+        del self.running[name]
+        self.retried.pop(name, None)
+        if outcome.kind == "done":
+            self.done[name] = outcome.seconds
+        elif outcome.kind == "queued":
+            self.queued[name] = outcome.reason
+        elif outcome.kind == "busy":
+            self._later[name] = time.monotonic() + POLL
+        elif outcome.kind == "full":  # no other run could write either
+            raise DiskFullError(outcome.reason)
         else:
-            self._fail(event, directory.path)
+            self._fail(outcome, losses if outcome.kind == "lost" else self._retries)
 
-    def _fail(self, event: Event, path: Path) -> None:
-        """Keep the error beside the run, and try again unless that was the last time."""
-        attempts = self._attempts[event.job]
-        attempts[event.kind] += 1
-        found = {"reason": event.reason, "trace": event.trace, "attempts": attempts.total(), "when": time.time()}
+    def _fail(self, outcome: Outcome, allowed: int) -> None:
+        """Keep the error beside the run, and try again after up to `allowed` attempts that ended like this one."""
+        path, attempts = self.jobs[outcome.name].directory.path, self._attempts[outcome.name]
+        attempts[outcome.kind] += 1
+        found = {"reason": outcome.reason, "trace": outcome.trace, "attempts": attempts.total(), "when": time.time()}
         if earlier := read_error(path):
             found["earlier"] = [*earlier.pop("earlier", []), earlier]
         try:
@@ -152,61 +134,14 @@ class Schedule:
             write_text(path / ERROR, json.dumps(found, indent=2) + "\n")
         except OSError as error:
             raise unwritten("output", path.parent, error) from error
-        if attempts[event.kind] > (LOSSES if event.kind == "lost" else self.retries):
-            self.failed[event.job] = event
-            self.again.pop(event.job, None)
+        if attempts[outcome.kind] > allowed:
+            self.failed[outcome.name] = outcome.reason
         else:
-            self.again[event.job] = event
-            self._waiting.append(event.job)
+            self.retried[outcome.name] = outcome.reason
+            self._waiting.append(outcome.name)
 
     def _return_later(self) -> None:
-        """Queue again what another process was at."""
-        now = time.monotonic()
-        for name in [name for name, due in self._later.items() if due <= now]:
+        """Queue the runs again that another process was executing some seconds ago."""
+        for name in [name for name, due in self._later.items() if due <= time.monotonic()]:
             del self._later[name]
             self._waiting.append(name)
-
-
-class Estimate(NamedTuple):
-    """The seconds that runs will take, one after the other, and whether runs like each of them say so."""
-
-    seconds: float
-    like: bool
-
-
-def estimate(jobs: Iterable[Job], results: Iterable[Result]) -> Estimate | None:
-    """How long runs will take, by what finished ones took; None where there are none.
-
-    Iterations take what they take in runs of the same method, backbone and dataset, and so does all that a run does
-    besides; where there is no such run, what they take in all others.
-    """
-    costs: dict[tuple[Any, ...] | None, list[tuple[float, float]]] = defaultdict(list)
-    for result in results:
-        if taken := seconds_taken(result.path):
-            for one in (_kind(result.settings), None):
-                costs[one].append(_cost(result, taken))
-    if not costs:
-        return None
-    means = {kind: [sum(column) / len(column) for column in zip(*found, strict=True)] for kind, found in costs.items()}
-    seconds, like = 0.0, True
-    for job in jobs:
-        settings = job.complete.identity()
-        kind = _kind(settings)
-        like &= kind in means
-        fixed, each = means.get(kind) or means[None]
-        seconds += fixed + settings["iterations"] * each
-    return Estimate(seconds, like)
-
-
-def _cost(result: Result, seconds: float) -> tuple[float, float]:
-    """The seconds of a run besides its iterations, and those of an iteration."""
-    ends = [record["step"] for record in result.records]
-    training = sum(
-        (end - start) * record["step_time"]
-        for record, start, end in zip(result.records, [0, *ends], ends, strict=False)
-    )
-    return max(0.0, seconds - training), training / ends[-1]
-
-
-def _kind(settings: Mapping[str, Any]) -> tuple[Any, ...]:
-    return settings["method"], settings["backbone"], settings["dataset"]

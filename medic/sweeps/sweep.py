@@ -1,193 +1,190 @@
-"""A sweep: many runs, spanned by lists of settings, and which of them are there already."""
+"""Sweeps: settings, lists of values to combine, and the runs that they describe."""
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from medic.data import benchmark
+from medic.data import DatasetSummary, benchmark
 from medic.errors import MedicError, check_choice
-from medic.runs.config import EACH, Loader, RunConfig, setting_name
 from medic.runs.directory import RunDirectory, run_name
-from medic.runs.plans import open_once
-from medic.runs.resolve import Resolved, resolve
-from medic.sweeps.files import COUNTED, SETTINGS, At, located, read_parts
+from medic.runs.recipe import make_recipe, open_once
+from medic.runs.settings import SETTINGS, Loader, setting_name
+from medic.runs.specs.data import EACH
 
 _FIRST = ("dataset", "root", "target", "sources")
-"""Settings that are chosen before others: what `each` stands for depends on the first two."""
+"""Settings that are combined before others: the meaning of `each` depends on the first two."""
+_PATHS = ("output", "root", "weights")
+RANGE = re.compile(r"(\d+)\.\.(\d+)")
+"""Several whole numbers, written as 0..2."""
+Places = Mapping[tuple[str, str], str]
+"""The place in a file of each value, by the name of the setting and the `repr` of the value."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run of a sweep: the settings that were given, the complete settings, and its directory."""
+
+    asked: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    directory: RunDirectory
+
+    @property
+    def name(self) -> str:
+        """Name of the directory."""
+        return self.directory.path.name
+
+    def portable(self) -> dict[str, Any]:
+        """Return the given settings with absolute paths, which mean the same in every process."""
+        paths = {name: Path(self.asked[name]) for name in _PATHS if name in self.asked}
+        absolute = {name: str(path.absolute()) for name, path in paths.items() if name == "output" or path.exists()}
+        return {**self.asked, **absolute}  # weights may also be a name, such as imagenet-v1
+
+
+class Planner:
+    """Turns given settings into runs. Each dataset is opened and hashed once."""
+
+    def __init__(self) -> None:
+        self._open = open_once()
+        self._summaries: dict[tuple[Any, ...], DatasetSummary] = {}
+
+    def job(self, asked: Mapping[str, Any]) -> Job:
+        """Return the run that these settings describe; None stands for a setting's default."""
+        recipe, opened = make_recipe(asked, self._open)
+        data, axes = recipe.data, tuple(recipe.tasks.axes or ())
+        key = (id(opened), data.store_size, data.on_bad_image, data.validation, axes)
+        if key not in self._summaries:
+            self._summaries[key] = data.look(opened)
+        name = run_name(recipe, self._summaries[key])
+        return Job(recipe.asked, recipe.settings, RunDirectory(Path(recipe.execution.output) / name))
+
+    def jobs(self, asked: Iterable[Mapping[str, Any]]) -> list[Job]:
+        """Return the runs that several settings describe, each once."""
+        return list({job.name: job for job in map(self.job, asked)}.values())
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is asked for: settings of every run, lists of values to combine, and variants to combine them with.
+    """Settings of every run, values to combine, and variants to combine them with.
 
-    The runs are all combinations of one variant and one value of each spanned setting, over the fixed `settings`. A
-    value may be `At` a place in a file; None is the setting's default.
+    The runs are all combinations of one variant and one value of each setting in `span`. A value of None stands for the
+    setting's default. `places` are the lines of values that come from a file.
     """
 
     settings: Mapping[str, Any]
     span: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     variants: Sequence[Mapping[str, Any]] = ({},)
-
-    @classmethod
-    def read(cls, path: Path) -> "Sweep":
-        """Read a sweep from a YAML file."""
-        return cls(*read_parts(path))
+    places: Places = dataclasses.field(default_factory=dict)
 
     @property
     def output(self) -> Path:
-        """The directory that the directories of runs are made in."""
-        return Path(_bare(self.settings.get("output")) or RunConfig.output)
+        """Directory that contains the directories of runs."""
+        return Path(self.settings.get("output") or SETTINGS["output"].default)
 
     def changed(self, settings: Mapping[str, Any], span: Mapping[str, Sequence[Any]]) -> "Sweep":
-        """A sweep with further settings and spans on top, as a command line gives them."""
+        """Return the sweep with further settings and spans, which replace those of the same name."""
         spans = {**{name: values for name, values in self.span.items() if name not in settings}, **span}
-        return Sweep({**self.settings, **settings}, spans, self.variants)
+        places = {key: place for key, place in self.places.items() if key[0] not in {*settings, *span}}
+        return Sweep({**self.settings, **settings}, spans, self.variants, places)
 
-    def configs(self, output: Path) -> list[RunConfig]:
-        """The configuration of every run, which writes into `output`; none twice."""
-        found = [_config(given, output) for given in self._combinations()]
-        return list({repr(config): config for config in found}.values())
+    def runs(self) -> list[dict[str, Any]]:
+        """Return the settings of every run."""
+        return [{name: value for name, value in run.items() if value is not None} for run in self._combinations()]
 
-    def jobs(self, planner: "Planner") -> list["Job"]:
-        """The runs; two that come to the same run are one."""
+    def jobs(self, planner: Planner) -> list[Job]:
+        """Return the runs; settings that describe the same run give one."""
         found = {}
-        for given in self._combinations():
+        for run in self._combinations():
             try:
-                job = planner.job(_config(given, self.output))
+                job = planner.job({**run, "output": str(self.output)})
             except MedicError as error:
-                raise located(error, given) from error
+                raise located(error, run, self.places) from error
             found[job.name] = job
         return list(found.values())
 
     def _combinations(self) -> Iterator[dict[str, Any]]:
-        """The settings that are given for every run."""
         first = {name: self.span[name] for name in _FIRST if name in self.span}
         for variant in self.variants or ({},):
-            found = [{**self.settings, **variant}]
+            runs = [{**self.settings, **variant}]
             for name, values in {**first, **self.span}.items():
                 if name not in variant:
-                    found = [
-                        {**given, name: one}
-                        for given in found
-                        for value in values
-                        for one in _expanded(name, value, given)
+                    runs = [
+                        {**run, name: one} for run in runs for value in values for one in self._expand(name, value, run)
                     ]
-            yield from found
+            yield from runs
+
+    def _expand(self, name: str, value: Any, run: Mapping[str, Any]) -> list[Any]:
+        try:
+            return expand(name, value, run)
+        except MedicError as error:
+            raise located(error, {**run, name: value}, self.places) from error
 
 
-@dataclass(frozen=True)
-class Job:
-    """One run of a sweep: what is asked for, the same with all defaults, and the directory it belongs in."""
-
-    config: RunConfig
-    complete: RunConfig
-    directory: RunDirectory
-
-    @property
-    def name(self) -> str:
-        """The name of its directory."""
-        return self.directory.path.name
-
-
-def titles(jobs: Sequence[Job]) -> dict[str, str]:
-    """What each of some runs is, for people: method, target or sources, seed, and whatever else was asked otherwise."""
-    others = [name for name in SETTINGS if name not in ("method", "target", "seed", "output")]
-    differing = [name for name in others if len({repr(getattr(job.config, name)) for job in jobs}) > 1]
-    return {job.name: _title(job, differing) for job in jobs}
+def expand(name: str, value: Any, run: Mapping[str, Any]) -> list[Any]:
+    """Return the values that a value of a span stands for: 0..2 for numbers, `each` for every domain of the dataset."""
+    if value == EACH and name in ("target", "sources"):
+        bench, root = benchmark(run.get("dataset") or SETTINGS["dataset"].default), run.get("root")
+        domains = bench.domains or bench.open(None if root is None else Path(root), 0).domains
+        return [[domain] if name == "sources" else domain for domain in domains]
+    if isinstance(value, str) and (ends := RANGE.fullmatch(value)):
+        first, last = int(ends[1]), int(ends[2])
+        if first > last:
+            raise MedicError(f"{name} {value!r} counts from the larger number: write {last}..{first}")
+        return list(range(first, last + 1))
+    return [value]
 
 
-class Planner:
-    """Resolves configurations, and looks at every dataset but once."""
-
-    def __init__(self, say: Callable[[str], None] = lambda line: None) -> None:
-        self._say = say
-        self._open = open_once()
-        self._hashes: dict[tuple[Any, ...], str] = {}
-
-    def job(self, config: RunConfig) -> Job:
-        """The run that a configuration asks for."""
-        resolved = resolve(config, self._open)
-        name = run_name(resolved.config, self._images(resolved), resolved.model.weights)
-        return Job(config, resolved.config, RunDirectory(Path(config.output) / name))
-
-    def jobs(self, configs: Sequence[RunConfig]) -> list[Job]:
-        """The runs that configurations ask for; two that come to the same run are one."""
-        found = {job.name: job for job in map(self.job, configs)}
-        return list(found.values())
-
-    def _images(self, resolved: Resolved) -> str:
-        """The hash of the images of a run."""
-        config, axes = resolved.config, tuple(resolved.config.axes or ())
-        key = (id(resolved.data.opened), config.store_size, config.on_bad_image, config.validation, axes)
-        if key not in self._hashes:
-            dataset = resolved.data.look(self._say)
-            self._hashes[key] = resolved.data.fingerprint(dataset, axes)
-        return self._hashes[key]
+def located(error: MedicError, given: Mapping[str, Any], places: Places) -> MedicError:
+    """Return the error with the place of the setting it is about: one that it names, or whose value it quotes."""
+    message = str(error)
+    words = re.findall(r"\w+", message.replace("-", "_"))
+    ranked = []
+    for name, value in given.items():
+        values = value if isinstance(value, list) else [value]
+        named = name in words
+        quoted = any(isinstance(each, str) and repr(each) in message for each in values)
+        rank = 3 if named and any(str(each) in message for each in values) else 2 if quoted else 1 if named else 0
+        near = [place for (other, _), place in places.items() if other == name]
+        place = places.get((name, repr(value)), near[0] if near else None)
+        if rank and place:
+            ranked.append((rank, -words.index(name) if named else -len(words), place))
+    return MedicError(f"{max(ranked)[2]}: {error}") if ranked else error
 
 
 def parse_span(written: Sequence[str]) -> dict[str, list[Any]]:
-    """`method=erm,medic++` or, of values with a comma, `steps=3,3,3|9`; `seed=0..4` counts."""
+    """Parse `method=erm,medic++` and `seed=0..4`; values that contain commas are separated by `|`: `steps=3,3,3|9`."""
     found = {}
     for part in written:
         name, _, values = part.partition("=")
         each = values.split("|" if "|" in values else ",")
         if not all(each):
-            raise MedicError(f"span {part!r}: give a setting and its values, as in method=erm,medic++ or seed=0..2")
-        name = check_choice("setting to span", setting_name(name), [name for name in SETTINGS if name != "output"])
+            raise MedicError(f"--span {part!r}: give a setting and its values, as in method=erm,medic++ or seed=0..2")
+        name = check_choice("setting of --span", setting_name(name), [name for name in SETTINGS if name != "output"])
         try:
             found[name] = [yaml.load(value, Loader) for value in each]  # a SafeLoader
         except yaml.YAMLError as error:
-            raise MedicError(f"span {part!r}: a value cannot be read, such as one with a bracket alone") from error
+            raise MedicError(f"--span {part!r}: cannot read a value: check its brackets and quotes") from error
     return found
 
 
-def _bare(value: Any) -> Any:
-    return value.value if isinstance(value, At) else value
-
-
-def _config(given: Mapping[str, Any], output: Path) -> RunConfig:
-    values = {name: _bare(value) for name, value in given.items()}
-    return RunConfig(**{**{name: value for name, value in values.items() if value is not None}, "output": str(output)})
-
-
-def _expanded(name: str, value: Any, given: Mapping[str, Any]) -> list[Any]:
-    """The values that one of a span stands for, where the one stands."""
-    try:
-        several = _meant(name, _bare(value), {name: _bare(one) for name, one in given.items()})
-    except MedicError as error:
-        raise located(error, {**given, name: value}) from error
-    return [At(one, value.place) for one in several] if isinstance(value, At) else several
-
-
-def _meant(name: str, value: Any, given: Mapping[str, Any]) -> list[Any]:
-    """A value itself, the numbers that it counts, or every domain of the dataset that is given."""
-    if value == EACH and name in ("target", "sources"):
-        bench = benchmark(given.get("dataset") or RunConfig.dataset)
-        root = given.get("root")
-        domains = bench.domains or bench.open(bench, None if root is None else Path(root), 0).domains
-        return [[domain] if name == "sources" else domain for domain in domains]
-    if isinstance(value, str) and (ends := re.fullmatch(r"(\d+)\.\.(\d+)", value)):
-        numbers = list(range(int(ends[1]), int(ends[2]) + 1))
-        if not numbers:
-            raise MedicError(f"{name} {value!r} counts from the larger number: write {ends[2]}..{ends[1]}")
-        return numbers
-    if isinstance(value, str) and name in COUNTED:
-        raise MedicError(f"{name} is {value!r}: give whole numbers, one by one or as 0..2, which are 0, 1 and 2")
-    return [value]
+def titles(jobs: Sequence[Job]) -> dict[str, str]:
+    """Return a title of every run for people: method, domains, seed, and the given settings in which runs differ."""
+    others = [name for name in SETTINGS if name not in ("method", "target", "seed", "output")]
+    differing = [name for name in others if len({repr(job.asked.get(name)) for job in jobs}) > 1]
+    return {job.name: _title(job, differing) for job in jobs}
 
 
 def _title(job: Job, differing: Sequence[str]) -> str:
-    complete = job.complete
-    alone = len(complete.target or ()) == 1  # complete settings have it as a list
-    domains = f"→ {complete.target_names}" if alone else f"from {', '.join(complete.sources or ())}"
-    found = [f"{complete.method} {domains}", f"seed {complete.seed}"]
-    asked = {name: getattr(job.config, name) for name in differing if alone or name != "sources"}
-    return ", ".join([*found, *(f"{name} {_shown(value)}" for name, value in asked.items() if value is not None)])
+    settings = job.settings
+    single = len(settings["target"]) == 1
+    domains = f"→ {settings['target'][0]}" if single else f"from {', '.join(settings['sources'])}"
+    asked = {name: job.asked.get(name) for name in differing if single or name != "sources"}
+    others = [f"{name} {_shown(value)}" for name, value in asked.items() if value is not None]
+    return ", ".join([f"{settings['method']} {domains}", f"seed {settings['seed']}", *others])
 
 
 def _shown(value: Any) -> str:

@@ -1,70 +1,62 @@
-"""A cell of a table: which evaluations of which runs it averages, and their mean with its error."""
+"""Cells of a table: the evaluations that a cell averages, their mean and its standard error."""
 
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from medic.errors import MedicError
+from medic.metrics import Metric
 from medic.runs import selection
 from medic.tables.results import Result, short
 
-DRAWN = ("hparams", "lr", "weight_decay", "batch_size", "inner_lr")
-"""Settings that a draw of hyper-parameters changes."""
-FITTED = ("domain_splits", "steps", "separate", "batch_size")
-"""Settings that follow the number of source domains where they were not given."""
-
-
-class Metric(NamedTuple):
-    """A number of a record: its key, and what it is multiplied with to be shown, 100 for percent."""
-
-    key: str
-    scale: float = 100.0
+FITTED = frozenset({"domain_splits", "steps", "separate", "batch_size", "images"})
+"""Settings that follow the number of source domains. A run with a second target has one source less."""
 
 
 @dataclass(frozen=True)
 class Pick:
-    """The evaluation of a run that counts, and which trial it stands for."""
+    """The selected evaluation of a trial."""
 
     result: Result
     record: int
-    trial: tuple[int, int | None]
-    beside: tuple[Result, ...] = ()
-    """The runs that decided, where it was not this one itself: with a source domain as a second target."""
+    decided_by: tuple[Result, ...] = ()
+    """Runs with a source domain as a second target, if they decided the selection."""
 
-    def value(self, key: str) -> float | None:
-        """A metric on the target, or the mean over several; a fraction."""
+    def value(self, metric: Metric) -> float | None:
+        """Return a metric on the target (its mean over several targets) as it is shown, or None if it is missing."""
         record = self.result.records[self.record]
-        if key == "domainbed":  # DomainBed tests on the part of the target that it would train on
-            return selection.target_mean(record, self.result.environments, "in")
-        found = record["target"].get(key, record.get(key))
-        return None if found is None else float(found)
+        if metric.key == "domainbed":  # DomainBed tests on the part of the target that it would train on
+            found = selection.target_mean(record, self.result.environments, "in")
+        else:
+            found = record["target"].get(metric.key, record.get(metric.key))
+        return None if found is None else metric.scale * float(found)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The evaluations that a cell averages: of every trial one, or several, as of every target of a dataset."""
+    """The selected evaluations of a cell: one per trial, or one per trial and target if the cell averages targets."""
 
     picks: tuple[Pick, ...] = ()
     parts: int = 1
-    """How many a trial has; one that lacks some does not count."""
+    """Number of evaluations per trial. A trial with fewer does not count."""
 
     def values(self, metric: Metric) -> list[float]:
-        """A metric of every trial, the mean over its parts; of those that have it."""
+        """Return a metric of every trial that has it, as the mean over the trial's parts."""
         trials: dict[tuple[int, int | None], list[float]] = {}
         for pick in self.picks:
-            if (value := pick.value(metric.key)) is not None:
-                trials.setdefault(pick.trial, []).append(metric.scale * value)
+            if (value := pick.value(metric)) is not None:
+                trials.setdefault(pick.result.trial, []).append(value)
         return [sum(values) / self.parts for values in trials.values() if len(values) == self.parts]
 
     def mean(self, metric: Metric) -> float | None:
-        """The mean over trials, or None where there is none."""
+        """Return the mean over trials, or None without trials."""
         values = self.values(metric)
         return sum(values) / len(values) if values else None
 
     def error(self, metric: Metric) -> float | None:
-        """The standard error of the mean over trials, from the deviation of the values themselves, as DomainBed's."""
+        """Return the standard error of the mean over trials, from the population deviation, as DomainBed does."""
         values = self.values(metric)
         if len(values) < 2:
             return None
@@ -73,80 +65,78 @@ class Cell:
 
 
 def pick_cell(runs: Sequence[Result], rule: str, pairs: Sequence[Result] = ()) -> Cell:
-    """The evaluations that a cell averages: of every trial, the one that a rule selects.
+    """Select one evaluation of every trial by a rule of `medic.runs.selection`.
 
-    `pairs` are the runs that keep a source domain as a second target, which the rule `leave-one-out` looks at.
+    The runs of a trial differ in their hyperparameters and compete. `pairs` are the runs with a source domain as a
+    second target, which the rule `leave-one-out` needs.
     """
     trials: dict[tuple[int, int | None], list[Result]] = {}
     for run in runs:
         trials.setdefault(run.trial, []).append(run)
     picks = [
-        _pick(trial, several, rule, [pair for pair in pairs if pair.trial == trial])
-        for trial, several in sorted(trials.items(), key=lambda item: str(item[0]))
+        _pick(candidates, rule, [pair for pair in pairs if pair.trial == trial])
+        for trial, candidates in sorted(trials.items(), key=lambda item: str(item[0]))
     ]
     return Cell(tuple(pick for pick in picks if pick is not None))
 
 
-def _pick(trial: tuple[int, int | None], runs: Sequence[Result], rule: str, pairs: Sequence[Result]) -> Pick | None:
-    """The evaluation that counts of the runs of one trial, which differ in their hyper-parameters."""
-    ordered = _one_each(runs)
-    beside = [_alike(run, pairs) for run in ordered]
-    hidden = [[selection.without_target(record, run.environments) for record in run.records] for run in ordered]
+def _pick(runs: Sequence[Result], rule: str, pairs: Sequence[Result]) -> Pick | None:
+    """Select an evaluation of the runs of one trial."""
+    candidates = _without_copies(runs)
+    hidden = [[selection.without_target(record, run.environments) for record in run.records] for run in candidates]
+    decided_by: list[tuple[Result, ...]] = [() for _ in candidates]
+    chosen: selection.Chosen | None
     if rule == "oracle":
-        every = [run.records for run in ordered]
-        chosen: selection.Chosen | None = selection.by_oracle(every, ordered[0].environments)
+        chosen = selection.by_oracle([run.records for run in candidates], candidates[0].environments)
     elif rule == "leave-one-out":
-        found = [_left_out(run, several) for run, several in zip(ordered, beside, strict=True)]
-        chosen = selection.by_leaving_out(hidden, found, len(ordered[0].settings["sources"]))
+        decided_by = [_partners(run, pairs) for run in candidates]
+        left_out = [_left_out(run, partners) for run, partners in zip(candidates, decided_by, strict=True)]
+        chosen = selection.by_leaving_out(hidden, left_out, len(candidates[0].settings["sources"]))
     else:
         rules = {"validation": selection.by_validation, "domainbed": selection.by_domains, "last": selection.by_last}
         chosen = rules[rule](hidden)
-    if chosen is None:
-        return None
-    return Pick(ordered[chosen.run], chosen.record, trial, beside[chosen.run] if rule == "leave-one-out" else ())
+    return None if chosen is None else Pick(candidates[chosen.run], chosen.record, decided_by[chosen.run])
 
 
-def _alike(run: Result, pairs: Sequence[Result]) -> tuple[Result, ...]:
-    """Of the runs with a second target those that have the hyper-parameters of a run."""
-    names = [name for name in DRAWN if name not in FITTED]
-    return tuple(pair for pair in pairs if _draw(pair, names) == _draw(run, names))
+def _partners(run: Result, pairs: Sequence[Result]) -> tuple[Result, ...]:
+    """Return the runs with a second target that have the hyperparameters of a run."""
+    return tuple(
+        pair for pair in pairs if pair.draw == run.draw and pair.agrees(run, (pair.given | run.given) - FITTED)
+    )
 
 
-def _left_out(run: Result, pairs: Sequence[Result]) -> dict[int, Sequence[Mapping[str, Any]]]:
-    """By source domain, the records of the run that has it as a second target."""
-    return {env: pair.records for pair in pairs for env in pair.environments if env not in run.environments}
+def _left_out(run: Result, partners: Sequence[Result]) -> dict[int, Sequence[Mapping[str, Any]]]:
+    """Return the records of the run that has a source domain as a second target, by the index of that domain."""
+    return {env: pair.records for pair in partners for env in pair.environments if env not in run.environments}
 
 
-def _draw(run: Result, names: Sequence[str]) -> tuple[int, str]:
-    """The hyper-parameters of a run: the number of their draw, and what was drawn or given instead."""
-    return run.draw, repr([run.settings.get(name) for name in names])
+def _without_copies(runs: Sequence[Result]) -> list[Result]:
+    """Return one run for each choice of hyperparameters, ordered by the number of the draw.
 
-
-def _one_each(runs: Sequence[Result]) -> list[Result]:
-    """A run for every choice of hyper-parameters, by the number of the draw; the same run twice is one.
-
-    Two that should be the same and are not are an error.
+    Runs with the same settings must have the same results.
     """
+    if len(runs) == 1:
+        return list(runs)
+    names = sorted({name for run in runs for name in run.given})
     found: dict[tuple[int, str], Result] = {}
     for run in runs:
-        other = found.setdefault(_draw(run, DRAWN), run)
+        other = found.setdefault((run.draw, repr([run.setting(name) for name in names])), run)
         if other is not run and _measured(other) != _measured(run):
             raise MedicError(
-                f"{other.path} and {run.path} have the same settings and other results{_apart(other, run)}: "
-                "move one of them away, or give their folders apart"
+                f"{other.path} and {run.path} have the same settings but different results"
+                f"{_environment_differences(other, run)}: move one of them away, or give their folders separately"
             )
-    return [found[draw] for draw in sorted(found)]
+    return [found[key] for key in sorted(found)]
 
 
 def _measured(run: Result) -> str:
-    """All that was measured, as text, in which what is not a number is equal to itself."""
+    """Return all measurements as text, in which NaN equals NaN."""
     found = [(record["iteration"], record["target"], record["validation"]) for record in run.records]
     return json.dumps(found, sort_keys=True)
 
 
-def _apart(first: Result, second: Result) -> str:
-    """What two runs with the same settings differ in, as far as their environments say."""
+def _environment_differences(first: Result, second: Result) -> str:
     names = ("images", "commit", "gpu", "packages", "platform")
-    both = [(name, first.environment.get(name), second.environment.get(name)) for name in names]
-    told = ", ".join(f"{name} ({short(one)}, {short(two)})" for name, one, two in both if one != two)
-    return f"; they differ in {told}" if told else ""
+    values = [(name, first.environment.get(name), second.environment.get(name)) for name in names]
+    differing = ", ".join(f"{name} ({short(one)}, {short(other)})" for name, one, other in values if one != other)
+    return f"; they differ in {differing}" if differing else ""

@@ -1,4 +1,4 @@
-"""Whether one system is better than another: their differences over targets and seeds, in pairs."""
+"""A paired t-test between two rows of a table, over targets and seeds."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from scipy import stats
 
 from medic.errors import MedicError, counted
-from medic.tables.cells import Metric
+from medic.metrics import Metric
 from medic.tables.table import Row
 
 
@@ -23,25 +23,23 @@ class Comparison:
     p: float
 
 
-def compare(first: Row, second: Row, title: str, metric: Metric, columns: Sequence[str]) -> Comparison:
-    """How much more the second has than the first, over the targets and trials that both have."""
+def compare(base: Row, row: Row, metric: Metric, columns: Sequence[str]) -> Comparison:
+    """Return the difference of `row` to `base` over the targets and trials that both have."""
     differences = []
     for column in columns:
-        ours, theirs = (
-            {pick.trial: pick.value(row.reads(title, metric).key) for pick in row.cells[column].picks}
-            for row in (first, second)
+        before, after = (
+            {pick.result.trial: pick.value(one.reads(metric)) for pick in one.cells[column].picks}
+            for one in (base, row)
         )
-        for trial in ours.keys() & theirs.keys():
-            before, after = ours[trial], theirs[trial]
-            if before is not None and after is not None:
-                differences.append(metric.scale * (after - before))
-    if len(differences) < 2:
-        raise MedicError(
-            f"{first.label} and {second.label} share {counted(len(differences), 'run')}: a comparison needs 2 or more"
-        )
-    mean = sum(differences) / len(differences)
-    spread = math.sqrt(sum((value - mean) ** 2 for value in differences) / (len(differences) - 1))
-    error = spread / math.sqrt(len(differences))
-    half = error * float(stats.t.ppf(0.975, len(differences) - 1))
-    p = 2 * float(stats.t.sf(abs(mean) / error, len(differences) - 1)) if error else float(mean == 0)
-    return Comparison(title, len(differences), mean, mean - half, mean + half, p)
+        for trial in before.keys() & after.keys():
+            first, second = before[trial], after[trial]
+            if first is not None and second is not None:
+                differences.append(second - first)
+    count = len(differences)
+    if count < 2:
+        raise MedicError(f"{base.label} and {row.label} share {counted(count, 'run')}: a comparison needs 2 or more")
+    mean = sum(differences) / count
+    error = math.sqrt(sum((value - mean) ** 2 for value in differences) / (count - 1) / count)
+    half = error * float(stats.t.ppf(0.975, count - 1))
+    p = 2 * float(stats.t.sf(abs(mean) / error, count - 1)) if error else float(mean == 0)
+    return Comparison(metric.title, count, mean, mean - half, mean + half, p)

@@ -1,100 +1,98 @@
-"""What the runs of a table of the paper are made of, and in what runs of ours differ from it."""
+"""Comparison of our runs with the paper's: the complete settings behind a cell, and the differences from them."""
 
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from medic.data import Benchmark, Opened, benchmark
-from medic.data.dataset import Built, Drawn
+from medic.data import Benchmark, Generated, LazyDataset, benchmark
 from medic.errors import MedicError
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
-from medic.tables.reproduction import UNTRAINED, Asked, Line, Reproduction
+from medic.runs.recipe import make_recipe
+from medic.tables.reproduction import UNTRAINED, Line, Reproduction
 from medic.tables.results import Result
 
-OPEN = ("seed", "trial_seed", "precision", "save_features", "store_size")
-"""What the paper averages over, or does not depend on."""
-
+IGNORED = ("seed", "trial_seed", "precision", "save_features", "store_size")
+"""Settings that the paper averages over or does not depend on."""
 PUBLISHED = (".jpg", ".jpeg", ".png")
-"""What images of the benchmarks are published as; others were written anew."""
+"""File formats in which the benchmarks are published."""
 
-Unlike = Mapping[str, tuple[Any, Any]]
-"""By name, what is not as in the paper: ours, and the paper's."""
+Differences = Mapping[str, tuple[Any, Any]]
+"""Conditions that differ from the paper's, by name: our value and the paper's."""
 
 
 class Conditions:
-    """The complete settings of the runs behind the cells of a table, as the paper has them."""
+    """The complete settings of the paper's runs behind the cells of a table."""
 
     def __init__(self, table: Reproduction) -> None:
-        self._configs = table.configs(Asked())
-        self._resolved: dict[tuple[str, tuple[str, ...]], Mapping[str, Any]] = {}
+        self._runs = table.runs()
+        self._complete_settings: dict[tuple[str, tuple[str, ...]], Mapping[str, Any]] = {}
 
-    def unlike(self, line: Line, title: str, result: Result) -> Unlike:
-        """In what a run differs from that of a cell; where a cell is a mean over several, from the nearest."""
-        return min((self._differences(config, result) for config in self._configs[line.label, title]), key=len)
+    def differences(self, line: Line, title: str, result: Result) -> Differences:
+        """Return the differences of a run from the paper's runs of a cell; from the most similar of several."""
+        return min((self._differences(asked, result) for asked in self._runs[line.label, title]), key=len)
 
-    def _differences(self, config: RunConfig, result: Result) -> Unlike:
-        ours = result.settings
-        if ours["dataset"] != config.dataset:
-            return {"dataset": (ours["dataset"], config.dataset)}
+    def _differences(self, asked: Mapping[str, Any], result: Result) -> Differences:
+        ours, environment = result.settings, result.environment
+        if ours["dataset"] != asked["dataset"]:
+            return {"dataset": (ours["dataset"], asked["dataset"])}
+        bench = benchmark(asked["dataset"])
         try:
-            theirs = self._complete(config, ours)
-        except MedicError:  # they are of other classes than the benchmark has
-            return {"classes": (f"{len(ours['known'])} known", config.split or benchmark(config.dataset).split)}
+            theirs = self._complete(asked, ours)
+        except MedicError:  # the run has classes that the benchmark lacks
+            return {"classes": (f"{len(ours['known'])} known", asked.get("split") or bench.split)}
         found = {
             name: (ours[name], value)
             for name, value in theirs.items()
-            if name not in OPEN and name in ours and not _equal(ours[name], value)
+            if name not in IGNORED and name in ours and not _equal(ours[name], value)
         }
-        if ours.get("validation") == "official":  # the authors' lists, which hold out what they chose
-            found = {name: both for name, both in found.items() if name not in ("validation", "holdout")}
-        if "known" in found or "unknown" in found:
-            found["classes"] = _counts(ours), _counts(theirs)
-        began = ("none", "given") if result.environment.get("weights") is None else ("given", "none")
-        if (theirs["backbone"] in UNTRAINED) == (began[0] == "given"):
-            found["weights"] = began
-        counts = result.environment.get("counts")  # of runs of earlier versions it is not known
-        if counts and not _as_published(benchmark(config.dataset), counts):
+        if ours.get("validation") == "official":  # the authors' lists define the held-out images
+            found = {name: values for name, values in found.items() if name not in ("validation", "holdout")}
+        if found.keys() & {"known", "unknown"}:
+            found["classes"] = _class_counts(ours), _class_counts(theirs)
+        weights, from_scratch = environment.get("weights"), theirs["backbone"] in UNTRAINED
+        if (weights is None) != from_scratch:
+            found["weights"] = ("given", "none") if from_scratch else ("none", "given")
+        counts = environment.get("counts")  # missing in runs of earlier versions
+        if counts and not _as_published(bench, counts):
             found["images"] = sum(counts.values()), "as published"
-        if other := [suffix for suffix in result.environment.get("formats", ()) if suffix not in PUBLISHED]:
-            found["images"] = ", ".join(other), "as published"
-        return {name: both for name, both in found.items() if name not in ("known", "unknown")}
+        if formats := [suffix for suffix in environment.get("formats", ()) if suffix not in PUBLISHED]:
+            found["images"] = ", ".join(formats), "as published"
+        return {name: values for name, values in found.items() if name not in ("known", "unknown")}
 
-    def _complete(self, config: RunConfig, ours: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The settings that a configuration comes to, on the benchmark as it is published; no images are needed."""
-        classes = benchmark(config.dataset).classes or _all_classes(ours)
-        key = repr(config), classes
-        if key not in self._resolved:
+    def _complete(self, asked: Mapping[str, Any], ours: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the complete settings of a run on the published benchmark, without reading images."""
+        classes = benchmark(asked["dataset"]).classes or _all_classes(ours)
+        key = repr(asked), classes
+        if key not in self._complete_settings:
 
-            def find(bench: Benchmark, root: Path | None, seed: int) -> Opened:
-                return Built(bench.name, bench.domains, classes, _no_images)
+            def find(bench: Benchmark, root: Path | None, seed: int) -> LazyDataset:
+                return Generated(bench.name, bench.domains, classes, _no_images)
 
-            self._resolved[key] = resolve(config, find).config.identity()
-        return self._resolved[key]
+            self._complete_settings[key] = make_recipe(asked, find)[0].identity
+        return self._complete_settings[key]
 
 
 def _all_classes(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """The classes of a benchmark that publishes no list, from a run on it, in the order that folders are read."""
+    """Return the classes of a benchmark without a published list, from a run on it, in the order of its folders."""
     return tuple(sorted({*settings["known"], *settings.get("unknown", ())}, key=str.casefold))
 
 
 def _as_published(bench: Benchmark, counts: Mapping[str, int]) -> bool:
-    """Whether domains have as many images as is published, but for those that are known to be damaged or double."""
+    """Whether all domains have the published number of images, apart from known damaged or duplicate images."""
     if bench.unique:
         return True
     expected = {domain: sum(numbers) for domain, numbers in bench.counts.items()}
-    fewer = sum(expected.values()) - sum(counts.get(domain, 0) for domain in expected)
-    alike = all(counts.get(domain, 0) <= number for domain, number in expected.items())
+    missing = sum(expected.values()) - sum(counts.get(domain, 0) for domain in expected)
+    no_more = all(counts.get(domain, 0) <= number for domain, number in expected.items())
     total = bench.images is None or sum(counts.values()) == bench.images
-    return alike and 0 <= fewer <= len(bench.dropped) and total
+    return no_more and 0 <= missing <= len(bench.dropped) and total
 
 
-def _counts(settings: Mapping[str, Any]) -> str:
+def _class_counts(settings: Mapping[str, Any]) -> str:
     return f"{len(settings['known'])} known, {len(settings.get('unknown', ()))} unknown"
 
 
-def _no_images() -> Drawn:
+def _no_images() -> NoReturn:
     raise MedicError("this benchmark is only described")
 
 
@@ -105,6 +103,6 @@ def _equal(ours: Any, theirs: Any) -> bool:
 
 
 def _unordered(value: Any) -> Any:
-    """Names of domains or classes are the same in any order."""
+    """Sort names of domains or classes, whose order does not matter."""
     named = isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(one, str) for one in value)
     return sorted(value) if named else value

@@ -9,36 +9,38 @@ from medic.runs.trackers import scalars
 from medic.tables.results import Result, collect
 
 ENVIRONMENT_COLUMNS = {"commit": "commit", "image_list": "images", "weights_hash": "weights"}
-"""Columns of what a run depends on besides its settings, and their names in its environment."""
+"""Columns with entries of a run's environment.json, and the keys of these entries."""
 
 
 def load_runs(*folders: str | Path, every: bool = False) -> Any:
-    """A pandas frame of all finished runs below some folders.
+    """Return a pandas frame of all finished runs in some folders.
 
-    A row is a run, with the evaluation that source validation selects; with `every`, a row is an evaluation, and
-    `selected` marks that one. Settings are columns by their names, measurements by their paths: `target/acc`. What is
-    both, `lr`, is the setting; `lr/now` is the rate that the schedule had come to.
+    A row is a run, with the evaluation selected by source validation. With `every`, a row is an evaluation, and the
+    column `selected` marks the selected ones. Settings are columns by their names, measurements by their paths:
+    `target/acc`. `lr` is the setting; `lr/now` is the current value of the schedule.
     """
     try:
         import pandas as pd
     except ImportError:
-        raise lacking("load_runs makes a frame of the package pandas", "frames") from None
+        raise lacking("load_runs needs the package pandas", "frames") from None
     results = collect([Path(folder) for folder in folders]).results
     return pd.DataFrame([row for result in results for row in _rows(result, every)])
 
 
 def _rows(result: Result, every: bool) -> list[dict[str, Any]]:
-    shown = [selection.without_target(record, result.environments) for record in result.records]
-    chosen = selection.select(shown)
-    about = {name: ", ".join(value) if isinstance(value, list) and all(isinstance(v, str) for v in value) else value
-             for name, value in result.settings.items()}  # fmt: skip
+    hidden = [selection.without_target(record, result.environments) for record in result.records]
+    chosen = selection.select(hidden)
+    settings = {
+        name: ", ".join(value) if isinstance(value, list) and all(isinstance(part, str) for part in value) else value
+        for name, value in result.settings.items()
+    }
     return [
         {
             "run": result.path.name,
             "path": str(result.path),
-            **about,
+            **settings,
             **{column: result.environment.get(name) for column, name in ENVIRONMENT_COLUMNS.items()},
-            **{f"{name}/now" if name in about else name: value for name, value in scalars(record)},
+            **{f"{name}/now" if name in settings else name: value for name, value in scalars(record)},
             "selected": position == chosen,
         }
         for position, record in enumerate(result.records)

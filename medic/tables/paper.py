@@ -1,7 +1,7 @@
 """The numbers that the paper publishes."""
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -11,7 +11,7 @@ from medic.errors import check_choice
 
 
 class Published(NamedTuple):
-    """One number of the paper, in percent."""
+    """A number of the paper, in percent."""
 
     table: str
     metric: str
@@ -23,17 +23,15 @@ class Published(NamedTuple):
 
 @cache
 def published() -> tuple[Published, ...]:
-    """Every number in the paper's tables."""
+    """Return every number in the paper's tables."""
     with (files("medic.tables") / "paper.csv").open() as file:
-        return tuple(
-            Published(table, metric, variant, method, column, float(value))
-            for table, metric, variant, method, column, value in list(csv.reader(file))[1:]
-        )
+        rows = list(csv.reader(file))[1:]
+    return tuple(Published(*names, float(value)) for *names, value in rows)  # type: ignore[call-arg, arg-type]
 
 
 @cache
 def paper_tables() -> tuple[str, ...]:
-    """The names of the paper's tables."""
+    """Return the names of the paper's tables."""
     return tuple(dict.fromkeys(number.table for number in published()))
 
 
@@ -49,31 +47,24 @@ class PaperTable:
     @property
     def metrics(self) -> tuple[str, ...]:
         """The titles of its metrics."""
-        return tuple(dict.fromkeys(number.metric for number in self._numbers))
+        return tuple(dict.fromkeys(metric for metric, *_ in _index(self.name)))
 
     @property
     def methods(self) -> tuple[tuple[str, str], ...]:
         """The methods and variants of its rows, in order."""
-        return tuple(dict.fromkeys((number.method, number.variant) for number in self._numbers))
+        return tuple(dict.fromkeys((method, variant) for _, variant, method, _ in _index(self.name)))
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The titles of its columns, the average last."""
-        return tuple(dict.fromkeys(number.column for number in self._numbers))
+        return tuple(dict.fromkeys(column for *_, column in _index(self.name)))
 
     def value(self, metric: str, method: str, column: str, variant: str = "") -> float | None:
-        """A number of the table, in percent, or None where it has none."""
+        """Return a number of the table in percent, or None if the table lacks it."""
         return _index(self.name).get((metric, variant, method, column))
-
-    @property
-    def _numbers(self) -> Sequence[Published]:
-        return [number for number in published() if number.table == self.name]
 
 
 @cache
 def _index(table: str) -> Mapping[tuple[str, str, str, str], float]:
-    return {
-        (number.metric, number.variant, number.method, number.column): number.value
-        for number in published()
-        if number.table == table
-    }
+    """Return the numbers of a table by metric, variant, method and column."""
+    return {(n.metric, n.variant, n.method, n.column): n.value for n in published() if n.table == table}

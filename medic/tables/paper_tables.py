@@ -6,25 +6,25 @@ from typing import Any, NamedTuple
 
 from medic.errors import check_choice
 from medic.methods import METHODS
-from medic.tables.cells import Metric
+from medic.metrics import METRICS, Metric
 from medic.tables.reproduction import Line, Reproduction, Settings
 
 OURS = {method.paper: name for name, method in METHODS.items() if method.paper is not None}
-"""The paper's names of methods, and ours."""
+"""Our names of methods, by the paper's names."""
 AS_RUN: Mapping[str, Settings] = {"MEDIC++": {"sampling": "probe"}}
-"""What the authors ran where our default is another."""
-AS_READ: Mapping[str, Mapping[str, str]] = {name: {"H-score": "hscore"} for name in ("OpenMax", "OneRing")}
-"""Where metrics of systems that say unknown by themselves are read: their own decision, not the best of thresholds."""
+"""Settings of the authors that differ from our defaults, by method."""
+AS_READ: Mapping[str, Mapping[str, str]] = {name: {"hscore/oracle-10": "hscore"} for name in ("OpenMax", "OneRing")}
+"""Systems that reject by themselves: their H-score is of their own decision, not at the best of ten thresholds."""
 
 
 def line(paper: str, variant: str = "", keys: Mapping[str, str] | None = None, **settings: Any) -> Line:
-    """A row of one of the paper's methods."""
+    """Return a row of one of the paper's methods."""
     own = {"method": OURS[paper], **AS_RUN.get(paper, {}), **settings}
     return Line(paper, own, variant, keys or AS_READ.get(paper, {}))
 
 
 class Stage(NamedTuple):
-    """What a table is made on: a dataset with a backbone, the titles of its domains, and how its splits are called."""
+    """The benchmark of a table: a dataset with a backbone, the titles of its domains, and the name of its split."""
 
     dataset: str
     backbone: str
@@ -32,19 +32,19 @@ class Stage(NamedTuple):
     split: str | None = None
     classes: int = 0
     iterations: int = 6000
-    """Where the paper does not say, the default of the authors' code."""
+    """The default of the authors' code where the paper gives no number."""
     groups: int | None = None
-    """How many groups of classes the authors split, if not single classes."""
+    """Number of class groups that the authors split; None if they split single classes."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What every run on it shares."""
+        """The settings that all runs share."""
         groups = {} if self.groups is None else {"class_groups": self.groups}
         return {"dataset": self.dataset, "backbone": self.backbone, "iterations": self.iterations, **groups}
 
     @property
     def targets(self) -> dict[str, list[Settings]]:
-        """A column for every domain, as the target."""
+        """The columns of a table with every domain as the target."""
         return {title: [{"target": domain}] for title, domain in self.domains.items()}
 
 
@@ -59,17 +59,23 @@ DOMAINNET = Stage("domainnet", "resnet50", DOMAINNET_DOMAINS, iterations=30000, 
 OFFICE_HOME = Stage("office-home", "resnet50", {"Art": "Art"}, "officehome", 65, groups=10)
 BUILT_IN = Stage("digits", "convnet", {name: name for name in ("handwritten", "printed", "blended", "street")},
                  "digits-6-4", 10, 100)  # fmt: skip
-"""Where `--quick` makes the same tables, in minutes."""
+"""The benchmark of `--quick`, on which every table takes minutes."""
 
-OPEN = {"Acc": Metric("acc"), "H-score": Metric("hscore/oracle-10"), "OSCR": Metric("oscr")}
+
+def _metrics(*keys: str) -> tuple[Metric, ...]:
+    """Return metrics under the titles that the paper gives them."""
+    return tuple(replace(METRICS[key], title=METRICS[key].paper or METRICS[key].title) for key in keys)
+
+
+OPEN = _metrics("acc", "hscore/oracle-10", "oscr")
 """The paper's H-score is at the best of ten thresholds on the target."""
-ABLATION = {"Acc": Metric("acc"), "OSCR": Metric("oscr")}
+ABLATION = _metrics("acc", "oscr")
 _BOTH: Mapping[str, Any] = {"objective": "ce+ova"}
-"""In its ablations the paper trains all systems with the one-vs-all head."""
+"""The paper's ablations train all systems with the one-vs-all head."""
 
 
 def _open_set(name: str, title: str, methods: str) -> Callable[[Stage], Reproduction]:
-    """A table of methods, each as the paper's main tables have it."""
+    """Return a table of methods with their settings in the paper's main tables."""
 
     def made(stage: Stage) -> Reproduction:
         metrics = OPEN if stage.dataset != "domainnet" else ABLATION
@@ -88,7 +94,7 @@ def _tasks_per_step(stage: Stage) -> Reproduction:
 
 def _parameter_sharing(stage: Stage) -> Reproduction:
     lines = [line(method, head, head=head) for method in ("MEDIC", "MEDIC++") for head in ("separate", "shared")]
-    title = "close-set and one-vs-all head apart, or as one"
+    title = "separate or shared parameters of the close-set and one-vs-all heads"
     return Reproduction("parameter-sharing", title, stage.settings, lines, stage.targets, ABLATION)
 
 
@@ -96,33 +102,33 @@ def _classifiers(stage: Stage) -> Reproduction:
     lines = []
     for method in ("ERM", "MLDG", "Fish", "MEDIC", "MEDIC++"):
         lines += [
-            line(method, "train ce, infer cls", {"OSCR": "oscr_c"}, objective="ce", score="cls"),
-            line(method, "train ce+ova, infer cls", {"OSCR": "oscr_c"}, **_BOTH),
-            line(method, "train ce+ova, infer bcls", {"OSCR": "oscr_b"}, **_BOTH),
+            line(method, "train ce, infer cls", {"oscr": "oscr_c"}, objective="ce", score="cls"),
+            line(method, "train ce+ova, infer cls", {"oscr": "oscr_c"}, **_BOTH),
+            line(method, "train ce+ova, infer bcls", {"oscr": "oscr_b"}, **_BOTH),
         ]
-    title = "which head is trained, and which one ranks"
-    return Reproduction("classifiers", title, stage.settings, lines, stage.targets, {"OSCR": Metric("oscr")})
+    title = "the heads in training and in inference"
+    return Reproduction("classifiers", title, stage.settings, lines, stage.targets, _metrics("oscr"))
 
 
 def _partial_classes(stage: Stage) -> Reproduction:
     settings = {**stage.settings, "split": f"{stage.split}-partial"}
     lines = [line(method, **_BOTH) for method in ("ERM", "MLDG", "Fish", "MEDIC", "MEDIC++")]
-    title = "every source domain lacks some of the known classes"
+    title = "source domains without some of the known classes"
     return Reproduction("partial-classes", title, settings, lines, stage.targets, ABLATION)
 
 
 def _single_domain(stage: Stage) -> Reproduction:
     columns = {title: [{"sources": [domain]}] for title, domain in stage.domains.items()}
     lines = [line("ERM", **_BOTH), *(line(method) for method in ("CrossMatch", "MEDIC", "MEDIC++"))]
-    note = "columns are the source domain; a cell is the mean over all other domains"
+    note = "columns are source domains; a cell is the mean over all other domains"
     return Reproduction("single-domain", "one source domain", stage.settings, lines, columns, ABLATION, note=note)
 
 
 def _confidence(stage: Stage) -> Reproduction:
     lines = [line(method, **_BOTH) for method in ("ERM", "MLDG", "Fish", "MEDIC", "MEDIC++")]
     *_, last = stage.targets.items()
-    metrics = {"conf_p": Metric("conf_p"), "conf_n": Metric("conf_n")}
-    title = "how sure the one-vs-all heads are of their class, and of the others"
+    metrics = _metrics("conf_p", "conf_n")
+    title = "confidence of the one-vs-all heads for their own class and for other classes"
     return Reproduction("confidence-sketch", title, stage.settings, lines, dict([last]), metrics)
 
 
@@ -137,7 +143,7 @@ def _paradigms(stage: Stage) -> Reproduction:
         lines += [line(method, f"dw={dw} cw={cw} (i)", **{**_BOTH, **AXES[dw, cw]}) for dw, cw in AXES]
     for option, sampling in samplings.items():
         lines.append(line("Reptile", f"dw=yes cw=yes ({option})", sampling=sampling, **_BOTH, **AXES["yes", "yes"]))
-    title = "learning paradigms, what tasks are split by, and how classes are dealt over them"
+    title = "learning paradigms, task splits by domain and class, and class samplers"
     return Reproduction("paradigms", title, stage.settings, lines, stage.targets, ABLATION)
 
 
@@ -147,7 +153,7 @@ AXES: Mapping[tuple[str, str], Settings] = {
     ("no", "yes"): {"domain_splits": 1, "class_splits": 3},
     ("yes", "yes"): {"domain_splits": 3, "class_splits": 3},
 }
-"""How tasks are split by domains (dw) and by classes (cw)."""
+"""Task splits by domains (dw) and by classes (cw)."""
 
 
 def _openness(stage: Stage) -> Reproduction:
@@ -162,10 +168,8 @@ def _openness(stage: Stage) -> Reproduction:
         *(line(method, **_BOTH) for method in ("ERM", "MLDG", "Fish", "MEDIC", "MEDIC++")),
         *(line(method, "cw", **_BOTH, **cw) for method in ("MLDG", "Fish")),
     ]
-    title = "OSCR as the share of unknown classes changes"
-    return Reproduction(
-        "officehome-openness", title, stage.settings, lines, columns, {"OSCR": Metric("oscr")}, figure=True
-    )
+    title = "OSCR against the number of known classes"
+    return Reproduction("officehome-openness", title, stage.settings, lines, columns, _metrics("oscr"), figure=True)
 
 
 def _time_memory(stage: Stage) -> Reproduction:
@@ -173,8 +177,8 @@ def _time_memory(stage: Stage) -> Reproduction:
     iterations = min(stage.iterations, 5000)
     settings = {**stage.settings, "batch_size": 8, "iterations": iterations, "evaluate_every": iterations}
     *_, last = stage.targets.items()
-    metrics = {"ms an iteration": Metric("step_time", 1000.0), "peak GiB": Metric("mem_gb", 1.0)}
-    title = "what an iteration of MEDIC++ costs against the number of steps"
+    metrics = (replace(METRICS["step_time"], title="ms per iteration", scale=1000.0), METRICS["mem_gb"])
+    title = "time and memory of an iteration of MEDIC++ against the number of steps"
     return Reproduction("time-memory", title, settings, lines, dict([last]), metrics, figure=True)
 
 
@@ -182,8 +186,8 @@ def _separation(stage: Stage) -> Reproduction:
     lines = [line(method, **_BOTH) for method in ("ERM", "MLDG", "Fish", "MEDIC", "MEDIC++")]
     *_, last = stage.targets.items()
     settings = {**stage.settings, "save_features": True}
-    metrics = {"AUROC": Metric("auroc"), "FPR95": Metric("fpr95"), "OSCR": Metric("oscr")}
-    title = "how known and unknown classes are apart in the target; features are kept for pictures"
+    metrics = _metrics("auroc", "fpr95", "oscr")
+    title = "separation of known and unknown classes in the target; runs keep features for figures"
     return Reproduction("separation", title, settings, lines, dict([last]), metrics, figure=True)
 
 
@@ -207,19 +211,19 @@ _DOMAINBED: Mapping[str, tuple[str, Sequence[str], Settings]] = {
         {"split": "domainnet-345-0", "class_groups": 20},
     ),
 }
-"""The datasets of DomainBed's table, their targets, and what all runs on each share."""
+"""The datasets of DomainBed's table, with their targets and shared settings."""
 _LIKE_DOMAINBED: Mapping[str, Settings] = {
     **{title: {"lr": 6e-6, "batch_size": 12, "augment": "domainbed"} for title in _DOMAINBED},
     "CMNIST": {"lr": 2e-4, "batch_size": 32},
     "DomainNet": {"lr": 6e-6, "batch_size": 18, "augment": "domainbed", "iterations": 15000},
 }
-"""What MEDIC++ has beside DomainBed's defaults. With Adam the rate is ε·α: the number of tasks cancels."""
+"""Settings of MEDIC++ with DomainBed's defaults. Adam's learning rate is ε·α: the number of tasks cancels."""
 _OWN: Mapping[str, Settings] = {
-    "CMNIST": {"weight_decay": 5e-4 / 4},  # it has four tasks, and the benchmark's rate is for as many
+    "CMNIST": {"weight_decay": 5e-4 / 4},  # this benchmark has four tasks
     "TerraIncognita": {"iterations": 10000},
     "DomainNet": {"iterations": 30000},
 }
-"""Where the authors' own settings are not what all other datasets have; the rates are the benchmarks'."""
+"""The authors' settings for single datasets. Learning rates are the benchmarks'."""
 
 
 def _domainbed(stage: Stage) -> Reproduction:
@@ -249,8 +253,8 @@ def _domainbed(stage: Stage) -> Reproduction:
         replace(adam, places=_LIKE_DOMAINBED),
         replace(sgd, places=_OWN),
     ]
-    note = "the numbers of all systems but MEDIC++ are published ones; a cell is the mean over the targets of a dataset"
-    metrics = {"Acc": Metric("domainbed")}
+    note = "all numbers except those of MEDIC++ are published ones; a cell is the mean over the targets of a dataset"
+    metrics = _metrics("domainbed")
     title = "DomainBed, all classes known"
     return Reproduction("domainbed", title, settings, lines, columns, metrics, note=note, rule="domainbed")
 
@@ -296,16 +300,16 @@ _TABLES: Mapping[str, tuple[Callable[[Stage], Reproduction], Stage]] = {
 }
 
 NAMES = tuple(_TABLES)
-"""The paper's twelve tables, and the figures that are made of runs."""
+"""The paper's twelve tables, and its figures that show results of runs."""
 
 
 def reproduction(name: str, quick: bool = False) -> Reproduction:
-    """A table or figure of the paper, by name; quick ones are on the built-in benchmark."""
+    """Return a table or figure of the paper by name; with `quick`, on the built-in benchmark."""
     make, stage = _TABLES[check_choice("table of the paper", name, NAMES)]
     if not quick:
         return make(stage)
     made = make(BUILT_IN)
-    # ALOFT works inside GFNet alone, and what is published only has no runs.
+    # ALOFT requires GFNet. Rows that are only published have no runs.
     lines = [one for one in made.lines if one.settings and not str(one.settings["method"]).startswith("aloft")]
     return replace(
         made,

@@ -1,47 +1,51 @@
-"""What a table of the paper is made of: its rows and columns, the runs of its cells, and how they are put together."""
+"""Reproduction of a table of the paper: its rows and columns, the runs of its cells, and the finished table."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from medic.data import benchmark
 from medic.errors import MedicError
 from medic.methods import METHODS
-from medic.runs.config import RunConfig
-from medic.sweeps.sweep import Job
-from medic.tables.cells import Cell, Metric, pick_cell
+from medic.metrics import Metric
+from medic.tables import notes
+from medic.tables.cells import Cell, pick_cell
 from medic.tables.results import Result
-from medic.tables.table import Row, Table, differences, seeds_of
+from medic.tables.table import Row, Table
 
 Settings = Mapping[str, Any]
+Place = tuple[str, str]
+"""A cell, by the label of its row and the title of its column."""
 
 UNTRAINED = ("convnet", "mnist-cnn")
-"""Backbones that begin with no weights in the paper."""
+"""Backbones that the paper trains from scratch."""
+CHANGEABLE = {"backbone", "iterations", "batch_size", "images", "evaluate_every"}
+"""Settings of the authors that options may replace in all cells."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a table: what the paper calls it, and the settings that make it; without any it is published only."""
+    """A row of a table of the paper, with the settings of its runs; None if the row is only published."""
 
     paper: str
     settings: Settings | None
     variant: str = ""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Where its metrics are read, by title, if not where the table says."""
+    """Keys of metrics that this row reads in place of the table's."""
     places: Mapping[str, Settings] = field(default_factory=dict)
-    """Settings that it has in some columns alone, by their titles."""
+    """Further settings in some columns, by their titles."""
 
     @property
     def label(self) -> str:
-        """What it is called in our table."""
+        """The label of the row in our table."""
         return f"{self.paper}, {self.variant}" if self.variant else self.paper
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """One table or figure: rows, columns, and what is read in its cells.
+    """A table or figure of the paper: rows, columns and metrics.
 
-    A column has the settings of one run, or of several whose mean it shows.
+    A column has the settings of one run, or of several runs whose mean it shows.
     """
 
     name: str
@@ -49,105 +53,96 @@ class Reproduction:
     settings: Settings
     lines: Sequence[Line]
     columns: Mapping[str, Sequence[Settings]]
-    metrics: Mapping[str, Metric]
+    metrics: tuple[Metric, ...]
     figure: bool = False
-    """Whether the paper has it as a picture, without numbers to put beside ours."""
+    """Whether the paper shows a figure, without numbers to compare with."""
     note: str = ""
     rule: str = "validation"
-    """Which evaluation of a run counts."""
+    """Rule that selects an evaluation of each run."""
 
-    def configs(self, asked: "Asked") -> dict[tuple[str, str], list[RunConfig]]:
-        """The runs of every cell, by the label of its row and the title of its column."""
-        self._check(asked.settings)
-        found = {}
-        for one in self.lines:
-            if one.settings is None or (asked.methods and one.settings["method"] not in asked.methods):
+    def runs(
+        self,
+        seeds: Sequence[int] = (0,),
+        methods: Sequence[str] = (),
+        columns: Sequence[str] = (),
+        settings: Settings | None = None,
+    ) -> dict[Place, list[dict[str, Any]]]:
+        """Return the settings of the runs of every cell, or of some methods and columns; `settings` go over them."""
+        given = settings or {}
+        self._check(given)
+        found: dict[Place, list[dict[str, Any]]] = {}
+        for line in self.lines:
+            if line.settings is None or (methods and line.settings["method"] not in methods):
                 continue
             for title, several in self.columns.items():
-                if asked.columns and title not in asked.columns:
+                if columns and title not in columns:
                     continue
-                own = {**one.settings, **one.places.get(title, {})}
-                found[one.label, title] = [
-                    _config({**self.settings, **column, **own, "seed": seed, **asked.settings})
+                own = {**line.settings, **line.places.get(title, {})}
+                found[line.label, title] = [
+                    _usable({**self.settings, **column, **own, "seed": seed, **given})
                     for column in several
-                    for seed in asked.seeds
+                    for seed in seeds
                 ]
-        if "weights" in asked.settings and not any(config.weights for cell in found.values() for config in cell):
-            raise MedicError(f"weights have no use in {self.name}, whose backbones begin with none: leave them out")
+        if "weights" in given and not any("weights" in run for cell in found.values() for run in cell):
+            raise MedicError(f"{self.name} trains its backbones from scratch: leave out --weights")
         return found
 
-    def advice(self, cells: Mapping[tuple[str, str], Sequence[RunConfig]]) -> Iterable[str]:
-        """What whoever starts these runs should know before they have taken their time."""
-        configs = [config for each in cells.values() for config in each]
-        if any(config.weights is None and _backbone(vars(config)) not in UNTRAINED for config in configs):
+    def warnings(self, cells: Mapping[Place, Sequence[Settings]]) -> Iterator[str]:
+        """Yield reasons why the runs cannot reach the paper's numbers, for display before they start."""
+        runs = [run for cell in cells.values() for run in cell]
+        if any(run.get("weights") is None and _backbone(run) not in UNTRAINED for run in runs):
             yield (
-                "without --weights backbones begin with random numbers, where the paper's began with ImageNet's: "
+                "without --weights, backbones start from random weights, but the paper's start from ImageNet's: "
                 "give a file, or --weights imagenet-v1"
             )
 
-    def _check(self, settings: Settings) -> None:
-        """Refuse settings that would make something else of a row or a column."""
-        parts: list[Settings] = [self.settings, *(one.settings or {} for one in self.lines)]
-        parts += [place for one in self.lines for place in one.places.values()]
+    def _check(self, given: Settings) -> None:
+        """Reject settings that define the rows or columns of the table."""
+        parts: list[Settings] = [self.settings, *(line.settings or {} for line in self.lines)]
+        parts += [place for line in self.lines for place in line.places.values()]
         parts += [column for several in self.columns.values() for column in several]
-        own = {"method", "seed", "target", "sources", *(name for part in parts for name in part)} - set(CHANGEABLE)
-        for name in settings:
+        own = {"method", "seed", "target", "sources", *(name for part in parts for name in part)} - CHANGEABLE
+        for name in given:
             if name in own:
                 raise MedicError(
-                    f"--{name.replace('_', '-')} would make other rows or columns of those of {self.name}: "
-                    "choose among them with --methods, --only and --seeds"
+                    f"--{name.replace('_', '-')} would change the rows or columns of {self.name}: "
+                    "select some of them with --methods, --only and --seeds"
                 )
 
-    def tabulate(self, cells: Mapping[tuple[str, str], Sequence[Job]], results: Mapping[str, Result]) -> Table:
-        """The table of what is there; `results` are by name of the run."""
-        titles = [title for title in self.columns if any(column == title for _, column in cells)]
+    def tabulate(self, cells: Mapping[Place, Sequence[str]], results: Mapping[str, Result]) -> Table:
+        """Return the table of the finished runs. `cells` are names of runs, `results` the finished runs by name."""
+        titles = tuple(title for title in self.columns if any(column == title for _, column in cells))
         rows = []
-        for one in self.lines:
-            filled = {}
-            for title, several in self.columns.items():
-                if (jobs := cells.get((one.label, title))) is not None:
-                    there = [results[job.name] for job in jobs if job.name in results]
-                    filled[title] = self._cell(there, len(several))
-            if filled or one.settings is None:
-                method = "" if one.settings is None else str(one.settings["method"])
-                rows.append(Row(one.label, method, filled, one.paper, one.variant, one.keys))
-        used = [pick.result for row in rows for cell in row.cells.values() for pick in cell.picks]
-        notes = (*([self.note] if self.note else []), *seeds_of(rows), *differences(used))
-        return Table(tuple(titles), tuple(rows), self.metrics, notes, "column", self.rule, self.title)
+        for line in self.lines:
+            filled = {
+                title: self._cell([results[name] for name in cells[line.label, title] if name in results], len(several))
+                for title, several in self.columns.items()
+                if (line.label, title) in cells
+            }
+            if filled or line.settings is None:
+                method = "" if line.settings is None else str(line.settings["method"])
+                rows.append(Row(line.label, method, filled, line.paper, line.variant, line.keys))
+        used = [result for row in rows for result in row.results]
+        about = (*([self.note] if self.note else []), *notes.seeds(rows), *notes.differences(used))
+        return Table(titles, tuple(rows), self.metrics, about, "column", self.rule, self.title)
 
     def _cell(self, results: Sequence[Result], parts: int) -> Cell:
-        """The mean over all that a column stands for."""
+        """Return the selected evaluations of all targets of a column."""
         by_target: dict[tuple[str, ...], list[Result]] = {}
         for result in results:
             by_target.setdefault((*result.targets, *result.settings["sources"]), []).append(result)
-        picks = [pick for runs in by_target.values() for pick in pick_cell(runs, self.rule).picks]
-        return Cell(tuple(picks), parts)
+        return Cell(tuple(p for runs in by_target.values() for p in pick_cell(runs, self.rule).picks), parts)
 
 
 def _backbone(settings: Settings) -> str:
     return str(settings.get("backbone") or benchmark(settings["dataset"]).backbone)
 
 
-def _config(settings: dict[str, Any]) -> RunConfig:
-    """A run with these settings, but for those of the whole table that it has no use for."""
+def _usable(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run without those that it cannot use."""
     unused = {"weights"} if _backbone(settings) in UNTRAINED else set()
     if not settings.get("class_splits", METHODS[settings["method"]].grid.classes):
         unused.add("class_groups")
     if settings.get("batch_size"):
         unused.add("images")
-    return RunConfig(**{name: value for name, value in settings.items() if name not in unused})
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What is wanted of a table: all of it with the authors' settings, unless told otherwise."""
-
-    seeds: Sequence[int] = (0,)
-    methods: Sequence[str] = ()
-    columns: Sequence[str] = ()
-    settings: Settings = field(default_factory=dict)
-    """On top of the authors'."""
-
-
-CHANGEABLE = ("backbone", "iterations", "batch_size", "images", "evaluate_every")
-"""What may be given in place of the authors', for all cells."""
+    return {name: value for name, value in settings.items() if name not in unused}

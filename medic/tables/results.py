@@ -1,67 +1,95 @@
-"""Many finished runs, read for tables: what each was asked and what it measured, and nothing heavier."""
+"""Runs read for tables: settings and records only, without torch."""
 
-import gc
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from medic.errors import MedicError, counted
+from medic.runs.layout import ASKED, CONFIG, DONE, ENVIRONMENT, ERROR
 from medic.runs.settings import identity, read_yaml
 
-ENVIRONMENT = "environment.json"
-"""In a run's directory: what its numbers depend on besides its settings."""
-ERROR = "error.json"
-"""In a run's directory: why attempts failed, the last one first. It stays when a later one succeeds."""
-SETTINGS = ', "args": {'
-"""Where the settings of a run begin in its records, of which they are the end."""
 DAMAGED = "its results.jsonl is damaged"
-FOREIGN = "its results.jsonl is not of a run of medic"
+FOREIGN = "its results.jsonl was not written by medic"
+
+_SETTINGS = ', "args": {'
+"""Start of the settings in a record. They are its last part, and the same in every record of a run."""
+_VARIED = frozenset({"target", "sources", "seed", "trial_seed", "hparams_seed"})
+"""Settings in which the runs of one row may differ."""
+_DRAWN = frozenset({"hparams", "lr", "weight_decay", "batch_size", "inner_lr"})
+"""Settings that `hparams_seed` draws. Only runs that do not record what was asked need this list."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Result:
-    """A run: its complete settings, and every evaluation in order; none if it has not come to its end."""
+    """A run with its complete settings and its evaluations in order; an unfinished run has no evaluations."""
 
     path: Path
-    records: tuple[Mapping[str, Any], ...]
+    settings: Mapping[str, Any]
+    """Every setting that changes the result."""
     asked: Mapping[str, Any] | None = None
-    """The settings of a run without records."""
+    """The settings that the person gave; None for a run of an earlier version, which does not record them."""
+    records: tuple[Mapping[str, Any], ...] = ()
+    environments: tuple[int, ...] = ()
+    """Indices of the target domains, as in DomainBed's keys `env0_in_acc`."""
 
     @property
-    def settings(self) -> Mapping[str, Any]:
-        """All that changes the result, except for what images and weights hold."""
-        settings: Mapping[str, Any] = self.records[0]["hparams"] if self.asked is None else self.asked
-        return settings
+    def method(self) -> str:
+        """The name of the method."""
+        return str(self.settings["method"])
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The domains that it was tested on."""
+        """The target domains."""
         return tuple(self.settings["target"])
 
     @property
-    def environments(self) -> tuple[int, ...]:
-        """The positions of these domains, by which DomainBed's keys name them."""
-        return tuple(self.records[0]["args"]["test_envs"])
-
-    @property
     def draw(self) -> int:
-        """The number of the draw of its hyper-parameters; 0 for the defaults."""
+        """The number of the hyperparameter draw; 0 for the defaults."""
         return int(self.settings.get("hparams_seed", 0))
 
     @property
     def trial(self) -> tuple[int, int | None]:
-        """What distinguishes runs that are averaged: the seed, and that of the choice of validation images."""
+        """The seed and the seed of the validation split. A table averages over trials."""
         return self.settings["seed"], self.settings["trial_seed"]
 
     @cached_property
-    def environment(self) -> Mapping[str, Any]:
-        """What its numbers depend on besides: commit, versions, hardware, the hashes of images and weights.
+    def given(self) -> frozenset[str]:
+        """Names of the settings that may tell this run from the runs of other rows: those that the person gave.
 
-        The commit of a run that was resumed at others is all of them, `a+b`.
+        Without a record of them, all settings count that no draw has set. Weights always count, by their hash.
+        """
+        if self.asked is None:
+            names = self.settings.keys() - (_DRAWN if self.draw else frozenset())
+        else:
+            names = self.settings.keys() & self.asked.keys()  # `settings` has none that only matter on one machine
+        return frozenset(names | {"weights"}) - _VARIED
+
+    def setting(self, name: str) -> Any:
+        """Return the value of a setting for comparison with other runs.
+
+        `split` and `images` are None in complete settings, which hold their consequences: the given value counts.
+        """
+        if name == "weights":
+            return None if (found := self.environment.get("weights")) is None else str(found)[:8]
+        value = self.settings.get(name)
+        if name == "partial":  # the classes of each source differ between targets
+            return bool(value)
+        if value is None and self.asked is not None:
+            value = self.asked.get(name)
+        return None if value == "none" else value
+
+    def agrees(self, other: "Result", names: Iterable[str]) -> bool:
+        """Whether two runs have the same values of some settings."""
+        return all(self.setting(name) == other.setting(name) for name in names)
+
+    @cached_property
+    def environment(self) -> Mapping[str, Any]:
+        """What the results depend on besides the settings; empty if it cannot be read.
+
+        The commit of a run that was resumed at other commits lists all of them: `a+b`.
         """
         try:
             found = json.loads((self.path / ENVIRONMENT).read_text())
@@ -70,138 +98,117 @@ class Result:
             return {}
         return {**found, "commit": "+".join(commits)} if len(commits) > 1 else found
 
-    def __hash__(self) -> int:
-        return hash(self.path)
-
 
 @dataclass(frozen=True)
 class Collection:
-    """What some folders hold: finished runs, and everything else by what it is."""
+    """The runs of some folders: finished ones, and the directories of all others."""
 
     results: tuple[Result, ...]
-    unfinished: tuple[Path, ...]
-    failed: Mapping[Path, str]
-    """Why each failed, of runs whose last attempt did."""
-    damaged: Mapping[Path, str]
-    """What is wrong with each."""
+    unfinished: tuple[Path, ...] = ()
+    failed: Mapping[Path, str] = field(default_factory=dict)
+    """Runs whose last attempt failed, with the reason."""
+    damaged: Mapping[Path, str] = field(default_factory=dict)
+    """Runs that cannot be read, with the reason."""
 
     @property
     def missing(self) -> list[Result]:
-        """The runs that are not finished or failed, as far as their settings are known, without records."""
-        return [run for path in (*self.unfinished, *self.failed) if (run := _unfinished(path)) is not None]
+        """The unfinished and failed runs whose settings are known, without records."""
+        return [run for path in (*self.unfinished, *self.failed) if (run := _read_unfinished(path)) is not None]
 
     def notes(self) -> Iterator[str]:
-        """What a reader of a table should know, a line each."""
+        """Yield a line about everything that a table of the finished runs leaves out."""
         if self.unfinished:
-            more = " for one" if len(self.unfinished) > 1 else ""
-            left = f"{runs_are(len(self.unfinished))} not finished, {self.unfinished[0]}{more}"
-            yield f"{left}; the command that started it goes on with it"
+            first = "" if len(self.unfinished) == 1 else "for example "
+            yield (
+                f"{runs_are(len(self.unfinished))} unfinished ({first}{self.unfinished[0]}): "
+                "rerun the same command to resume"
+            )
         for path, reason in list(self.failed.items())[:3]:
             yield f"{path} failed: {reason}"
         if len(self.failed) > 3:
-            yield f"{len(self.failed) - 3} more failed"
+            yield f"{len(self.failed) - 3} more runs failed"
         for path, reason in self.damaged.items():
             yield f"{path} is left out: {reason}{f'; delete {path} and run it again' if reason == DAMAGED else ''}"
 
 
 def short(value: Any) -> str:
-    """A hash, commit or version, for people: a commit keeps that files differed from it."""
+    """Shorten a hash, a commit or several joined by `+` to 12 characters each, keeping suffixes like `-dirty`."""
     parts = (part.partition("-") for part in str(value).split("+"))
     return "+".join(f"{head[:12]}{dash}{rest}" for head, dash, rest in parts)
 
 
-def runs_are(count: int, what: str = "") -> str:
-    """`1 run is`, `2 runs are`, with `what` is said of them between."""
-    return f"{counted(count, 'run')}{what} {'is' if count == 1 else 'are'}"
+def runs_are(count: int, which: str = "") -> str:
+    """Return `1 run is` or `2 runs are`, with `which` before the verb."""
+    return f"{counted(count, 'run')}{which} {'is' if count == 1 else 'are'}"
 
 
 def collect(folders: Iterable[Path]) -> Collection:
-    """Read every run below some folders, as sweeps write them: one directory each."""
+    """Read every run in some folders. A folder may also be a run directory itself."""
     return read_runs(_run_directories(folders))
 
 
 def read_runs(paths: Iterable[Path]) -> Collection:
-    """Read the runs that have these directories."""
+    """Read the runs in some run directories."""
     results, unfinished, failed, damaged = [], [], {}, {}
-    with garbage_kept():
-        for path in paths:
-            if (path / "done").exists():
-                try:
-                    results.append(read_result(path))
-                except MedicError as error:
-                    damaged[path] = str(error)
-            elif (path / ERROR).exists():
-                failed[path] = str(read_error(path).get("reason", "for a reason that cannot be read"))
-            else:
-                unfinished.append(path)
+    for path in paths:
+        if (path / DONE).exists():
+            try:
+                results.append(read_result(path))
+            except MedicError as error:
+                damaged[path] = str(error)
+        elif (path / ERROR).exists():
+            failed[path] = str(read_error(path).get("reason", "the reason cannot be read"))
+        else:
+            unfinished.append(path)
     return Collection(tuple(results), tuple(unfinished), failed, damaged)
 
 
-def _unfinished(path: Path) -> Result | None:
-    try:
-        return Result(path, (), identity(read_yaml(path / "config.yaml")))
-    except MedicError:  # it failed before it began, or is not ours
-        return None
-
-
-@contextmanager
-def garbage_kept() -> Iterator[None]:
-    """Inside, no garbage is looked for, of which there is none among the many objects that records are."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def read_result(path: Path) -> Result:
-    """Read one finished run."""
+    """Read a finished run."""
     try:
-        text = (path / "results.jsonl").read_text()
+        first, *others = (path / "results.jsonl").read_text().splitlines()
+        record = json.loads(first)
+        if not {"args", "hparams"} <= record.keys():
+            raise MedicError(FOREIGN)
+        # Without the settings at their end, the other records are parsed in half the time.
+        shortened = ",".join(line.partition(_SETTINGS)[0] + "}" for line in others)
+        records = (record, *json.loads(f"[{shortened}]"))
+        if not all(one["target"] and one["validation"] for one in records):
+            raise MedicError(DAMAGED)
+        settings, asked, domains = record["hparams"], record.pop("asked", None), tuple(record["args"]["test_envs"])
+        return Result(path, settings, asked, records, domains)
     except OSError as error:
-        raise MedicError(f"results.jsonl cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
+        raise MedicError(f"its results.jsonl cannot be read: {error.strerror}") from error
+    except MedicError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MedicError(DAMAGED) from error
+
+
+def _read_unfinished(path: Path) -> Result | None:
+    """Return a run without records, or None if its settings cannot be read."""
     try:
-        result = Result(path, tuple(_records(text.splitlines())))
-        ours = {"args", "hparams"} <= result.records[0].keys()
-        if ours:
-            assert result.settings["method"]
-            assert isinstance(result.environments, tuple)
-            assert all(record["target"] and record["validation"] for record in result.records)
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, AssertionError) as error:
-        raise MedicError(DAMAGED) from error
-    if not ours:
-        raise MedicError(FOREIGN)
-    return result
-
-
-def _records(lines: Sequence[str]) -> Sequence[dict[str, Any]]:
-    """Every record, those after the first without the settings that repeat at their end: half of the work."""
-    first, *others = lines
-    record: dict[str, Any] = json.loads(first)
-    settings = first[first.find(SETTINGS) :] if list(record)[-2:] == ["args", "hparams"] else "}"
-    shortened = ",".join(f"{line.removesuffix(settings)}}}" if line.endswith(settings) else line for line in others)
-    return [record, *json.loads(f"[{shortened}]")]  # at once, as names that repeat are read faster then
+        asked = path / ASKED
+        return Result(path, identity(read_yaml(path / CONFIG)), read_yaml(asked) if asked.exists() else None)
+    except MedicError:  # it failed before it started, or is not a run
+        return None
 
 
 def _run_directories(folders: Iterable[Path]) -> Iterator[Path]:
     for folder in folders:
         if not folder.is_dir():
-            wrong = "is a file" if folder.exists() else "does not exist"
-            raise MedicError(f"folder {folder} {wrong}: give one that runs were written to, by --output")
-        if (folder / "config.yaml").exists():  # a run itself
+            problem = "is a file" if folder.exists() else "does not exist"
+            raise MedicError(f"folder {folder} {problem}: give the --output of a training command, or a run in it")
+        if (folder / CONFIG).exists():  # a run directory
             yield folder
             continue
         for path in sorted(folder.iterdir()):
-            if any((path / name).exists() for name in ("config.yaml", ERROR, "done")):
+            if any((path / name).exists() for name in (CONFIG, ERROR, DONE)):
                 yield path
 
 
 def read_error(path: Path) -> dict[str, Any]:
-    """What is known of the failed attempts at a run; nothing if there were none, or it cannot be read."""
+    """Return the content of a run's error.json; empty if no attempt failed or it cannot be read."""
     try:
         found = json.loads((path / ERROR).read_text())
     except (OSError, ValueError):

@@ -59,7 +59,7 @@ def test_train_then_evaluate(medic, short):
     assert shown["threshold"][1] == f"{metrics['threshold']:.4f}"
     assert shown["Acc"] == 4 * [f"{100 * metrics['acc']:.2f}"]
     assert not shown.keys() & {"oscr", "oscr_c", "oscr_b"}
-    assert re.search(r"^domain +Acc +H-score +OSCR +auroc$", out, re.MULTILINE)
+    assert re.search(r"^domain +Acc +H-score +OSCR +AUROC$", out, re.MULTILINE)
     code, _, err = medic("evaluate", path, "--threshold", "hard")
     assert code == 2
     assert re.search(naming("threshold 'hard' source"), err)
@@ -213,7 +213,7 @@ def test_demo(medic, mini, monkeypatch, tmp_path):
     assert code == 0
     assert len(re.findall(r"^(handwritten|printed|blended|street|average) +(erm|medic\+\+)", out, re.MULTILINE)) == 10
     page = (tmp_path / "demo" / "index.html").read_text()
-    for text in ("H-score", "OSCR bcls", "Target printed", "unknown, called unknown", "<svg", "data:image/png"):
+    for text in ("H-score", "OSCR bcls", "Target printed", "unknown, rejected", "<svg", "data:image/png"):
         assert text in page
     assert "One seed after 2 iterations is an example, not a result." in page
     assert "<th>images (hash)</th>" in page

@@ -351,11 +351,11 @@ def test_recipes_by_name_and_by_numbers(value, recipe, name):
 
 @pytest.mark.parametrize(("value", "message"), [
     ("medik", "unknown augmentation 'medik', did you mean 'medic'?"),
-    ("jiter=0.4", "unknown number 'jiter' of an augmentation, did you mean 'jitter'?"),
-    ("medic,strong", "'strong' is not a number by name"),
+    ("jiter=0.4", "unknown parameter 'jiter' of an augmentation, did you mean 'jitter'?"),
+    ("medic,strong", "'strong' is not name=value"),
     ("scale=0.8", "augmentation scale=0.8: give a range, as in 0.8:1"),
     ("jitter=much", "augmentation jitter=much: give a number, as in 0.4"),
-    ("jitter=2", "jitter is 2.0, but must be from 0 to 0.5"),
+    ("jitter=2", "jitter is 2.0: give a number from 0 to 0.5"),
 ])  # fmt: skip
 def test_mistakes_in_recipes(value, message):
     with pytest.raises(MedicError, match=re.escape(message)):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from medic.data import BENCHMARKS, Storage, cmnist
+from medic.data import BENCHMARKS, Storage
+from medic.data.benchmarks import cmnist
 from medic.errors import MedicError
 
 
@@ -30,7 +31,7 @@ class TestCmnist:
 
     def test_missing_and_truncated_files(self, idx):
         bench = BENCHMARKS["cmnist"]
-        assert bench.open(bench, idx, 0).load(Storage(28)).images.shape == (90, 2, 28, 28)
+        assert bench.open(idx).load(Storage(28)).images.shape == (90, 2, 28, 28)
         (idx / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01\0\0")
         with pytest.raises(MedicError, match="truncated or not an idx file"):
             cmnist.build(idx, 0)

@@ -13,18 +13,18 @@ class TestDecode:
         return np.asarray(picture().resize((size, size), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
 
     def test_rgb_is_squashed_as_pil_does(self):
-        assert np.array_equal(decode(encoded(picture(), "PNG"), 16, "x").pixels, self.plain())
+        assert np.array_equal(decode(encoded(picture(), "PNG"), 16, "x")[0], self.plain())
 
     @pytest.mark.parametrize("mode", ["RGBA", "P", "CMYK"])
     def test_other_modes_become_rgb(self, mode):
         image = picture().convert(mode)
         kind = "TIFF" if mode == "CMYK" else "PNG"
         expected = image.convert("RGB").resize((16, 16), Image.Resampling.BILINEAR)
-        assert np.array_equal(decode(encoded(image, kind), 16, "x").pixels, np.asarray(expected).transpose(2, 0, 1))
+        assert np.array_equal(decode(encoded(image, kind), 16, "x")[0], np.asarray(expected).transpose(2, 0, 1))
 
     def test_sixteen_bits_keep_their_upper_eight(self):
         values = np.linspace(0, 65535, 256).astype(np.uint16).reshape(16, 16)
-        decoded = decode(encoded(Image.fromarray(values), "PNG"), 16, "x").pixels
+        decoded = decode(encoded(Image.fromarray(values), "PNG"), 16, "x")[0]
         assert np.array_equal(decoded[0], (values >> 8).astype(np.uint8))
         assert np.array_equal(decoded[0], decoded[2])
 
@@ -37,7 +37,7 @@ class TestDecode:
         assert np.array_equal(turned, np.asarray(upright).transpose(2, 0, 1))
 
     def test_a_very_wide_picture(self):
-        assert decode(encoded(picture(size=(30_000, 4)), "PNG"), 8, "x").pixels.shape == (3, 8, 8)
+        assert decode(encoded(picture(size=(30_000, 4)), "PNG"), 8, "x")[0].shape == (3, 8, 8)
 
     @pytest.mark.parametrize(("data", "message"), [
         (b"", "pic is empty"),

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from medic.data import BENCHMARKS
-from medic.data.catalog import locate
 from medic.errors import MedicError
 from tests.data.pictures import picture
 
@@ -20,23 +19,23 @@ class TestLayouts:
     def test_vlcs_in_both_forms(self, tmp_path):
         bench = BENCHMARKS["vlcs"]
         plain = [f"VLCS/{d}/{c}" for d in bench.domains for c in bench.classes]
-        assert locate(bench, self.make(tmp_path / "a", *plain)).layout.name == "folders"
+        assert bench.open(self.make(tmp_path / "a", *plain)).location.startswith("folders in ")
         dassl = ("CALTECH", "LABELME", "PASCAL", "SUN")
         parts = [f"VLCS/{d}/{s}/{c}" for d in dassl for s in ("train", "crossval", "full") for c in "01234"]
-        found = locate(bench, self.make(tmp_path / "b", *parts))
-        assert found.layout.split
-        assert len(found.listing) == 40  # `full` holds the same images again
-        assert found.listing.parts.count("val") == found.listing.parts.count("train") == 20
-        assert found.listing.counts()["VOC2007"]["person"] == 2
+        found = bench.open(self.make(tmp_path / "b", *parts))
+        assert found.location.startswith("train, crossval and test folders in ")
+        assert len(found) == 40  # `full` holds the same images again
+        assert found.parts.count("val") == found.parts.count("train") == 20
+        assert found.counts()["VOC2007"]["person"] == 2
 
     @pytest.mark.parametrize("real", ["Real World", "Real_World", "RealWorld", "real_world"])
     def test_real_world_is_written_in_many_ways(self, tmp_path, real):
         bench = BENCHMARKS["office-home"]
         folders = [f"{d}/{c}" for d in ("Art", "Clipart", "Product", real) for c in ("TV", "alarm_clock", "Other")]
-        found = locate(bench, self.make(tmp_path / "r", *folders))
-        assert found.listing.domains[3] == "Real World"
-        assert len(found.listing) == 8
-        assert f"{real}/Other" in found.extra
+        found = bench.open(self.make(tmp_path / "r", *folders))
+        assert found.domains[3] == "Real World"
+        assert len(found) == 8
+        assert f"{real}/Other" in found.ignored
 
     def test_lists_hold_out_and_the_corrupt_sketch_is_dropped(self, tmp_path):
         bench, root = BENCHMARKS["pacs"], tmp_path / "pacs"
@@ -44,7 +43,7 @@ class TestLayouts:
         picture().save(root / "images" / "sketch" / "dog" / "n02103406_4068-1.png")
         (root / "splits").mkdir()
         (root / "splits" / "photo_crossval_kfold.txt").write_text("photo/dog/p.png 7\n")
-        listing = locate(bench, tmp_path).listing
+        listing = bench.open(tmp_path)
         assert len(listing) == 4
         assert listing.parts == ("train", "train", "val", "train")
         assert set(listing.label.tolist()) == {0}  # the folder's class, not the list's number
@@ -52,18 +51,18 @@ class TestLayouts:
     def test_another_benchmark_is_recognised(self, tmp_path):
         self.make(tmp_path / "r", *[f"PACS/{d}/dog" for d in BENCHMARKS["pacs"].domains])
         with pytest.raises(MedicError, match="holds pacs, not vlcs"):
-            locate(BENCHMARKS["vlcs"], tmp_path / "r")
+            BENCHMARKS["vlcs"].open(tmp_path / "r")
 
     def test_missing_domains_are_named(self, tmp_path):
         self.make(tmp_path / "r", "PACS/photo/dog", "PACS/sketch/dog")
         with pytest.raises(MedicError, match="art_painting, cartoon not found; `medic data fetch pacs"):
-            locate(BENCHMARKS["pacs"], tmp_path / "r")
+            BENCHMARKS["pacs"].open(tmp_path / "r")
 
     def test_a_list_that_names_a_missing_file(self, tmp_path):
         self.make(tmp_path, *[f"PACS/{d}/dog" for d in BENCHMARKS["pacs"].domains])
         (tmp_path / "splits").mkdir()
         (tmp_path / "splits" / "photo_crossval_kfold.txt").write_text("photo/dog/gone.png 1\n")
-        listing = locate(BENCHMARKS["pacs"], tmp_path).listing
+        listing = BENCHMARKS["pacs"].open(tmp_path)
         assert listing.parts is None  # no harm is done where the lists are not asked for
         assert "photo_crossval_kfold.txt names photo/dog/gone.png, which is not in" in listing.parts_problem
 
@@ -72,14 +71,14 @@ class TestLayouts:
         self.make(tmp_path, *[f"OfficeHome/{d}/Bed" for d in ("Art", "Clipart", "Product", "RealWorld")])
         (tmp_path / "OfficeHome_list" / "crossval").mkdir(parents=True)
         (tmp_path / "OfficeHome_list" / "crossval" / "Real_World_val.txt").write_text("Real_World/Bed/p.png 64\n")
-        assert locate(bench, tmp_path).listing.parts == ("train", "train", "train", "val")
+        assert bench.open(tmp_path).parts == ("train", "train", "train", "val")
 
     def test_domainnets_classes_are_ordered_without_case_and_its_images_as_domainbed_has_them(self, tmp_path):
         bench = BENCHMARKS["domainnet"]
         names = ("zebra", "The_Eiffel_Tower", "axe", "teapot")
         self.make(tmp_path, *[f"domain_net/{d}/{c}" for d in bench.domains for c in names])
         (tmp_path / "domain_net" / "real_test.txt").write_text("real/axe/p.png 9\n")
-        listing = locate(bench, tmp_path).listing
+        listing = bench.open(tmp_path)
         assert listing.classes == ("axe", "teapot", "The_Eiffel_Tower", "zebra")
         assert [name.split("/")[1] for name in listing.names[:4]] == ["The_Eiffel_Tower", "axe", "teapot", "zebra"]
         assert [name for name, part in zip(listing.names, listing.parts, strict=True) if part == "test"] == [
@@ -90,20 +89,20 @@ class TestLayouts:
         """DomainNet has one; and an empty folder `test` does not make parts of PACS."""
         bench = BENCHMARKS["domainnet"]
         self.make(tmp_path / "a", *[f"domain_net/{d}/{c}" for d in bench.domains for c in ("train", "tree")])
-        assert locate(bench, tmp_path / "a").listing.classes == ("train", "tree")
+        assert bench.open(tmp_path / "a").classes == ("train", "tree")
         self.make(tmp_path / "b", *[f"PACS/{d}/dog" for d in BENCHMARKS["pacs"].domains])
         (tmp_path / "b" / "PACS" / "photo" / "test").mkdir()
-        assert len(locate(BENCHMARKS["pacs"], tmp_path / "b").listing) == 4
+        assert len(BENCHMARKS["pacs"].open(tmp_path / "b")) == 4
 
     def test_terra_incognita_has_ten_classes(self, tmp_path):
         bench = BENCHMARKS["terra-incognita"]
         folders = [f"terra_incognita/{d}/{c}" for d in bench.domains for c in (*bench.classes, "badger", "car")]
-        found = locate(bench, self.make(tmp_path, *folders))
-        assert len(found.listing.classes) == 10
-        assert len(found.listing) == 40
-        assert "location_38/car" in found.extra
+        found = bench.open(self.make(tmp_path, *folders))
+        assert len(found.classes) == 10
+        assert len(found) == 40
+        assert "location_38/car" in found.ignored
 
     def test_a_domain_without_images(self, tmp_path):
         self.make(tmp_path, *[f"PACS/{d}/dog" for d in ("photo", "sketch", "cartoon")])
         (tmp_path / "PACS" / "art_painting" / "dog").mkdir(parents=True)
-        assert locate(BENCHMARKS["pacs"], tmp_path).listing.counts()["art_painting"]["dog"] == 0
+        assert BENCHMARKS["pacs"].open(tmp_path).counts()["art_painting"]["dog"] == 0

@@ -1,11 +1,11 @@
 """Labels made wrong on purpose."""
 
 import torch
+from medic.runs.config import RunConfig
+from medic.runs.resolve import resolve
 
 from medic.data import Samples
 from medic.data.noise import mislabelled
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 
 
 def noisy(share, classes, count=60_000, seed=0):

@@ -100,7 +100,7 @@ class TestProblem:
         lacking = dataclasses.replace(
             dataset, label=torch.where((dataset.domain == 0) & (dataset.label == 2), 1, dataset.label)
         )
-        message = "source domain 'a' has no image of the known class 'y' to train on: --partial auto takes"
+        message = "source domain 'a' has no image of the known class 'y' to train on: use --partial auto"
         with pytest.raises(MedicError, match=message):
             problem(lacking)
         with pytest.warns(UserWarning, match="source domain 'a' has no image of the known class 'y'"):
@@ -116,7 +116,7 @@ class TestProblem:
 
     def test_a_target_must_have_known_classes_and_may_lack_unknown_ones(self, dataset):
         unknown = dataclasses.replace(dataset, label=torch.where(dataset.domain == 2, 3, dataset.label))
-        with pytest.raises(MedicError, match="the target 'c' has no image of a known class to be tested on"):
+        with pytest.raises(MedicError, match="the target 'c' has no image of a known class"):
             problem(unknown)
         known = dataclasses.replace(
             dataset, label=torch.where(dataset.domain == 2, dataset.label.clamp(max=2), dataset.label)
@@ -134,8 +134,8 @@ class TestProblem:
         ({"sources": ["a", "bb"]}, "unknown domain 'bb'"),
         ({"known": ["w", "q"]}, "unknown class 'q'"),
         ({"known": ["w"]}, "known classes are w"),
-        ({"known": ["w", "x"], "unknown": ["x"]}, "'x' is among the known and the unknown"),
-        ({"partial": {"a": ["z"]}}, "partial gives 'a' the class 'z', which is not a known one"),
+        ({"known": ["w", "x"], "unknown": ["x"]}, "class 'x' is both known and unknown"),
+        ({"partial": {"a": ["z"]}}, "--partial gives 'a' the class 'z', which is not in --known"),
         ({"share": 0.01}, "no validation images"),
     ])  # fmt: skip
     def test_mistakes(self, dataset, settings, message):
@@ -165,7 +165,7 @@ class TestHoldout:
             assert held_out[dataset.domain == domain].sum() == 8
 
     def test_official_parts(self, dataset):
-        with pytest.raises(MedicError, match="validation 'official': toy comes without lists"):
+        with pytest.raises(MedicError, match="validation 'official': toy comes without official lists"):
             problem(dataset, rule="official")
         kinds = ("train", "val", "test", "train", "train")
         parted = dataclasses.replace(dataset, parts=tuple(kinds[row % 5] for row in range(120)))
@@ -232,7 +232,7 @@ class TestNamedSplits:
 
     @pytest.mark.parametrize(("name", "message"), [
         ("toy", "split 'toy': give the numbers of known and unknown classes, as in toy-6-1"),
-        ("pacs-2-1", "split 'pacs-2-1' is not of the dataset 'toy': use toy-k-u, of 4 classes"),
+        ("pacs-2-1", "split 'pacs-2-1' does not belong to dataset 'toy': use toy-k-u"),
         ("toy-3-2", "split 'toy-3-2' needs 5 classes, but toy has 4"),
     ])  # fmt: skip
     def test_mistakes(self, name, message):

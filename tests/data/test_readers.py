@@ -2,7 +2,7 @@
 
 import pytest
 
-from medic.data.readers import read_folder, read_lists, read_table
+from medic.data.benchmarks.own import read_folder, read_lists, read_table
 from medic.errors import MedicError
 from tests.data.pictures import picture
 
@@ -19,7 +19,7 @@ class TestReaders:
         (root / "二番" / "c").symlink_to(root / "二番" / "b")
         assert len(read_folder(root)) == 15
         (root / "二番" / "b" / "up").symlink_to(root / "二番")
-        with pytest.raises(MedicError, match="leads back"):
+        with pytest.raises(MedicError, match="is a link to a folder above it"):
             read_folder(root)
 
     @pytest.mark.parametrize(("make", "message"), [
@@ -27,7 +27,7 @@ class TestReaders:
         (lambda path: path.touch(), "is not a folder"),
         (lambda path: path.mkdir(), "is empty"),
         (lambda path: (path / "a").mkdir(parents=True), "has no images"),
-        (lambda path: (path.mkdir(), picture().save(path / "x.png")), "not in a domain's class"),
+        (lambda path: (path.mkdir(), picture().save(path / "x.png")), "not in the folder of a class"),
     ])  # fmt: skip
     def test_wrong_roots(self, tmp_path, make, message):
         make(tmp_path / "r")

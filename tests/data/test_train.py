@@ -129,10 +129,10 @@ def test_what_a_run_depends_on_is_in_its_name(root, tmp_path):
     ({"split": "mini-6-1-partial", "partial": "auto"}, "split 'mini-6-1-partial' says which classes each source has"),
     ({"split": "mini-6-1", "known": ["1", "2"]}, "split 'mini-6-1' says which classes are known"),
     ({"partial": ["printed"]}, "partial \\['printed'\\]: give the classes of each domain"),
-    ({"partial": ["printed="]}, "source domain 'printed' is left without any known class"),
+    ({"partial": ["printed="]}, "source domain 'printed' has no known class"),
     ({"partial": ["street=1,2"]}, "unknown source domain 'street'"),
-    ({"known": ["1"]}, "known classes are 1: there must be two"),
-    ({"validation": "official"}, "mini comes without lists"),
+    ({"known": ["1"]}, "known classes are 1: give two or more"),
+    ({"validation": "official"}, "mini comes without official lists"),
     ({"validation": "official", "holdout": 0.3}, "holdout and trial_seed have no effect"),
     ({"store": "map"}, "store 'map': dataset 'digits' is small"),
 ])  # fmt: skip

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from medic import openset
 from medic.errors import MedicError
+from medic.openset.metrics import Outcomes
 
 # Few distinct confidences, so that ties within and between the sides are common.
 sample = st.tuples(st.integers(-4, 4), st.integers(0, 2), st.integers(-1, 2))
@@ -113,6 +114,23 @@ def test_evaluate_is_every_metric_by_name(samples):
         "ccr@fpr=0.01": openset.ccr_at_fpr(*samples, 0.01),
         "ccr@fpr=0.1": openset.ccr_at_fpr(*samples, 0.1),
     }
+
+
+@given(triples())
+def test_a_ranking_serves_for_every_metric(samples):
+    ranking = openset.rank(*samples)
+    assert openset.rank(ranking) is ranking
+    assert openset.evaluate(ranking) == openset.evaluate(*samples)
+    assert all(
+        torch.equal(a, b) for a, b in zip(openset.oscr_curve(ranking), openset.oscr_curve(*samples), strict=True)
+    )
+
+
+@given(triples(), st.lists(st.integers(-5, 5), min_size=1, max_size=4))
+def test_several_thresholds_at_once_give_the_same_hscores(samples, thresholds):
+    confidence, prediction, label = samples
+    found = Outcomes.of(prediction, label).hscores(confidence.double(), thresholds)
+    assert found == [openset.hscore(*samples, threshold) for threshold in thresholds]
 
 
 @given(triples(), st.integers(-5, 5), st.booleans())
@@ -231,10 +249,11 @@ OVA = torch.zeros(3, 2, 2)
         (lambda: openset.oscr(*SAMPLES[:2], [-1, -1, -1]), "no known sample among 3"),
         (lambda: openset.oscr(*SAMPLES[:2], [0, 0, 1]), "no unknown sample among 3"),
         (lambda: openset.acc([], [], []), "no known sample among 0"),
+        (lambda: openset.oscr(SAMPLES[0]), "pass confidence, prediction, label"),
         (lambda: openset.aupr(*SAMPLES, positive="unkown"), "'unkown', did you mean 'unknown'"),
         (lambda: openset.aupr(*SAMPLES, interpolation="spline"), "interpolation 'spline'"),
-        (lambda: openset.fpr_at_tpr(*SAMPLES, 95), r"tpr must be in \(0, 1\], not 95"),
-        (lambda: openset.ccr_at_fpr(*SAMPLES, 0.0), r"fpr must be in \(0, 1\], not 0.0"),
+        (lambda: openset.fpr_at_tpr(*SAMPLES, 95), "tpr of fpr_at_tpr is 95: .* 1 or less"),
+        (lambda: openset.ccr_at_fpr(*SAMPLES, 0.0), "fpr of ccr_at_fpr is 0: .* above 0"),
         (lambda: openset.hscore(*SAMPLES, float("nan")), "threshold is NaN"),
         (lambda: openset.hscore(SAMPLES[0], [0, 0], SAMPLES[2], 0.5), r"confidence \(3,\), prediction \(2,\)"),
         (lambda: openset.hard_hscore([0, -1], SAMPLES[2]), r"prediction \(2,\), label \(3,\)"),

@@ -1,4 +1,4 @@
-"""Sweeps on Ray: the same runs as on this machine, whatever becomes of the workers."""
+"""Sweeps on Ray: the same runs as on this machine, even if workers are lost."""
 
 import importlib.util
 import json
@@ -6,40 +6,35 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
 
+import psutil
 import pytest
 import torch
 
 import medic
 from medic.errors import MedicError
-from medic.runs.config import RunConfig
-from medic.runs.interrupts import Interrupts, Stopped
-from medic.sweeps.executors import cluster
+from medic.runs.interrupts import Stopped
+from medic.sweeps.executors import make_executor
 from medic.sweeps.executors import ray as executor
-from medic.sweeps.executors.artifacts import Mark, pack, unpack
-from medic.sweeps.executors.base import Event, plain
-from medic.sweeps.executors.ray import Node, Ray, Worker, gpu_share, room
+from medic.sweeps.executors.ray import Ray, collect, connect, share, store
 from medic.sweeps.launch import Launch
-from medic.sweeps.overview import Silent
+from medic.sweeps.overview import Overview
 from medic.sweeps.schedule import Schedule
-from medic.sweeps.sweep import Planner, Sweep
-from medic.tables.results import collect
+from medic.sweeps.sweep import Planner
+from medic.tables import results
 from medic.training import load_checkpoint
 
-# Not `importorskip`: a Ray that listens to this machine alone must not have been imported before.
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")
 TIMES = ("step_time", "mem_gb")
 
 
-def jobs(settings, output, **span):
-    return Planner().jobs(Sweep(settings, span).configs(output))
+def jobs(settings, output, seeds=(0,)):
+    return Planner().jobs({**settings, "output": output, "seed": seed} for seed in seeds)
 
 
 def measured(output):
-    """What a table is made of, by run."""
-    found = collect([output])
+    """Return what a table is made of, by run."""
+    found = results.collect([output])
     assert (found.unfinished, found.failed, found.damaged) == ((), {}, {})
     return {
         result.path.name: [
@@ -49,155 +44,140 @@ def measured(output):
     }
 
 
+class Then(Overview):
+    """Acts once, as soon as a run in progress has a checkpoint."""
+
+    def __init__(self, action):
+        super().__init__()
+        self._action, self.acted = action, False
+
+    def show(self, schedule, slots):
+        for name in schedule.running:
+            if not self.acted and schedule.jobs[name].directory.checkpoint.exists():
+                self.acted = True
+                self._action()
+
+
 @pytest.fixture(scope="module")
 def running(folder):
-    """A Ray of two cores, as a sweep starts it."""
-    before = signal.getsignal(signal.SIGTERM)
-    disconnect = cluster.connect(None, None, 2)
+    """Start a Ray of two cores as a sweep does, and return its address."""
+    assert connect(None, None, 2)
     import ray
 
-    assert signal.getsignal(signal.SIGTERM) is before
     yield ray.get_runtime_context().gcs_address
-    disconnect()
-    assert not ray.is_initialized()
+    ray.shutdown()
 
 
-class Then(Silent):
-    """Does something as soon as a run under way has a checkpoint, once."""
+@pytest.mark.slow
+@pytest.mark.usefixtures("running")
+# Not `importorskip`: a Ray that listens on this machine alone must not have been imported before.
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")
+class TestCluster:
+    def test_a_killed_worker_changes_nothing(self, folder, tmp_path):
+        """Three runs on two cores; one process is killed during its run: the same table as on this machine."""
+        settings = {**folder, "iterations": 20, "checkpoint_every": 1}
+        Launch(make_executor("local", 2), quiet=True).run(jobs(settings, tmp_path / "local", range(3)))
 
-    def __init__(self, schedule, what):
-        self._schedule, self._what = schedule, what
-        self.done = False
+        wanted = jobs(settings, tmp_path / "ray", range(3))
+        schedule, workers, killed = Schedule(wanted, retries=0), Ray(tmp_path / "ray", "cpu"), []
 
-    def show(self, state):
-        for name in self._schedule.running:
-            job = self._schedule.by_name[name]
-            if not self.done and job.directory.checkpoint.exists():
-                self.done = True
-                self._what(job)
+        def kill():
+            children = psutil.Process().children(recursive=True)
+            killed.append(next(process for process in children if "ray::_run" in process.cmdline()))
+            killed[0].kill()
 
+        schedule.run(workers, Then(kill))
+        assert workers.slots == 2
+        assert len(killed) == 1
+        assert (schedule.failed, len(schedule.done)) == ({}, 3)
+        assert measured(tmp_path / "ray") == measured(tmp_path / "local")
+        environment = json.loads((wanted[0].directory.path / "environment.json").read_text())
+        assert environment["command"][1:] == sys.argv[1:]
 
-@needs_ray
-def test_a_killed_worker_changes_nothing(folder, running, tmp_path):
-    """Three runs by two workers, one of which is killed in the middle of its run: the same table as on this machine."""
-    settings = {**folder, "iterations": 20, "checkpoint_every": 1}
-    Launch(jobs=2, quiet=True).run(jobs(settings, tmp_path / "local", seed=range(3)))
+    def test_runs_in_progress_save_a_checkpoint_when_the_sweep_is_stopped(self, folder, tmp_path):
+        [job] = jobs({**folder, "iterations": 10**6, "evaluate_every": 10**6}, tmp_path)
+        with pytest.raises(Stopped, match="stopped with 1 run left"):
+            Schedule([job]).run(Ray(tmp_path, "cpu", 1), Then(lambda: os.kill(os.getpid(), signal.SIGTERM)))
+        assert not job.directory.done
+        assert load_checkpoint(job.directory.checkpoint)["trainer"]["iteration"] > 0
+        with job.directory.locked():  # no process executes it any more
+            pass
 
-    wanted = jobs(settings, tmp_path / "ray", seed=range(3))
-    schedule, workers = Schedule(wanted, retries=0), Ray(None, "cpu", tmp_path / "ray")
-    assert workers.slots == 2
-    killed = []
+    def test_a_run_that_always_kills_its_worker(self, folder, tmp_path, monkeypatch):
+        monkeypatch.setattr(executor.Executor, "losses", 1)
+        monkeypatch.setattr(executor, "_run", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        schedule = Schedule(jobs(folder, tmp_path))
+        schedule.run(Ray(tmp_path, "cpu"), Overview())
+        [reason] = schedule.failed.values()
+        assert "Ray lost its worker" in reason
 
-    def kill(job):
-        slot = next(slot for slot in workers._slots if slot.job is job)
-        killed.append(slot.place.process)
-        os.kill(slot.place.process, signal.SIGKILL)
-
-    schedule.run(workers, Then(schedule, kill), Interrupts())
-    assert len(killed) == 1
-    assert killed[0] not in {slot.place.process for slot in workers._slots if slot.place is not None}
-    assert schedule._attempts.popitem()[1] == {"lost": 1}
-    assert (schedule.failed, len(schedule.done)) == ({}, 3)
-    assert measured(tmp_path / "ray") == measured(tmp_path / "local")
-    assert not [path for path in (tmp_path / "ray").iterdir() if path.name.startswith(".")]
-    environment = json.loads((wanted[0].directory.path / "environment.json").read_text())
-    assert environment["command"][1:] == sys.argv[1:]
-
-
-@needs_ray
-def test_runs_under_way_save_a_checkpoint_when_the_sweep_is_stopped(folder, running, tmp_path):
-    [job] = jobs({**folder, "iterations": 10**6, "evaluate_every": 10**6}, tmp_path)
-    schedule, interrupts = Schedule([job]), Interrupts()
-    with pytest.raises(Stopped, match="stopped with 1 run left"):
-        schedule.run(Ray(1, "cpu", tmp_path), Then(schedule, lambda job: interrupts.ask()), interrupts)
-    assert not job.directory.done
-    assert load_checkpoint(job.directory.checkpoint)["trainer"]["iteration"] > 0
-    with job.directory.locked():  # nobody is at it any more
-        pass
-
-
-@needs_ray
-def test_workers_that_cannot_start(running, folder, tmp_path, monkeypatch):
-    class Broken(Worker):
-        def __init__(self, mark, cores, command):
+    def test_workers_that_lack_medic(self, folder, tmp_path, monkeypatch):
+        def broken(*_):
             raise ModuleNotFoundError("No module named 'medic'")
 
-    monkeypatch.setattr(executor, "Worker", Broken)
-    schedule = Schedule(jobs(folder, tmp_path))
-    with pytest.raises(MedicError, match=r"Ray workers cannot start: .*No module named 'medic'; every machine needs"):
-        schedule.run(Ray(1, "cpu", tmp_path), Silent(), Interrupts())
+        monkeypatch.setattr(executor, "_run", broken)
+        schedule = Schedule(jobs(folder, tmp_path), retries=0)
+        schedule.run(Ray(tmp_path, "cpu"), Overview())
+        [reason] = schedule.failed.values()
+        assert reason == "ModuleNotFoundError: No module named 'medic'; every machine needs the same medic"
 
+    def test_a_cluster_without_room(self, tmp_path):
+        with pytest.raises(MedicError, match="--cpus-per-run is 64"):
+            Ray(tmp_path, "cpu", cpus_per_run=64).__enter__()
 
-@needs_ray
-def test_a_cluster_without_room(running, tmp_path):
-    with pytest.raises(MedicError, match="cpus_per_run is 64: no machine of the cluster has as many cores"):
-        Ray(None, "cpu", tmp_path, cores=64)
-    assert list(tmp_path.iterdir()) == []
-
-
-@needs_ray
-def test_a_ray_that_is_started_listens_to_this_machine_alone(running):
-    host, port = running.split(":")
-    assert host == "127.0.0.1"
-    cluster._check_answers(running)
-    others = {found[4][0] for found in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)} - {host}
-    for other in others:
-        with pytest.raises(OSError, match="refused"):
-            socket.create_connection((other, int(port)), 1)
-    with pytest.raises(MedicError, match="connected to Ray already"):
-        cluster.connect(running, None, 1)
+    def test_a_started_ray_listens_on_this_machine_alone(self, running):
+        host, port = running.split(":")
+        assert host == "127.0.0.1"
+        others = {found[4][0] for found in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)} - {host}
+        for other in others:
+            with pytest.raises(OSError, match="refused"):
+                socket.create_connection((other, int(port)), 1)
+        with pytest.raises(MedicError, match="connected to Ray already"):
+            connect(running, None, 1)
 
 
 def refused() -> str:
-    """An address that nobody listens at."""
+    """Return an address at which nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_an_address_that_does_not_answer(monkeypatch):
-    began = time.monotonic()
-    with pytest.raises(MedicError, match=r"no Ray answers at 127.0.0.1:\d+: Connection refused; check host, port and"):
-        cluster.connect(refused(), None, 1)
-    for address in ("auto", "127.0.0.1", "host:", ":6379", "ray://host"):
-        with pytest.raises(MedicError, match="give HOST:PORT, as `ray start --head` prints it"):
-            cluster.connect(address, None, 1)
-    monkeypatch.setattr(cluster, "ANSWER", 0.3)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(MedicError, match=f"no Ray answers at {address}: timed out"):
-            cluster.connect(address, None, 1)
+def test_an_address_that_does_not_answer():
+    began, address = time.monotonic(), refused()
+    with pytest.raises(MedicError, match=f"no Ray answers at --address {address}"):
+        connect(address, None, 1)
+    for wrong in ("auto", "127.0.0.1", "host:", ":6379", "ray://host"):
+        with pytest.raises(MedicError, match=f"--address {wrong}: give HOST:PORT"):
+            connect(wrong, None, 1)
     assert time.monotonic() - began < 10
 
 
 def test_a_host_of_another_machine():
     for host in ("192.0.2.77", "no.such.host.invalid"):
-        with pytest.raises(MedicError, match=f"host {host} is not an address of this machine"):
-            cluster.connect(None, host, 1)
+        with pytest.raises(MedicError, match=f"--host {host} is not an address of this machine"):
+            connect(None, host, 1)
 
 
 def test_without_ray(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MedicError, match=r"executor 'ray' needs the package ray: pip install 'medic\[ray\]'"):
-        cluster.connect(None, None, 1)
+    with pytest.raises(MedicError, match=r"pip install 'medic\[ray\]'"):
+        connect(None, None, 1)
 
 
-def test_what_answers_may_not_be_ray():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer():
-            connection, _ = server.accept()
-            with connection:
-                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        with pytest.raises(MedicError, match="what listens there is not Ray"):
-            cluster.connect(f"127.0.0.1:{server.getsockname()[1]}", None, 1)
-        thread.join()
-
-
-def make_worker(mark):
-    return Worker(mark, 1, sys.argv)
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("rai", {}, "unknown executor 'rai'"),
+        ("local", {"address": "h:1"}, "--address requires --executor ray"),
+        ("ray", {"slurm": ["time=1"]}, "--slurm requires --executor slurm"),
+        ("ray", {"address": "h:1", "host": "h"}, "--address joins a cluster and --host starts one"),
+        ("ray", {"cpus_per_run": 0}, "--cpus-per-run is 0"),
+        ("local", {"jobs": 0}, "--jobs is 0"),
+    ],
+)
+def test_options_are_checked(name, options, message):
+    with pytest.raises(MedicError, match=message):
+        make_executor(name, **options)
 
 
 SHORT = {"target": "street", "iterations": 2, "batch_size": 2, "device": "cpu"}
@@ -205,18 +185,18 @@ SHORT = {"target": "street", "iterations": 2, "batch_size": 2, "device": "cpu"}
 
 @pytest.fixture
 def job(mini, tmp_path):
-    threads = torch.get_num_threads()  # a worker sets its own
+    threads, command = torch.get_num_threads(), sys.argv[:]
     yield jobs({"dataset": mini, "method": "erm", **SHORT}, tmp_path / "runs")[0]
-    torch.set_num_threads(threads)
+    torch.set_num_threads(threads)  # a task sets its own
+    sys.argv[:] = command
 
 
-def test_a_worker_that_does_not_see_the_output_sends_the_run(job, tmp_path):
-    """Its output is a folder of its own, of which the sweep gets all but the checkpoint."""
-    worker = make_worker(str(tmp_path / "not" / "here"))
-    answer = worker.run(job.name, plain(job))
-    assert (answer.event.kind, answer.event.reason) == ("done", "")
+def test_a_task_that_does_not_see_the_output_returns_the_run(job):
+    """All of it but the checkpoint."""
+    outcome, files = executor._run(job.name, job.portable(), 1, sys.argv)
+    assert (outcome.kind, outcome.reason) == ("done", "")
     assert not job.directory.path.exists()
-    assert executor._at_home(job, answer) == Event(job.name, "done", seconds=answer.event.seconds)
+    store(files, job.directory)
     run = medic.Run(job.directory.path)
     assert run.config.output == str(job.directory.path.parent)
     assert run.metrics["acc"] == run.record["target"]["acc"]
@@ -224,74 +204,50 @@ def test_a_worker_that_does_not_see_the_output_sends_the_run(job, tmp_path):
     assert run.model is not None
 
 
-def test_a_worker_that_sees_the_output_writes_there(job):
-    mark = Mark(job.directory.path.parent)
-    answer = make_worker(str(mark.path)).run(job.name, plain(job))
-    assert (answer.event.kind, answer.files) == ("done", {})
+def test_a_task_that_sees_the_output_writes_there(job):
+    job.directory.path.mkdir(parents=True)
+    outcome, files = executor._run(job.name, job.portable(), 1, sys.argv)
+    assert (outcome.kind, files) == ("done", {})
     assert job.directory.done
     assert job.directory.checkpoint.exists()
-    mark.remove()
-    assert {path.name for path in job.directory.path.parent.iterdir()} == {job.name}
 
 
-def test_a_worker_that_comes_to_another_run(job, tmp_path):
-    answer = make_worker(str(tmp_path / "absent")).run("0123", plain(job))
-    assert answer.event.kind == "failed"
-    assert answer.event.reason == f"the worker came to another run, {job.name}: its medic or its images differ"
-    assert answer.files == {}
+def test_a_task_that_trains_another_run(job):
+    outcome, files = executor._run("0123", job.portable(), 1, sys.argv)
+    assert (outcome.kind, files) == ("failed", {})
+    assert f"trained run {job.name} instead of 0123" in outcome.reason
 
 
-def test_a_worker_that_is_asked_to_stop(job):
-    mark = Mark(job.directory.path.parent)
-    worker = make_worker(str(mark.path))
-    worker.stop()
-    answer = worker.run(job.name, plain(job))
-    assert answer.event.kind == "lost"
-    assert "stopped at iteration 1; the same command resumes it" in answer.event.reason
-    assert make_worker(str(mark.path)).run(job.name, plain(job)).event.kind == "done"
+def test_a_stopped_task_is_tried_again(job, monkeypatch):
+    def stopped(*_):
+        raise Stopped("stopped at iteration 1", signal.SIGTERM)
+
+    monkeypatch.setattr("medic.sweeps.worker.execute", stopped)
+    assert executor._run(job.name, job.portable(), 1, sys.argv)[0].kind == "busy"
 
 
-def test_packing(job, tmp_path):
-    path = tmp_path / "elsewhere"
-    for name in ("config.yaml", "done", "part/two", "checkpoint/last.pt", ".lock", "z.json"):
+def test_files_are_stored_with_done_last(job, tmp_path):
+    path = tmp_path / "elsewhere" / "run"
+    for name in ("done", "config.yaml", "part/two", "checkpoint/last.pt", ".lock", "z.json"):
         (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_text(name)
-    (path / "config.yaml").write_text(RunConfig(target="street", output=str(tmp_path / "there")).to_yaml())
-    files = pack(path)
+        (path / name).write_text(f"output: {path.parent}")
+    files = collect(path, "/there")
     assert sorted(files) == ["config.yaml", "done", "part/two", "z.json"]
+    assert files["config.yaml"] == b"output: /there"
 
     class Ordered(dict):
-        """Notes what is there when each file is read."""
+        """Notes whether the run is done when each file is read."""
 
         def __getitem__(self, name):
             seen[name] = job.directory.done
             return super().__getitem__(name)
 
     seen: dict[str, bool] = {}
-    unpack(Ordered(files), job.directory)
+    store(Ordered(files), job.directory)
     assert list(seen)[-1] == "done"
     assert not any(seen.values())
-    assert (job.directory.path / "part" / "two").read_text() == "part/two"
-    assert RunConfig.from_yaml(job.directory.path / "config.yaml").output == str(job.directory.path.parent)
-    for name in ("../other", "/etc/other"):
-        with pytest.raises(MedicError, match="which is not of a run"):
-            unpack({name: b""}, job.directory)
+    assert (job.directory.path / "part" / "two").read_bytes() == files["part/two"]
 
 
-def test_an_output_that_cannot_be_marked(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(MedicError, match="file cannot be written"):
-        Mark(tmp_path / "file")
-
-
-def test_room_and_shares():
-    small, big, idle = Node(4.0, 1.0), Node(16.0, 8.0), Node(0.0, 0.0)
-    assert room([small, big, idle], 1, 0.0) == 20
-    assert room([small, big, idle], 3, 0.0) == 6
-    assert gpu_share([Node(8.0, 0.0)], 3) == 0.0
-    assert (gpu_share([small, big], None), gpu_share([small, big], 9)) == (1.0, 1.0)
-    assert room([small, big], 1, 1.0) == 9
-    assert room([small, big], 4, 1.0) == 5  # cores run out
-    assert gpu_share([small], 3) == 0.3333
-    assert room([small], 1, gpu_share([small], 3)) == 3
-    assert gpu_share([small, big], 10) == 0.5
+def test_shares_of_gpus():
+    assert [share(9, 9), share(1, 3), share(9, 10), share(0, 4)] == [1.0, 0.3333, 0.5, 0.0]

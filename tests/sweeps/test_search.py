@@ -1,17 +1,17 @@
-"""A search for numbers: it sees source validation alone, can be shared, and can be gone on with."""
+"""Hyperparameter search: it sees source validation alone, can be shared, and can be resumed."""
 
 import os
 import signal
 from types import SimpleNamespace
 
 import pytest
+from medic.methods.search import Choice, Range
+from medic.runs.config import RunConfig
 
 from medic.cli import main
 from medic.errors import BusyError, DiskFullError, MedicError
-from medic.methods.search import Choice, Range
-from medic.runs.config import RunConfig
 from medic.runs.train import train
-from medic.sweeps.search import Study, search_space, suggest
+from medic.sweeps.search import Study, finished_trials, search_space, suggest
 
 optuna = pytest.importorskip("optuna")
 
@@ -23,27 +23,31 @@ def study(mini, tmp_path, trials=2, **settings):
     return Study(config, "s", f"sqlite:///{tmp_path}/study.db", trials)
 
 
-def test_a_study_goes_on_and_finds_the_best(mini, tmp_path):
-    said = []
-    assert study(mini, tmp_path).run(said.append).trials == 2
-    again = study(mini, tmp_path).run(said.append)
-    assert again.trials == 4
-    assert len({str(trial.params) for trial in again._study.trials}) == 4
-    best = again.best
-    assert best.acc == max(trial.value for trial in again._study.trials if trial.value is not None)
-    assert best.acc == again._study.trials[best.trial].value
-    assert set(best.numbers) == {"lr", "weight", "anneal"}
-    assert best.run.startswith(str(tmp_path))
+@pytest.fixture(autouse=True)
+def logged(caplog):
+    caplog.set_level("INFO", "medic.sweeps.search")
+    return caplog
+
+
+def test_a_study_is_continued_and_finds_the_best(mini, tmp_path):
+    assert len(study(mini, tmp_path).run().trials) == 2
+    again = study(mini, tmp_path).run()
+    assert len(again.trials) == 4
+    assert len({str(trial.params) for trial in again.trials}) == 4
+    best = again.best_trial
+    assert best.value == max(trial.value for trial in finished_trials(again))
+    assert set(best.params) == {"lr", "weight", "anneal"}
+    assert best.user_attrs["run"].startswith(str(tmp_path))
 
 
 def test_a_study_is_of_one_kind_of_runs(mini, tmp_path):
-    study(mini, tmp_path, 1).run(print)
-    with pytest.raises(MedicError, match=r"study 's' is of runs with iterations 4: give this search a name of its own"):
-        study(mini, tmp_path, 1, iterations=3).run(print)
-    assert study(mini, tmp_path, 1, seed=1).run(print).trials == 2
+    study(mini, tmp_path, 1).run()
+    with pytest.raises(MedicError, match=r"study 's' has runs with iterations 4: .* --study"):
+        study(mini, tmp_path, 1, iterations=3).run()
+    assert len(study(mini, tmp_path, 1, seed=1).run().trials) == 2
 
 
-def test_a_trial_that_was_stopped_is_gone_on_with(mini, tmp_path, monkeypatch):
+def test_a_stopped_trial_is_resumed(mini, tmp_path, monkeypatch, logged):
     asked = []
 
     def watched(config, watch, **options):
@@ -57,12 +61,11 @@ def test_a_trial_that_was_stopped_is_gone_on_with(mini, tmp_path, monkeypatch):
         return train(config, watch=interrupted, **options)
 
     monkeypatch.setattr("medic.sweeps.search.train", watched)
-    said = []
     with pytest.raises(KeyboardInterrupt):
-        study(mini, tmp_path).run(said.append)
-    assert said == ["trial 0: stopped; the next one of this study goes on with it"]
-    found = study(mini, tmp_path, trials=1).run(said.append)
-    assert (found.trials, found.complete) == (2, 1)
+        study(mini, tmp_path).run()
+    assert logged.messages == ["trial 0: stopped; the next trial of this study resumes it"]
+    found = study(mini, tmp_path, trials=1).run()
+    assert (len(found.trials), len(finished_trials(found))) == (2, 1)
     assert asked[0] == asked[1]
     assert len(list(tmp_path.glob("*/done"))) == 1
 
@@ -73,20 +76,19 @@ def test_processes_that_share_a_study_draw_other_numbers(mini, tmp_path):
         Study(study(mini, tmp_path).config, "s", f"sqlite:///{tmp_path}/{name}.db", 1, sampler)
         for name, sampler in (("both", "random"), ("both", "tpe"), ("alone", "random"))
     )
-    opened = [part._open(optuna) for part in (one, other)]
-    drawn = []
-    for part, shared in zip((one, other), opened, strict=True):
+
+    def draw(part, shared):
         trial = shared.ask()
-        shared.sampler = part._sampler(optuna, trial.number)
-        drawn.append(trial.suggest_float("lr", 0, 1))
-    assert drawn[0] != drawn[1]
-    again = alone._open(optuna)
-    trial = again.ask()
-    again.sampler = alone._sampler(optuna, trial.number)
-    assert trial.suggest_float("lr", 0, 1) == drawn[0]
+        part.draw_with(shared, trial.number)
+        return trial.suggest_float("lr", 0, 1)
+
+    opened = [part.open() for part in (one, other)]
+    first, second = draw(one, opened[0]), draw(other, opened[1])
+    assert first != second
+    assert draw(alone, alone.open()) == first
 
 
-def test_a_trial_that_cannot_be_done_is_no_end(mini, tmp_path, monkeypatch):
+def test_a_failed_trial_does_not_end_the_search(mini, tmp_path, monkeypatch, logged):
     outcomes = [BusyError("run x is being written by another process"), MedicError("no room"), None]
 
     def first(config, **_):
@@ -95,31 +97,30 @@ def test_a_trial_that_cannot_be_done_is_no_end(mini, tmp_path, monkeypatch):
         return SimpleNamespace(path=tmp_path, record={"validation": {"acc": 0.5}})
 
     monkeypatch.setattr("medic.sweeps.search.train", first)
-    said = []
-    found = study(mini, tmp_path, trials=3).run(said.append)
-    assert said[:2] == ["trial 0: run x is being written by another process", "trial 1: no room"]
-    assert (found.trials, found.complete, found.best.acc) == (3, 1, 0.5)
-    assert len({str(trial.params) for trial in found._study.trials}) == 3
+    found = study(mini, tmp_path, trials=3).run()
+    assert logged.messages[:2] == ["trial 0: run x is being written by another process", "trial 1: no room"]
+    assert (len(found.trials), len(finished_trials(found)), found.best_value) == (3, 1, 0.5)
+    assert len({str(trial.params) for trial in found.trials}) == 3
     outcomes.append(DiskFullError("the disk is full"))
     with pytest.raises(DiskFullError):
-        study(mini, tmp_path, trials=2).run(said.append)
+        study(mini, tmp_path, trials=2).run()
 
 
-def test_a_rate_at_which_it_diverges_is_no_end(mini, tmp_path):
-    said = []
+def test_a_diverging_trial_does_not_end_the_search(mini, tmp_path, logged):
+    found = study(mini, tmp_path, lr=1e30).run()
     with pytest.raises(MedicError, match="no trial was trained to the end"):
-        _ = study(mini, tmp_path, lr=1e30).run(said.append).best
-    assert "the loss became" in said[0]
+        finished_trials(found)
+    assert "trial 0: the loss became" in logged.messages[0]
 
 
-def test_numbers_that_are_given_are_not_searched(mini):
+def test_given_hyperparameters_are_not_searched(mini):
     config = RunConfig(dataset=mini, method="vrex", target="street")
     assert set(search_space(config)) == {"lr", "weight", "anneal"}
     given = RunConfig(dataset=mini, method="vrex", target="street", lr=0.1, hparams="weight=3")
     assert set(search_space(given)) == {"anneal"}
     other = RunConfig(dataset=mini, method="vrex", penalty="coral", target="street", optimizer="adam")
     assert set(search_space(other)) == {"lr", "gamma"}
-    with pytest.raises(MedicError, match="nothing to search for"):
+    with pytest.raises(MedicError, match="'erm'"):
         search_space(RunConfig(dataset=mini, method="erm", target="street", lr=0.1))
 
 
@@ -137,11 +138,11 @@ def test_laws_are_asked_for_as_they_are():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--trials", "0"], "trials is 0"),
+        (["--trials", "0"], "--trials is 0"),
         (["--storage", "nonsense://me:secret@host/db"], "storage nonsense://host/… cannot be used: Can't load plugin"),
         (["--storage", "postgresql://u:sec/ret@host/db?password=secret"], "storage postgresql://… cannot be used: "),
         (["--storage", "postgresql://u@host:secret/db"], "storage postgresql://host/… cannot be used: ValueError"),
-        (["--storage", "password=secret"], "storage is no address: give sqlite:///FILE"),
+        (["--storage", "password=secret"], "--storage is not an address: give sqlite:///FILE"),
         (["--sampler", "grid"], "unknown sampler 'grid'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Sweeps by Slurm: what `sbatch` is given, what its tasks do, and what is submitted again."""
+"""Sweeps on Slurm: the script that `sbatch` is given, its tasks, and which runs are submitted again."""
 
 import json
 import os
@@ -6,12 +6,14 @@ import stat
 import subprocess
 
 import pytest
+import yaml
 
 from medic.cli import main
 from medic.errors import MedicError
-from medic.runs.config import RunConfig
-from medic.sweeps import launch
+from medic.sweeps.executors import make_executor
+from medic.sweeps.executors import slurm as executor
 from medic.sweeps.executors.slurm import check_option
+from medic.sweeps.launch import Launch
 from medic.sweeps.sweep import Planner
 from medic.tables.results import collect
 
@@ -71,6 +73,7 @@ def test_the_script(sweep, tmp_path, monkeypatch):
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
+@pytest.mark.slow
 def test_a_task_does_its_run(sweep, tmp_path):
     """The printed script, as Slurm would start it for one task; and what is left is submitted without it."""
     _, script, _ = sweep("--dry-run")
@@ -89,12 +92,12 @@ def test_what_is_submitted(sweep, slurm, tmp_path):
     code, out, err = sweep("--quiet")
     output = tmp_path / "out"
     assert (code, err) == (0, "")
-    assert out == f"0 of 2 runs are in {output}, 0 queued, 2 submitted as job 4711, which writes to {output}/logs\n"
+    assert out == f"0 of 2 runs are in {output}\n2 runs are queued as Slurm job 4711; logs are in {output}/logs\n"
     assert (slurm / "arguments").read_text() == f"--parsable {output}/slurm/sweep.sh\n"
     given = (slurm / "given.sh").read_text()
     assert "--array=0-1\n" in given
     configs = sorted((output / "slurm").glob("*.yaml"))
-    assert sorted(RunConfig.from_yaml(path).seed for path in configs) == [0, 1]
+    assert sorted(yaml.safe_load(path.read_text())["seed"] for path in configs) == [0, 1]
     assert all(path.stem in given for path in configs)
     for path in output.rglob("*"):
         assert path.is_dir() or SECRET not in path.read_text()
@@ -106,13 +109,12 @@ def test_what_is_queued_is_not_submitted_again(sweep, slurm, tmp_path):
     (slurm / "given.sh").unlink()
     (slurm / "queue").write_text("99 N/A\n4711 0\n4711 1\n17 1\n")
     _, out, _ = sweep("--quiet")
-    assert out == f"0 of 2 runs are in {tmp_path}/out, 2 queued\n"
+    assert "2 runs are queued as Slurm job 4711;" in out
     assert (slurm / "asked").read_text() == "--me --noheader --array --format=%F %K\n"
     assert not (slurm / "given.sh").exists()
     (slurm / "queue").write_text("4711 1\n")  # the first task has ended without a result
     _, out, _ = sweep("--quiet")
-    assert "0 of 2 runs" in out
-    assert "1 queued, 1 submitted as job 4711" in out
+    assert "2 runs are queued" in out
     given = (slurm / "given.sh").read_text()
     assert names[0] in given
     assert names[1] not in given
@@ -127,37 +129,39 @@ def test_what_is_there_is_not_submitted(sweep, slurm, tmp_path):
         record = json.dumps({**measured, "hparams": {"method": "erm"}})
         (tmp_path / "out" / path.stem / "results.jsonl").write_text(record)
     code, out, _ = sweep("--quiet")
-    assert (code, out) == (0, f"2 of 2 runs are in {tmp_path}/out, 0 queued\n")
+    assert (code, out) == (0, f"2 of 2 runs are in {tmp_path}/out\n")
     assert not (slurm / "given.sh").exists()
 
 
 def test_more_runs_than_an_array_holds(sweep, slurm, monkeypatch):
-    monkeypatch.setattr(launch, "LARGEST", 1)
+    monkeypatch.setattr(executor, "LARGEST", 1)
+    (slurm / "sbatch").write_text('#!/bin/bash\ngrep -c "array=0-0" "$2"\necho >> "$0.called"\n')
     _, out, _ = sweep("--quiet")
-    assert "1 submitted as job 4711" in out
-    assert out.endswith("; the same command submits the other 1\n")
-    assert "--array=0-0\n" in (slurm / "given.sh").read_text()
+    assert "2 runs are queued" in out
+    assert (slurm / "sbatch.called").read_text() == "\n\n"
 
 
 def test_what_sbatch_refuses(sweep, slurm, tmp_path):
     (slurm / "sbatch").write_text("#!/bin/bash\necho 'sbatch: error: invalid partition specified: gpu' >&2\nexit 1\n")
     code, out, err = sweep("--quiet")
     assert (code, out) == (2, "")
-    assert err == "medic: error: sbatch ended with exit code 1: sbatch: error: invalid partition specified: gpu\n"
+    assert err.endswith("exit code 1: sbatch: error: invalid partition specified: gpu\n")
     assert not (tmp_path / "out" / "slurm" / "submitted.json").exists()
 
 
 def test_values_of_the_environment_stay_out_of_the_script():
-    with pytest.raises(MedicError, match="give names, export=ALL,TOKEN, set here") as error:
+    with pytest.raises(MedicError, match="export=ALL,TOKEN") as error:
         check_option(f"export=ALL,TOKEN={SECRET}")
     assert SECRET not in str(error.value)
     check_option("export=ALL,TOKEN")
     check_option("export=NONE")
 
 
-def test_what_was_handed_over_is_missing(folder, slurm, tmp_path, capsys):
-    """So that a command that shows results knows that there are none yet."""
-    asked = launch.Launch("slurm")
-    schedule = asked.run(Planner().jobs([RunConfig(**folder, output=str(tmp_path / "out"))]))
-    assert "0 of 1 run is in" in capsys.readouterr().out
-    assert schedule.missing == 1
+def test_queued_runs_are_not_done(folder, slurm, tmp_path):
+    """So that a command that shows results can tell that they are missing."""
+    [job] = Planner().jobs([{**folder, "output": tmp_path / "out"}])
+    schedule = Launch(make_executor("slurm")).run([job])
+    assert schedule.queued == {job.name: "Slurm job 4711"}
+    assert not schedule.done
+    with pytest.raises(MedicError, match="--retries"):
+        Launch(make_executor("slurm"), retries=1)

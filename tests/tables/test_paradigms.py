@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-
-from medic.errors import MedicError
 from medic.runs.config import RunConfig
 from medic.runs.resolve import resolve
+
+from medic.errors import MedicError
 
 SOURCES = {0, 1, 2}
 CLASSES = set(range(6))

@@ -6,19 +6,21 @@ import json
 from functools import cache
 
 import pytest
+from medic.runs.config import RunConfig
+from medic.runs.plans import open_benchmark
+from medic.runs.resolve import resolve
 
 from medic.cli import main
 from medic.data import benchmark
 from medic.errors import MedicError
 from medic.methods import METHODS
-from medic.runs.config import RunConfig
-from medic.runs.plans import open_benchmark
-from medic.runs.resolve import resolve
 from medic.sweeps.launch import Launch
+from medic.sweeps.schedule import Schedule
 from medic.sweeps.sweep import Planner
-from medic.tables.paper import PaperTable, paper_tables
+from medic.tables import paper_tables
+from medic.tables.paper import PaperTable
+from medic.tables.paper import paper_tables as names_in_paper
 from medic.tables.paper_tables import NAMES, reproduction
-from medic.tables.reproduction import Asked
 from tests.data.pictures import picture
 
 
@@ -30,10 +32,10 @@ def planner():
 @pytest.mark.parametrize("name", NAMES)
 def test_every_quick_table_can_be_run(name, planner):
     table = reproduction(name, quick=True)
-    cells = table.configs(Asked(seeds=(0, 1)))
+    cells = table.configs(seeds=(0, 1))
     assert {title for _, title in cells} == set(table.columns)
     for (label, title), configs in cells.items():
-        jobs = planner.jobs(configs)
+        jobs = planner.jobs(map(vars, configs))
         assert len(jobs) == 2 * len(table.columns[title]), (label, title)
 
 
@@ -57,23 +59,23 @@ def root(tmp_path_factory):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_table_can_be_run(name, root):
     opened = cache(lambda name: open_benchmark(benchmark(name), root, 0))
-    for configs in reproduction(name).configs(Asked(settings={"root": str(root)})).values():
+    for configs in reproduction(name).configs(settings={"root": str(root)}).values():
         for config in configs:
             resolve(config, lambda bench, *_: opened(bench.name))
 
 
-@pytest.mark.parametrize("name", paper_tables())
+@pytest.mark.parametrize("name", names_in_paper())
 def test_rows_and_columns_are_the_papers(name):
     table, paper = reproduction(name), PaperTable(name)
     assert {(one.paper, one.variant) for one in table.lines} == set(paper.methods)
     assert set(table.columns) == set(paper.columns) - {"Avg"}
-    assert set(table.metrics) == set(paper.metrics)
+    assert {metric.title for metric in table.metrics} == set(paper.metrics)
     for one in table.lines:
         assert one.settings is None or METHODS[one.settings["method"]].paper == one.paper
 
 
 def test_the_authors_settings():
-    (first, *_) = reproduction("pacs-resnet50").configs(Asked(methods=["medic++"]))["MEDIC++", "Sketch"]
+    (first, *_) = reproduction("pacs-resnet50").configs(methods=["medic++"])["MEDIC++", "Sketch"]
     assert first == RunConfig(
         dataset="pacs",
         backbone="resnet50",
@@ -107,7 +109,7 @@ def test_the_settings_of_domainbed(root, column, default, own):
     table = reproduction("domainbed")
     opened = cache(lambda name: open_benchmark(benchmark(name), root, 0))
     assert table.rule == "domainbed"
-    cells = table.configs(Asked(columns=[column], settings={"root": str(root)}))
+    cells = table.configs(columns=[column], settings={"root": str(root)})
     for variant, wanted in (
         ("default hyper-parameters, no binary head", {**DEFAULTS, "objective": "ce", "optimizer": "adam", **default}),
         ("own hyper-parameters, with binary head", {**OWN, "objective": "ce+ova", **own}),
@@ -121,23 +123,22 @@ def test_the_settings_of_domainbed(root, column, default, own):
 
 
 def test_domainnet_and_openness():
-    asked = Asked(columns=["real"])
-    for (label, _), (config,) in reproduction("domainnet-resnet50").configs(asked).items():
+    for (label, _), (config,) in reproduction("domainnet-resnet50").configs(columns=["real"]).items():
         assert (config.iterations, config.batch_size) == (30000, None)
         assert config.class_groups == (10 if label.startswith("MEDIC") else None)
-    for (label, _), configs in reproduction("officehome-openness").configs(Asked()).items():
+    for (label, _), configs in reproduction("officehome-openness").configs().items():
         for config in configs:
             assert config.objective == "ce+ova"
             assert config.class_groups == (10 if label.startswith("MEDIC") or label.endswith("cw") else None)
 
 
 def test_weights_are_for_backbones_that_begin_with_some():
-    cells = reproduction("domainbed").configs(Asked(settings={"weights": "w"}))
+    cells = reproduction("domainbed").configs(settings={"weights": "w"})
     assert {title: {config.weights for config in configs} for (_, title), configs in cells.items()} == {
         title: {None if title == "CMNIST" else "w"} for title in reproduction("domainbed").columns
     }
-    with pytest.raises(MedicError, match="weights have no use in digitsdg-convnet"):
-        reproduction("digitsdg-convnet").configs(Asked(settings={"weights": "w"}))
+    with pytest.raises(MedicError, match=r"digitsdg-convnet .*leave out --weights"):
+        reproduction("digitsdg-convnet").configs(settings={"weights": "w"})
 
 
 def run(capsys, tmp_path, *arguments):
@@ -157,11 +158,21 @@ def run(capsys, tmp_path, *arguments):
     return code, capsys.readouterr()
 
 
+@pytest.fixture
+def small(mini, monkeypatch):
+    """Make quick tables on the benchmark of 400 images."""
+    stage = paper_tables.BUILT_IN._replace(dataset=mini, backbone=benchmark(mini).backbone, split="mini-6-4")
+    monkeypatch.setattr(paper_tables, "BUILT_IN", stage)
+
+
+SHORT = ("--iterations", "2", "--evaluate-every", "2", "--batch-size", "2")
+
+
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(("name", "rows"), [("paradigms", 14), ("tasks-per-step", 7)])
-def test_a_table_from_nothing(capsys, tmp_path, name, rows):
-    """As CI does: in one process, 20 iterations a run, one of the columns."""
-    short = ("--iterations", "20", "--evaluate-every", "20", "--batch-size", "4")
-    code, said = run(capsys, tmp_path, name, "--only", "street", *short)
+def test_a_table_from_scratch(capsys, tmp_path, name, rows):
+    """In one process, one of the columns."""
+    code, said = run(capsys, tmp_path, name, "--only", "street", *SHORT)
     assert code == 0, said.err
     lines = said.out.splitlines()
     assert lines[1] == "Acc"
@@ -174,17 +185,17 @@ def place(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
+@pytest.mark.usefixtures("small")
 class TestOneRun:
-    """Of which two tables are made."""
+    """Two tables share one run."""
 
-    SHORT = ("--iterations", "2", "--evaluate-every", "2", "--batch-size", "2")
     OPTIONS = (*SHORT, "--only", "street", "--methods", "erm")
 
     def test_a_part_of_it_and_what_is_missing(self, capsys, place):
         assert run(capsys, place, "confidence-sketch", *self.OPTIONS)[0] == 0
         code, said = run(capsys, place, "confidence-sketch", *self.OPTIONS, "fish", "--dry-run")
         assert code == 0
-        assert "2 runs, 1 of them there, 1 to do" in said.out
+        assert "2 runs: 1 finished, 1 to do" in said.out
 
     def test_nothing_but_the_format(self, capsys, place):
         title = "confidence-sketch in small: its rows and metrics on the built-in digits, with a ConvNet"
@@ -201,12 +212,12 @@ class TestOneRun:
 
     def test_tables_share_runs(self, capsys, place):
         _, said = run(capsys, place, "paradigms", *self.OPTIONS, "--dry-run")
-        assert "3 runs, 1 of them there, 2 to do" in said.out
+        assert "3 runs: 1 finished, 2 to do" in said.out
         assert main(["table", str(place)]) == 0
         assert "street" in capsys.readouterr().out
 
     def test_a_failed_run_is_said(self, capsys, place, monkeypatch):
-        monkeypatch.setattr(Launch, "run", lambda self, jobs: self._plan(jobs))
+        monkeypatch.setattr(Launch, "run", lambda self, jobs: Schedule(jobs))
         (path,) = (file.parent for file in place.glob("*/done"))
         (path / "done").rename(path / "not done")
         (path / "error.json").write_text('{"reason": "a comet"}')
@@ -227,18 +238,18 @@ class TestOneRun:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "which table?"),
+        ([], "medic reproduce --list"),
         (["pacs"], "unknown table of the paper 'pacs'"),
         (["paradigms", "--only", "moon"], "unknown column 'moon' of paradigms"),
         (["paradigms", "--methods", "coral"], "unknown method 'coral' of paradigms"),
         (["paradigms", "--format", "xml"], "unknown format 'xml'"),
-        (["partial-classes", "--target", "printed"], "--target would make other rows or columns of those of partial"),
-        (["partial-classes", "--method", "medic++"], "--method would make"),
-        (["partial-classes", "--seed", "0"], "choose among them with --methods, --only and --seeds"),
-        (["single-domain", "--sources", "printed"], "--sources would make"),
-        (["single-domain", "--dataset", "digits"], "--dataset would make"),
-        (["parameter-sharing", "--head", "shared"], "--head would make"),
-        (["partial-classes", "--split", "digits-6-4"], "--split would make"),
+        (["partial-classes", "--target", "printed"], "--target would change the rows or columns of partial-classes"),
+        (["partial-classes", "--method", "medic++"], "--method would change"),
+        (["partial-classes", "--seed", "0"], "--methods, --only and --seeds"),
+        (["single-domain", "--sources", "printed"], "--sources would change"),
+        (["single-domain", "--dataset", "digits"], "--dataset would change"),
+        (["parameter-sharing", "--head", "shared"], "--head would change"),
+        (["partial-classes", "--split", "digits-6-4"], "--split would change"),
     ],
 )
 def test_mistakes_are_named(capsys, tmp_path, arguments, message):

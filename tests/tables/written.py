@@ -1,4 +1,4 @@
-"""Finished runs that were only written, for tables."""
+"""Directories of finished runs for tests of tables, written without training."""
 
 import json
 
@@ -7,12 +7,12 @@ DOMAINS = ("a", "b", "c")
 
 def write_run(
     folder, name, method, domain, seed, values, commit="c0", images="i0", weights="w", counts=None, draw=0, accs=None,
-    formats=(),
-    **settings,
+    formats=(), asked=None, **settings,
 ):  # fmt: skip
-    """A finished run with an evaluation per value, the best on validation second to last.
+    """Write a finished run with an evaluation per value; the last but one is best on validation.
 
-    `accs` has, by domain, its accuracies; without it they are the values.
+    `asked` are the settings that the person gave beside `method`, and None for a run of an earlier version. `accs` has
+    accuracies by domain; without it they are the values.
     """
     path = folder / name
     path.mkdir(parents=True)
@@ -25,15 +25,18 @@ def write_run(
     args = {"test_envs": [DOMAINS.index(target) for target in targets], "hparams_seed": draw, "seed": seed}
     records = [
         {
-            "iteration": step, "step": step, "step_time": 0.1, "lr": 0.01, "args": args, "hparams": hparams,
+            "iteration": step, "step": step, "step_time": 0.1, "lr": 0.01,
             "validation": {"acc": 0.5 - abs(step - (len(values) - 2)) / 10},
             "target": {"acc": value, "oscr": value / 2, "hscore": value / 4, "hscore/oracle-10": value / 3},
             "targets": {domain: {"acc": value}},
             **{f"env{i}_{part}_acc": (accs or {}).get(name, value) for i, name in enumerate(DOMAINS)
                for part in ("in", "out")},
+            "args": args, "hparams": hparams,
         }
         for step, value in enumerate(values)
     ]  # fmt: skip
+    if asked is not None:
+        records[0]["asked"] = {"method": method, "target": domain, "output": "runs", **asked}
     (path / "results.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
     environment = {"commit": commit, "images": images, "weights": weights, "counts": counts, "formats": formats}
     (path / "environment.json").write_text(json.dumps(environment))

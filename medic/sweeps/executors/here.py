@@ -1,31 +1,41 @@
-"""Runs in this very process, one after the other."""
+"""Runs in this process, one after the other: for short sweeps, and for a debugger."""
 
 import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from medic.runs.train import train
-from medic.sweeps.executors.base import Event, attempt, plain
-from medic.sweeps.sweep import Job
+from medic.sweeps.executors import Executor, Outcome
+
+if TYPE_CHECKING:
+    from medic.sweeps.sweep import Job
 
 
-class Here:
-    """No other process: for short sweeps, and for a debugger."""
+@dataclass
+class Here(Executor):
+    """This process."""
 
-    slots = 1
-
-    def __init__(self) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._job: Job | None = None
 
-    def submit(self, job: Job) -> None:
-        """Take the run; it is done when somebody waits for it."""
+    @property
+    def slots(self) -> int:
+        """One run at a time."""
+        return 1
+
+    def submit(self, job: "Job") -> None:
+        """Keep the run until `wait`."""
         self._job = job
 
-    def wait(self, seconds: float) -> list[Event]:
-        """Do the run; without one there is nothing to hear of, and the time passes."""
+    def wait(self, seconds: float) -> list[Outcome]:
+        """Execute the run; without a run, sleep."""
+        from medic.sweeps.worker import execute
+
         if self._job is None:
             time.sleep(seconds)
             return []
         job, self._job = self._job, None
-        return [attempt(job.name, plain(job), lambda config: train(config, quiet=True))]
+        return [execute(job.name, job.portable())]
 
     def close(self, stop: bool) -> None:
-        """Nothing is under way between two calls."""
+        """No run is in progress between two calls of `wait`."""

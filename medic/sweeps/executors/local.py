@@ -1,155 +1,133 @@
-"""Runs on this machine: processes that stay warm between runs, each with its share of the cores or its own GPU."""
+"""Runs on this machine: processes that stay warm between runs, each with one GPU or its share of the cores."""
 
-import json
+import ctypes
+import multiprocessing
 import os
-import selectors
 import signal
-import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import IO
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from medic.errors import unwritten
 from medic.files import make_folder
-from medic.runs.command import noted_command
-from medic.sweeps.executors.base import PATIENCE, Event, plain
-from medic.sweeps.sweep import Job
+from medic.sweeps.executors import PATIENCE, Executor, Outcome
+
+if TYPE_CHECKING:
+    from medic.sweeps.sweep import Job
+
+_SPAWN = multiprocessing.get_context("spawn")  # a forked process could not use the GPU
+_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
+
+
+class _Worker:
+    """A process and the name of the run that it executes, if any."""
+
+    def __init__(self, log: Path, environment: dict[str, str]) -> None:
+        self.log = log
+        self.run: str | None = None
+        self.connection, other = _SPAWN.Pipe()
+        self.process = _SPAWN.Process(target=_serve, args=(other, log, environment))
+        self.process.start()
+        other.close()
+
+    def send(self, job: "Job") -> None:
+        """Start a run."""
+        self.run = job.name
+        with suppress(BrokenPipeError):  # `outcome` reports that the process has died
+            self.connection.send((job.name, job.portable()))
+
+    def outcome(self) -> Outcome:
+        """Return the outcome of the run, which has ended or whose process has died."""
+        run, self.run = str(self.run), None
+        try:
+            outcome: Outcome = self.connection.recv()
+        except (EOFError, ConnectionResetError):
+            self.process.join()
+            code = self.process.exitcode or 0
+            ending = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            return Outcome(run, "lost", f"the process ended with {ending}; see {self.log}")
+        return outcome
 
 
 @dataclass
-class _Worker:
-    process: "subprocess.Popen[bytes]"
-    environment: dict[str, str]
-    log: Path
-    job: str | None = None
-    heard: bytes = b""
+class Local(Executor):
+    """Processes of this machine; their messages go to `logs` in the output directory."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._workers: list[_Worker] = []
 
-class Local:
-    """Processes of this machine."""
+    @property
+    def slots(self) -> int:
+        """One run per GPU, or per core on a machine without GPUs."""
+        return self.jobs or _gpus(self.device) or _cores()
 
-    def __init__(self, slots: int | None, device: str, logs: Path) -> None:
-        """As many as there are GPUs, or else cores; `logs` is a folder for what they say."""
-        gpus, cores = _gpus(device), _cores()
-        self.slots = room(slots, device)
-        make_folder("output", logs)
-        threads = str(max(1, cores // self.slots))
-        shares = [{"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads} for _ in range(self.slots)]
-        for index, share in enumerate(shares if gpus else []):
-            share["CUDA_VISIBLE_DEVICES"] = _visible(index % gpus)
-        self._selector = selectors.DefaultSelector()
-        self._workers = [self._start(share, logs / f"worker-{index}.log") for index, share in enumerate(shares)]
+    def submit(self, job: "Job") -> None:
+        """Hand the run to an idle process; start one if no process is idle or the idle one has died."""
+        index = next((i for i, worker in enumerate(self._workers) if worker.run is None), len(self._workers))
+        if index == len(self._workers) or not self._workers[index].process.is_alive():
+            self._workers[index : index + 1] = [self._start(index)]
+        self._workers[index].send(job)
 
-    def submit(self, job: Job) -> None:
-        """Give the run to a process that has none."""
-        worker = next(worker for worker in self._workers if worker.job is None)
-        if worker.process.poll() is not None:  # it died when nothing was asked of it
-            worker = self._replace(worker)
-        worker.job = job.name
-        assert worker.process.stdin is not None
-        try:
-            asked = {"name": job.name, "settings": plain(job), "command": noted_command()}
-            worker.process.stdin.write(json.dumps(asked).encode() + b"\n")
-            worker.process.stdin.flush()
-        except BrokenPipeError:
-            pass  # `wait` finds it dead and says so
-
-    def wait(self, seconds: float) -> list[Event]:
-        """Listen to the processes."""
-        events: list[Event] = []
-        until = time.monotonic() + seconds
-        while not events and (left := until - time.monotonic()) > 0:
-            for key, _ in self._selector.select(left):
-                events += self._hear(key.data)
-        return events
+    def wait(self, seconds: float) -> list[Outcome]:
+        """Collect the outcomes that processes have sent."""
+        busy: dict[Any, _Worker] = {worker.connection: worker for worker in self._workers if worker.run is not None}
+        return [busy[connection].outcome() for connection in wait(list(busy), seconds)]
 
     def close(self, stop: bool) -> None:
-        """Let the processes end; those that are at a run save it first."""
+        """End the processes; SIGTERM makes a run save a checkpoint."""
         for worker in self._workers:
-            assert worker.process.stdin is not None
-            worker.process.stdin.close()
-            if stop and worker.process.poll() is None:
-                worker.process.send_signal(signal.SIGTERM)
+            worker.connection.close()
+            if stop:
+                worker.process.terminate()
         until = time.monotonic() + PATIENCE
         for worker in self._workers:
-            try:
-                worker.process.wait(max(0.1, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                worker.process.kill()
-                worker.process.wait()
-        self._selector.close()
+            worker.process.join(max(0.1, until - time.monotonic()))
+            worker.process.kill()
+            worker.process.join()
 
-    def _start(self, environment: dict[str, str], log: Path) -> _Worker:
-        with self._opened(log) as file:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "medic.sweeps.executors.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=file,
-                env={**os.environ, **environment},
-                start_new_session=True,  # Ctrl-C is for the sweep, which tells them
-            )
-        assert process.stdout is not None
-        worker = _Worker(process, environment, log)
-        self._selector.register(process.stdout, selectors.EVENT_READ, worker)
-        return worker
-
-    @staticmethod
-    def _opened(log: Path) -> IO[bytes]:
+    def _start(self, index: int) -> _Worker:
+        threads = str(max(1, _cores() // self.slots))
+        environment = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        if gpus := _gpus(self.device):
+            allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+            environment["CUDA_VISIBLE_DEVICES"] = allowed.split(",")[index % gpus] if allowed else str(index % gpus)
+        log = self.output / "logs" / f"worker-{index}.log"
+        make_folder("output", log.parent)
         try:
-            return log.open("ab")
+            log.open("ab").close()
         except OSError as error:
             raise unwritten("output", log.parent, error) from error
-
-    def _replace(self, worker: _Worker) -> _Worker:
-        """Start another process in the place of a dead one, which is not listened to any more."""
-        assert worker.process.stdout is not None
-        self._selector.unregister(worker.process.stdout)
-        worker.process.stdout.close()
-        fresh = self._start(worker.environment, worker.log)
-        self._workers[self._workers.index(worker)] = fresh
-        return fresh
-
-    def _hear(self, worker: _Worker) -> list[Event]:
-        """What a process has said, or that it is gone."""
-        stream = worker.process.stdout
-        assert stream is not None
-        said = os.read(stream.fileno(), 1 << 16)
-        if not said:
-            code = worker.process.wait()
-            lost, worker.job = worker.job, None
-            self._replace(worker)
-            reason = f"its process ended with {_ending(code)}; see {worker.log}"
-            return [] if lost is None else [Event(lost, "lost", reason)]
-        *lines, worker.heard = (worker.heard + said).split(b"\n")
-        events = [Event(**json.loads(line)) for line in lines]
-        if any(event.kind != "started" for event in events):
-            worker.job = None
-        return events
+        return _Worker(log, environment)
 
 
-def room(slots: int | None, device: str) -> int:
-    """How many runs this machine does at a time, unless it is told."""
-    return slots or _gpus(device) or _cores()
+def _serve(connection: "Connection", log: Path, environment: dict[str, str]) -> None:
+    """Execute the runs that arrive, until the sweep closes the connection or asks to stop."""
+    os.setsid()  # Ctrl-C reaches only the sweep, which then stops its processes
+    if sys.platform == "linux":  # elsewhere, processes of a killed sweep finish their runs
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+    with log.open("ab") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    os.environ.update(environment)
+    from medic.sweeps.worker import execute  # torch reads the environment when it is imported
+
+    with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
+        while True:
+            connection.send(execute(*connection.recv()))
 
 
 def _gpus(device: str) -> int:
-    return torch.cuda.device_count() if device != "cpu" else 0
+    if device == "cpu":
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0))
-
-
-def _ending(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-
-def _visible(index: int) -> str:
-    """The name of a GPU among those that this process may use."""
-    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return allowed.split(",")[index] if allowed else str(index)

@@ -1,267 +1,216 @@
-"""Runs on Ray: one actor for each run at a time, which stays warm between runs and is replaced when it is lost."""
+"""Runs on a Ray cluster: one task per run, with its cores and its GPU; Ray restarts tasks whose worker died."""
 
+import logging
 import math
 import os
+import secrets
 import socket
 import sys
 import tempfile
 import time
-from collections import deque
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import torch
-
-from medic.errors import MedicError, warn
+from medic.errors import MedicError, first_line, lacking, unwritten, warn
+from medic.files import atomic_write, make_folder
 from medic.runs.command import noted_command
-from medic.runs.config import RunConfig
-from medic.runs.interrupts import Interrupts, Stopped
-from medic.runs.train import train
-from medic.sweeps.executors.artifacts import Mark, pack, unpack
-from medic.sweeps.executors.base import PATIENCE, Event, attempt, plain
-from medic.sweeps.executors.cluster import connect, last_line
-from medic.sweeps.sweep import Job
+from medic.runs.interrupts import Stopped
+from medic.sweeps.executors import PATIENCE, Executor, Outcome, option
 
-CONTROL = "control"
-"""The thread of an actor that hears what is asked of it during a run."""
-STARTS = 5
-"""Actors in a row that may be lost before they can work; then something is wrong with all of them."""
-ROOM = 30.0
-"""Seconds without any actor after which it is said that the cluster has no room."""
+if TYPE_CHECKING:
+    from medic.runs.directory import RunDirectory
+    from medic.sweeps.sweep import Job
+
+LOCALHOST = "127.0.0.1"
+ANSWER = 5.0
+"""Seconds that an address has to accept a connection; Ray itself would try for minutes."""
 
 
-class Node(NamedTuple):
-    """What a machine of the cluster has."""
+@dataclass
+class Ray(Executor):
+    """Tasks on a Ray cluster, or on a Ray that is started on this machine for the sweep."""
 
-    cores: float
-    gpus: float
+    address: str | None = option("Ray cluster to join (default: start one)", metavar="HOST:PORT")
+    host: str | None = option("address on which a started Ray listens (default: localhost)")
+    cpus_per_run: int | None = option("cores of a run on Ray (default: 1)", metavar="N")
 
+    losses: ClassVar[int] = 0  # Ray itself restarts tasks, before it reports a loss
 
-class Place(NamedTuple):
-    """Where an actor is."""
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.address and self.host:
+            raise MedicError("--address joins a cluster and --host starts one: give one of them")
+        self._cores = self.cpus_per_run or 1
+        self._room = self.jobs or 1
+        self._jobs: dict[Any, Job] = {}
 
-    process: int
-    machine: str
+    @property
+    def slots(self) -> int:
+        """One run per GPU of the cluster, or per core without GPUs; tasks that do not fit wait in Ray's queue."""
+        return self._room
 
-
-class Answer(NamedTuple):
-    """What an actor says of a run; `files` are those of a run that was done where the sweep cannot see them."""
-
-    event: Event
-    files: dict[str, bytes]
-
-
-class Worker:
-    """The actor: a process of the cluster that does one run after the other.
-
-    Where it finds `mark` it writes into the output directory itself, and goes on from checkpoints there. Elsewhere it
-    works in a temporary folder and sends the finished run.
-    """
-
-    def __init__(self, mark: str, cores: int, command: Sequence[str]) -> None:
-        torch.set_num_threads(cores)
-        sys.argv[:] = command  # a run notes what it was started by, and Ray's own line is full of the cluster's details
-        self._shared = Path(mark).exists()
-        self._interrupts = Interrupts()
-
-    def ready(self) -> Place:
-        """Say that it can work, and where it is."""
-        return Place(os.getpid(), socket.gethostname())
-
-    def run(self, name: str, settings: dict[str, Any]) -> Answer:
-        """Do a run, which should come to this name."""
-        files: dict[str, bytes] = {}
-
-        def do(config: RunConfig) -> None:
-            run = train(config, quiet=True, interrupts=self._interrupts)
-            if run.path.name != name:
-                raise MedicError(f"the worker came to another run, {run.path.name}: its medic or its images differ")
-            if not self._shared:
-                files.update(pack(run.path))
-
-        with tempfile.TemporaryDirectory(prefix="medic-") as folder:
-            try:
-                event = attempt(name, settings if self._shared else {**settings, "output": folder}, do)
-            except Stopped as stopped:
-                event = Event(name, "lost", str(stopped))
-        return Answer(event, files)
-
-    def stop(self) -> None:
-        """Let the run under way save a checkpoint and end."""
-        self._interrupts.ask()
-
-
-@dataclass(eq=False)
-class _Slot:
-    """An actor, and the answer it owes: to the question whether it is ready, or of a run."""
-
-    actor: Any
-    answer: Any
-    job: Job | None = None
-    place: Place | None = None
-
-
-class Ray:
-    """Actors of a cluster, or of this machine."""
-
-    def __init__(
-        self,
-        slots: int | None,
-        device: str,
-        output: Path,
-        address: str | None = None,
-        host: str | None = None,
-        cores: int = 1,
-    ) -> None:
-        """As many as there is room for, each with its cores and its GPU, or with a share of one if more are asked for.
-
-        Without an address a Ray of the sweep's own is started, which listens on `host`, or to this machine alone.
-        """
-        self._disconnect = connect(address, host, slots * cores if slots else len(os.sched_getaffinity(0)))
-        try:
-            import ray
-
-            nodes = [_node(found["Resources"]) for found in ray.nodes() if found["Alive"]]
-            gpus = gpu_share(nodes, slots) if device != "cpu" else 0.0
-            self.slots = slots or room(nodes, cores, gpus)
-            if self.slots < 1:
-                what = f"no machine of the cluster has as many cores{' and a GPU' if gpus else ''}"
-                raise MedicError(f"cpus_per_run is {cores}: {what}")
-            self._mark = Mark(output)
-        except BaseException:
-            self._disconnect()
-            raise
-        resources: dict[str, Any] = {"num_cpus": cores, "num_gpus": gpus, "concurrency_groups": {CONTROL: 1}}
-        self._actors: Any = ray.remote(max_restarts=0, **resources)(Worker)
-        self._cores = cores
-        self._queue: deque[Job] = deque()
-        self._began: float | None = time.monotonic()  # until an actor can work, or it was said that none can
-        self._lost_starts = 0
-        self._slots = [self._start() for _ in range(self.slots)]
-
-    def submit(self, job: Job) -> None:
-        """Let the next actor that is free have the run."""
-        self._queue.append(job)
-
-    def wait(self, seconds: float) -> list[Event]:
-        """Give out runs, and listen to the actors."""
+    def __enter__(self) -> Self:
+        connected = connect(self.address, self.host, (self.jobs or 0) * self._cores or len(os.sched_getaffinity(0)))
         import ray
 
-        if started := self._give_out():
-            return started
-        owed = {slot.answer: slot for slot in self._slots if slot.answer is not None}
-        if not owed:
+        self._disconnect = ray.shutdown if connected else lambda: None
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        gpus = 0 if self.device == "cpu" else sum(int(node.get("GPU", 0)) for node in nodes)
+        self._room = self.jobs or gpus or sum(int(node.get("CPU", 0)) // self._cores for node in nodes)
+        if self._cores > max(node.get("CPU", 0) for node in nodes):
+            self._disconnect()
+            raise MedicError(f"--cpus-per-run is {self._cores}: no machine of the cluster has as many cores")
+        # By default Ray ends a process after one task that uses a GPU (`max_calls`), and no process would stay warm.
+        resources: dict[str, Any] = {"num_cpus": self._cores, "num_gpus": share(gpus, self._room), "max_calls": 0}
+        self._task = ray.remote(max_retries=Executor.losses, **resources)(_run)
+        return self
+
+    def submit(self, job: "Job") -> None:
+        """Start a task. A machine that sees the run's directory shares the output directory."""
+        make_folder("output", job.directory.path)
+        self._jobs[self._task.remote(job.name, job.portable(), self._cores, noted_command())] = job
+
+    def wait(self, seconds: float) -> list[Outcome]:
+        """Collect the outcomes of tasks that have ended."""
+        import ray
+
+        if not self._jobs:
             time.sleep(seconds)
             return []
-        self._say_if_full()
-        answers, _ = ray.wait(list(owed), timeout=seconds)
-        events = (self._hear(owed[answer]) for answer in answers)
-        return [event for event in events if event is not None]
+        ended, _ = ray.wait(list(self._jobs), timeout=seconds)
+        return [self._outcome(task, self._jobs.pop(task)) for task in ended]
 
     def close(self, stop: bool) -> None:
-        """Let the actors end; those that are at a run save it first."""
+        """Interrupt the tasks in progress, which save a checkpoint, and leave the cluster."""
         import ray
 
         try:
-            owed = [slot for slot in self._slots if slot.job is not None]
-            if stop and owed:
-                for slot in owed:
-                    slot.actor.stop.options(concurrency_group=CONTROL).remote()
-                ray.wait([slot.answer for slot in owed], num_returns=len(owed), timeout=PATIENCE)
-            for slot in self._slots:
-                ray.kill(slot.actor)
-        except ray.exceptions.RayError as error:  # the cluster is gone, and our actors with it
-            warn(f"Ray: {last_line(error)}")
+            if stop and self._jobs:
+                for task in self._jobs:
+                    ray.cancel(task)
+                ray.wait(list(self._jobs), num_returns=len(self._jobs), timeout=PATIENCE)
+        except ray.exceptions.RayError as error:
+            warn(f"Ray: {first_line(error)}")
         finally:
-            self._mark.remove()
             self._disconnect()
 
-    def _start(self) -> _Slot:
-        actor = self._actors.remote(str(self._mark.path), self._cores, noted_command())
-        return _Slot(actor, actor.ready.remote())
-
-    def _replace(self, slot: _Slot) -> None:
-        """Have another actor in the place of one that is lost."""
+    def _outcome(self, task: Any, job: "Job") -> Outcome:
         import ray
 
-        with suppress(ray.exceptions.RayError):
-            ray.kill(slot.actor)  # it may only be out of reach
-        self._slots[self._slots.index(slot)] = self._start()
+        from medic.sweeps.worker import attempt
 
-    def _give_out(self) -> list[Event]:
-        """Start what waits for an actor, on those that are free."""
-        events = []
-        for slot in self._slots:
-            if slot.answer is None and self._queue:
-                slot.job = self._queue.popleft()
-                slot.answer = slot.actor.run.remote(slot.job.name, plain(slot.job))
-                events.append(Event(slot.job.name, "started"))
-        return events
-
-    def _hear(self, slot: _Slot) -> Event | None:
-        """Take what an actor answers."""
-        import ray
-
-        answer, job, slot.answer, slot.job = slot.answer, slot.job, None, None
+        outcome: Outcome
         try:
-            said = ray.get(answer)
+            outcome, files = ray.get(task)
+        except ray.exceptions.RayTaskError as error:  # raised outside of the run
+            reason = f"{type(error.cause).__name__}: {first_line(error.cause)}; every machine needs the same medic"
+            return Outcome(job.name, "failed", reason, str(error))
         except ray.exceptions.RayError as error:
-            return self._miss(slot, job, error)
-        if job is not None:
-            return _at_home(job, said)
-        slot.place, self._began, self._lost_starts = said, None, 0
-        return None
+            return Outcome(job.name, "lost", f"Ray lost its worker {Executor.losses + 1} times: {first_line(error)}")
+        if files:
+            return attempt(job.name, lambda: store(files, job.directory))._replace(seconds=outcome.seconds)
+        return outcome
 
-    def _miss(self, slot: _Slot, job: Job | None, error: Any) -> Event | None:
-        """Find out what it means that an answer did not come; an actor that is lost gets a successor."""
+
+def _run(name: str, asked: Mapping[str, Any], cores: int, command: Sequence[str]) -> tuple[Outcome, dict[str, bytes]]:
+    """Execute a run as a task of Ray; return its files too if this machine does not share the output directory."""
+    import torch
+
+    from medic.sweeps.worker import execute
+
+    torch.set_num_threads(cores)
+    sys.argv[:] = command  # the run records this command, not the one of Ray's process
+    try:
+        if (Path(asked["output"]) / name).is_dir():
+            return execute(name, asked), {}
+        with tempfile.TemporaryDirectory(prefix="medic-") as folder:
+            outcome = execute(name, {**asked, "output": folder})
+            return outcome, collect(Path(folder) / name, asked["output"]) if outcome.kind == "done" else {}
+    except Stopped as stopped:  # the machine may be shutting down: the run is tried again later
+        return Outcome(name, "busy", str(stopped)), {}
+
+
+def collect(path: Path, output: str) -> dict[str, bytes]:
+    """Return the files of a finished run except its checkpoint, by name; its settings then name `output`."""
+    found = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
+    files = {name: file.read_bytes() for name, file in found.items() if not name.startswith((".", "checkpoint/"))}
+    moved = (str(path.parent).encode(), output.encode())
+    return {name: data.replace(*moved) if name.endswith(".yaml") else data for name, data in files.items()}
+
+
+def store(files: Mapping[str, bytes], directory: "RunDirectory") -> None:
+    """Write the files of a run that another machine executed, `done` last."""
+    with directory.locked():
+        try:
+            for name in sorted(files, key="done".__eq__):
+                path = directory.path / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with atomic_write(path) as file:
+                    file.write(files[name])
+        except OSError as error:
+            raise unwritten("run", directory.path, error) from error
+
+
+def share(gpus: int, runs: int) -> float:
+    """Return the GPUs per run: 1, or a fraction if there are more runs than GPUs."""
+    return math.floor(10_000 / math.ceil(runs / gpus)) / 10_000 if gpus else 0.0  # Ray counts ten-thousandths
+
+
+def connect(address: str | None, host: str | None, cores: int) -> bool:
+    """Join the cluster at `address`, or start a Ray of `cores` cores that listens on `host`.
+
+    Returns False if this process is connected already; that connection is then used and kept.
+    """
+    host = LOCALHOST if host in (None, "localhost") else host
+    if address is None:
+        _prepare(host)
+    else:
+        _check_answers(address)
+    try:
         import ray
-
-        raised = isinstance(error, ray.exceptions.RayTaskError)  # by our code around the run, and the actor lives
-        if job is None:
-            self._lost_starts += 1
-            if raised or getattr(error, "actor_init_failed", False) or self._lost_starts >= STARTS:
-                raise MedicError(f"Ray workers cannot start: {last_line(error)}; every machine needs the same medic")
-        elif raised:
-            return Event(job.name, "failed", last_line(error), str(error))
-        self._replace(slot)
-        if job is None or slot.place is None:
-            return None
-        process, machine = slot.place
-        return Event(job.name, "lost", f"its worker, process {process} on {machine}, is gone: {last_line(error)}")
-
-    def _say_if_full(self) -> None:
-        """Tell, once, that nothing can run because others use the cluster."""
-        if self._began is not None and time.monotonic() - self._began > ROOM:
-            self._began = None
-            warn(f"Ray has had no room for a run of {self._cores} cores yet; waiting")
-
-
-def room(nodes: Iterable[Node], cores: int, gpus: float) -> int:
-    """How many runs fit at a time, each with so many cores and so much of a GPU."""
-    if not gpus:
-        return sum(int(node.cores) // cores for node in nodes)
-    return sum(min(int(node.cores) // cores, int(node.gpus) * int(1 / gpus)) for node in nodes)
+    except ModuleNotFoundError as error:
+        raise lacking("executor 'ray' requires the package ray", "ray") from error
+    if ray.is_initialized():
+        if address is not None:
+            raise MedicError(f"--address {address}: this process is connected to Ray already; leave --address out")
+        return False
+    place = {"address": "local", "num_cpus": cores, "include_dashboard": False, "_node_ip_address": host}
+    try:
+        ray.init(
+            **(place if address is None else {"address": address}), log_to_driver=False, logging_level=logging.ERROR
+        )
+        if address is None and (listens := ray.util.get_node_ip_address()) != host:
+            raise RuntimeError(f"it listens on {listens}, because ray was imported before medic")
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        ray.shutdown()
+        check = "" if address is None else "; check that `ray start` ran here too, with the same Ray and RAY_AUTH_MODE"
+        raise MedicError(f"cannot connect to Ray at {address or host}: {first_line(error)}{check}") from error
+    return True
 
 
-def gpu_share(nodes: Iterable[Node], slots: int | None) -> float:
-    """What a run gets of a GPU: all of one, a share where there are fewer than runs, nothing where there are none."""
-    whole = sum(int(node.gpus) for node in nodes)
-    if not whole:
-        return 0.0
-    each = math.ceil((slots or 1) / whole)
-    return math.floor(10_000 / each) / 10_000  # Ray counts in these
+def _check_answers(address: str) -> None:
+    """Raise if nothing listens at the address."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        raise MedicError(f"--address {address}: give HOST:PORT, as `ray start --head` prints it")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER).close()
+    except (OSError, OverflowError) as error:
+        check = "check host, port and firewall, and that `ray start --head` runs there"
+        raise MedicError(f"no Ray answers at --address {address}: {error}; {check}") from error
 
 
-def _node(resources: dict[str, float]) -> Node:
-    return Node(resources.get("CPU", 0.0), resources.get("GPU", 0.0))
-
-
-def _at_home(job: Job, said: Answer) -> Event:
-    """What became of a run, once its files are here."""
-    if not said.files:
-        return said.event
-    here = attempt(job.name, plain(job), lambda config: unpack(said.files, job.directory))
-    return here._replace(seconds=said.event.seconds)
+def _prepare(host: str) -> None:
+    """Check that this machine can listen on `host`, and set the environment that a Ray started here reads."""
+    try:
+        socket.create_server((host, 0)).close()  # Ray itself would wait for minutes
+    except OSError as error:
+        raise MedicError(f"--host {host} is not an address of this machine: give one that is, or none") from error
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_task_oom_retries", str(Executor.losses))  # by default without a limit
+    if host == LOCALHOST:  # otherwise Ray listens on every address of the machine
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"} & os.environ.keys():
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # otherwise Ray stores a token in the home directory

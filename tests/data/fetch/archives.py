@@ -1,49 +1,26 @@
-"""Archives to fetch, and what is looked at afterwards."""
+"""Archives to fetch, and helpers to inspect the result."""
 
 import io
 import json
 import os
 import tarfile
 import zipfile
-from pathlib import Path
 
 import pytest
 
-from medic.data.fetch import RECORDS
-from medic.data.sources import File, Limits, Source
+from medic.data.benchmarks.base import File
+from medic.data.fetch import LOCK, RECORDS
 from medic.errors import MedicError
 
 TREE = {f"{domain}/{label}/{i}.jpg": os.urandom(3000) for domain in "ab" for label in ("cat", "dog") for i in range(5)}
-LIMITS = Limits(size=1 << 20, files=50)
 
 
-class Log:
-    """Remembers what it is told; `stop` is raised when so many bytes are there."""
-
-    def __init__(self, stop_at=None, stop_on=None):
-        self.lines, self.steps, self.stop_at, self.stop_on = [], [], stop_at, stop_on
-
-    def say(self, line):
-        self.lines.append(line)
-        if self.stop_on and line.startswith(self.stop_on):
-            raise KeyboardInterrupt
-
-    def advance(self, done, total):
-        self.steps.append((done, total))
-        if self.stop_at and done >= self.stop_at:
-            raise KeyboardInterrupt
-
-
-def zip_of(files, mode=None):
-    """A zip of contents by name; `mode` is the kind of file that they claim to be."""
+def zip_of(files):
+    """A zip of contents by name."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
-            info = zipfile.ZipInfo(name)
-            info.filename = info.orig_filename = name  # even if no sane program would
-            info.compress_type = zipfile.ZIP_DEFLATED
-            info.external_attr = (mode or 0) << 16
-            archive.writestr(info, content)
+            archive.writestr(name, content)
     return buffer.getvalue()
 
 
@@ -62,10 +39,9 @@ def tar_of(files, kind=tarfile.REGTYPE, compress=True):
 PACKED = zip_of(TREE)  # about 60 kB
 
 
-def source(*urls, checksum=None, **options):
-    """A source of files by address, all zips unless said otherwise."""
-    options = {"unpacking": "zip", **options}
-    return Source("nowhere", tuple(File(url, Path(url).name, checksum=checksum, **options) for url in urls))
+def files(*urls, **options):
+    """The files of a mirror, by address."""
+    return tuple(File(url, **options) for url in urls)
 
 
 def tree(folder):
@@ -73,12 +49,12 @@ def tree(folder):
 
 
 def below(folder):
-    """The names in a folder, without the records."""
-    return sorted(path.name for path in folder.iterdir() if path.name != RECORDS)
+    """The names in a folder, without the records and the lock."""
+    return sorted(path.name for path in folder.iterdir() if path.name not in (RECORDS, LOCK))
 
 
-def records(root):
-    return json.loads((root / RECORDS).read_text())
+def checksums(root):
+    return json.loads((root / RECORDS).read_text())["checksums"] if (root / RECORDS).exists() else {}
 
 
 def refused(call, *words):

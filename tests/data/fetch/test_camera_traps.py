@@ -1,16 +1,20 @@
 """Camera traps, whose images have to be sorted."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from medic.data import benchmark
+from medic.data.benchmarks import terra_incognita
 from medic.data.fetch import fetch
-from medic.data.sources import DOWNLOADS, Download, Sorting
-from tests.data.fetch.archives import LIMITS, below, refused, tar_of, tree, zip_of
+from tests.data.fetch.archives import below, refused, tar_of, tree, zip_of
+
+IMAGES, LABELS = "eccv_18_all_images_sm", "eccv_18_annotation_files/train.json"
 
 
 def camera_traps(**changes):
-    """Pictures from two of the places and elsewhere, one of them missing, and what was seen in each."""
+    """Pictures from two of the locations and elsewhere, one of them missing, and the labels of each."""
     images = {
         "i1": ("1.jpg", 38),
         "i2": ("2.jpg", "46"),
@@ -24,42 +28,40 @@ def camera_traps(**changes):
         "annotations": [{"image_id": key, "category_id": label} for key, labels in seen.items() for label in labels],
         "categories": [{"id": i, "name": name} for i, name in enumerate(("bird", "cat", "empty", "car"), start=1)],
     }
-    pictures = {f"images/{name}": name.encode() for name, _ in images.values() if name != "gone.jpg"}
-    return {"labels/train.json": json.dumps(content | changes).encode(), **pictures}
+    pictures = {f"{IMAGES}/{name}": name.encode() for name, _ in images.values() if name != "gone.jpg"}
+    return {LABELS: json.dumps(content | changes).encode(), **pictures}
 
 
 @pytest.fixture
 def traps(monkeypatch):
-    """Make `toy` a benchmark of camera traps at two places."""
-    sorting = Sorting("images", ("labels/*.json",), ("38", "46"), ("bird", "cat", "empty"))
-    layouts = (("images", "labels"), ("location_38", "location_46"))
-    monkeypatch.setitem(DOWNLOADS, "toy", Download((), layouts, "traps", "http://page", LIMITS, sorting))
+    """Camera traps at two locations."""
+    monkeypatch.setattr(terra_incognita, "_LOCATIONS", ("38", "46"))
+    return replace(benchmark("terra-incognita"), domains=("location_38", "location_46"))
 
 
-def test_camera_traps_are_sorted_as_domainbed_sorts_them(traps, tmp_path):
-    archive = tmp_path / "toy.zip"
+def test_camera_traps_are_sorted_as_in_domainbed(traps, tmp_path):
+    archive = tmp_path / "traps.zip"
     archive.write_bytes(zip_of(camera_traps()))
-    folder = fetch("toy", tmp_path, archive=archive)
-    assert {name: data for name, data in tree(folder).items() if name != "labels/train.json"} == {
+    folder = fetch(traps, tmp_path, archive=archive)
+    assert {name: data for name, data in tree(folder).items() if name != LABELS} == {
         "location_38/bird/1.jpg": b"1.jpg",
         "location_38/cat/1.jpg": b"1.jpg",
         "location_46/empty/2.jpg": b"2.jpg",
     }
     archive.write_bytes(tar_of({f"sorted/{name}": data for name, data in tree(folder).items()}))
-    assert tree(fetch("toy", tmp_path / "again", archive=archive)) == tree(folder)
+    assert tree(fetch(traps, tmp_path / "again", archive=archive)) == tree(folder)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"images": []}, "no annotations that can be read"),
-        ({"categories": 1}, "no annotations that can be read"),
-        ({"annotations": []}, "no location_38, location_46 side by side"),
-        ({"images": [{"id": f"i{i}", "file_name": "../../../out", "location": 38} for i in range(1, 6)]}, "leads out"),
+        ({"images": []}, "annotations cannot be read"),
+        ({"categories": 1}, "annotations cannot be read"),
+        ({"annotations": []}, "location_38, location_46 side by side"),
     ],
 )
 def test_camera_traps_with_bad_annotations(traps, tmp_path, changes, words):
-    archive, root = tmp_path / "toy.zip", tmp_path / "root"
+    archive, root = tmp_path / "traps.zip", tmp_path / "root"
     archive.write_bytes(zip_of(camera_traps(**changes)))
-    refused(lambda: fetch("toy", root, archive=archive), words)
+    refused(lambda: fetch(traps, root, archive=archive), words)
     assert below(root) == []

@@ -1,156 +1,234 @@
-"""Downloading: cuts, changes, mirrors, checksums, redirections."""
+"""Downloads: resumed and retried transfers, mirrors, checksums, addresses."""
 
 import gzip
 import hashlib
 import os
-from urllib.request import Request
+import shutil
+import socket
+import sys
+from contextlib import contextmanager
 
 import pytest
 
-from medic.data import download, unpack
-from medic.data.download import address_hash
-from medic.data.fetch import fetch
-from medic.data.sources import File, Source
-from tests.data.fetch.archives import PACKED, TREE, Log, below, records, refused, source, tar_of, tree, zip_of
+from medic.data import BENCHMARKS
+from medic.data import download as module
+from medic.data.benchmarks.base import File, keyed_drive
+from medic.data.fetch import RECORDS, fetch
+from tests.data.fetch.archives import PACKED, TREE, below, checksums, files, refused, tar_of, tree, zip_of
 
 
-def test_fetched_with_progress(site, toy, tmp_path):
+def address_hash(url):
+    return hashlib.sha256(url.encode()).hexdigest()
+
+
+def sha256(content):
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def test_fetched_with_progress(site, toy, tmp_path, monkeypatch, logged):
     content = zip_of({f"wrapped/up/{name}": data for name, data in TREE.items()})
     url = site.put("/toy.zip", content)
-    toy(source(url))
-    log = Log()
-    folder = fetch("toy", tmp_path / "new" / "root", report=log)
+    monkeypatch.setattr(module, "LINE_EVERY", -1.0)
+    folder = fetch(toy(files(url)), tmp_path / "new" / "root")
     assert folder == tmp_path / "new" / "root" / "toy"
     assert tree(folder) == TREE
-    done, totals = zip(*log.steps, strict=True)
-    assert list(done) == sorted(done)
-    assert done[-1] == len(content)
-    assert set(totals) == {len(content)}
-    assert any("no checksum is published" in line for line in log.lines)
+    assert any("no checksum is published" in line for line in logged.messages)
+    assert "toy.zip: 0 MB of 0" in logged.messages
     assert below(folder.parent) == ["toy"]
-    assert records(folder.parent) == {
-        "checksums": {address_hash(url): hashlib.sha256(content).hexdigest()},
-        "partial": {},
-    }
+    assert checksums(folder.parent) == {address_hash(url): sha256(content)}
 
 
-def test_goes_on_after_every_cut_that_brought_something(site, toy, tmp_path):
-    toy(source(site.put("/toy.zip", PACKED, cuts=[20_000, 5000, 5000, 5000, 5000, 5000])))
-    assert tree(fetch("toy", tmp_path)) == TREE
-    assert site.header("Range") == [None, *[f"bytes={have}-" for have in range(20_000, 50_000, 5000)]]
-    assert site.header("If-Range") == [None, *['"v1"'] * 6]
+def test_a_bar_on_a_terminal(site, toy, tmp_path, monkeypatch, capsys):
+    from rich.console import Console
+
+    monkeypatch.setattr(module, "console", lambda: Console(stderr=True, force_terminal=True, width=100))
+    fetch(toy(files(site.put("/toy.zip", PACKED))), tmp_path)
+    shown = capsys.readouterr().err
+    assert "toy.zip" in shown
+    assert f"{len(PACKED) / 1000:.1f}/{len(PACKED) / 1000:.1f} kB" in shown
 
 
-@pytest.mark.parametrize(
-    "options", [{"cuts": [20_000, *[0] * 99]}, {"cuts": [20_000] * 99, "statuses": [200, 416] * 50}]
-)
-def test_gives_up_after_cuts_that_bring_nothing(site, toy, tmp_path, options):
-    toy(source(site.put("/toy.zip", PACKED, **options)))
-    refused(lambda: fetch("toy", tmp_path), "4 times in a row")
-    assert len(site.requests) == 1 + 3  # the first brought something
+def test_a_connection_that_breaks_is_resumed(site, toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "RETRIES", 3)
+    bench = toy(files(site.put("/toy.zip", PACKED, cuts=[20_480, 8192])))
+    assert tree(fetch(bench, tmp_path)) == TREE
+    assert site.header("Range") == [None, "bytes=20480-", "bytes=28672-"]
 
 
-@pytest.mark.parametrize(
-    ("etag", "headers", "validator"),
-    [
-        ('"v1"', {}, '"v1"'),
-        ('W/"weak"', {}, None),
-        (None, {"Last-Modified": "Fri, 13 Nov 2020 01:02:03 GMT"}, "Fri, 13 Nov 2020 01:02:03 GMT"),
-    ],
-)
-def test_ctrl_c_leaves_the_part_and_the_next_call_goes_on(site, toy, tmp_path, etag, headers, validator):
-    toy(source(site.put("/toy.zip", PACKED, etag=etag, headers=headers)))
-    with pytest.raises(KeyboardInterrupt):
-        fetch("toy", tmp_path, report=Log(stop_at=10_000))
-    (part,) = below(tmp_path)
-    assert part.startswith("toy.zip.")
-    assert part.endswith(".part")
-    kept = (tmp_path / part).read_bytes()
-    assert 0 < len(kept) < len(PACKED)
-    assert PACKED.startswith(kept)
-    assert tree(fetch("toy", tmp_path)) == TREE
-    assert site.header("Range") == [None, f"bytes={len(kept)}-"]
-    assert site.header("If-Range") == [None, validator]
+def test_the_next_call_resumes(site, toy, tmp_path):
+    bench = toy(files(site.put("/toy.zip", PACKED, cuts=[20_480])))
+    refused(lambda: fetch(bench, tmp_path), "127.0.0.1: Download is incomplete: received 20480 bytes")
+    assert below(tmp_path) == [".toy.download"]
+    assert tree(fetch(bench, tmp_path)) == TREE
+    assert site.header("Range")[-1] == "bytes=20480-"
     assert below(tmp_path) == ["toy"]
 
 
-def test_a_file_that_changed_is_begun_anew(site, toy, tmp_path):
-    toy(source(site.put("/toy.zip", os.urandom(50_000))))
-    with pytest.raises(KeyboardInterrupt):
-        fetch("toy", tmp_path, report=Log(stop_at=10_000))
-    site.put("/toy.zip", PACKED, etag='"v2"')
-    assert tree(fetch("toy", tmp_path)) == TREE
-    assert site.header("If-Range") == [None, '"v1"']
+def test_an_interrupted_download_resumes(site, toy, tmp_path, monkeypatch):
+    @contextmanager
+    def interrupted(name):
+        def advance(done, total):
+            if done >= 10_000:
+                raise KeyboardInterrupt
+
+        yield advance
+
+    bench = toy(files(site.put("/toy.zip", PACKED)))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_progress", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fetch(bench, tmp_path)
+    assert tree(fetch(bench, tmp_path)) == TREE
+    assert site.header("Range")[-1] == "bytes=12288-"
+    assert below(tmp_path) == ["toy"]
 
 
-@pytest.mark.parametrize(
-    ("options", "replies"),
-    [
-        ({"ranges": False}, 2),
-        ({"headers": {"Content-Range": f"bytes 7-9/{len(PACKED)}"}}, 3),  # from another place
-        ({"headers": {"Content-Range": "bytes 20000-20009/99999"}}, 3),  # of another file
-        ({"headers": {"Content-Range": "nonsense"}}, 3),
-        ({"statuses": [200, 416]}, 3),
-    ],
-)
-def test_a_server_that_cannot_go_on(site, toy, tmp_path, options, replies):
-    toy(source(site.put("/toy.zip", PACKED, cuts=[20_000], **options)))
-    assert tree(fetch("toy", tmp_path)) == TREE
-    assert len(site.requests) == replies
+def test_a_server_that_cannot_resume(site, toy, tmp_path):
+    bench = toy(files(site.put("/toy.zip", PACKED, cuts=[20_480], ranges=False)))
+    refused(lambda: fetch(bench, tmp_path), "incomplete")
+    assert tree(fetch(bench, tmp_path)) == TREE
 
 
-def test_a_server_that_is_busy_or_gives_no_length(site, toy, tmp_path):
-    toy(source(site.put("/toy.zip", PACKED, statuses=[503, 429], length=False)))
-    log = Log()
-    assert tree(fetch("toy", tmp_path, report=log)) == TREE
-    assert {total for _, total in log.steps} == {None}
-    assert len(site.requests) == 3
-
-
-def test_whole_files_are_not_downloaded_again(site, toy, tmp_path):
+def test_complete_files_are_not_downloaded_again(site, toy, tmp_path):
     urls = [site.put(f"/{domain}.zip", zip_of({f"{domain}/cat/0.jpg": os.urandom(9000)})) for domain in "ab"]
-    toy(source(*urls))
-    with pytest.raises(KeyboardInterrupt):
-        fetch("toy", tmp_path, report=Log(stop_on="b.zip: no checksum"))
-    fetch("toy", tmp_path)
-    assert [path for path, _ in site.requests] == ["/a.zip", "/b.zip"]
+    bench = toy(files(*urls))
+    site.pages["/b.zip"].statuses.append(503)
+    refused(lambda: fetch(bench, tmp_path), "HTTP 503")
+    fetch(bench, tmp_path)
+    bodies = [path for path, headers in site.requests]
+    assert bodies.count("/b.zip") == 2
+    assert below(tmp_path) == ["toy"]
 
 
 def test_several_files_of_several_kinds(site, toy, tmp_path):
-    packed = Source(
-        "nowhere",
-        (
-            File(site.put("/list", b"a/cat/0.jpg 0\n", type="text/plain"), "list.txt", "plain", into="splits"),
-            File(site.put("/a", gzip.compress(b"idx")), "a.gz", "gz"),
-            File(site.put("/b", tar_of({"./b/cat/0.jpg": b"b"})), "b.tgz", "tar.gz"),
-        ),
+    mirror = (
+        File(site.put("/list", b"a/cat/0.jpg 0\n", type="text/plain"), "list.txt", into="splits"),
+        File(site.put("/a.zip", zip_of({"a/cat/0.jpg": b"A"}))),
+        File(site.put("/b.tgz", tar_of({"b/cat/0.jpg": b"B"}))),
+        File(site.put("/idx.gz", gzip.compress(b"IDX"))),
     )
-    toy(packed)
-    assert tree(fetch("toy", tmp_path)) == {"a": b"idx", "b/cat/0.jpg": b"b", "splits/list.txt": b"a/cat/0.jpg 0\n"}
+    folder = fetch(toy(mirror), tmp_path)
+    assert tree(folder) == {
+        "a/cat/0.jpg": b"A",
+        "b/cat/0.jpg": b"B",
+        "idx": b"IDX",
+        "splits/list.txt": b"a/cat/0.jpg 0\n",
+    }
+
+
+def test_a_dead_mirror_then_a_good_one(site, toy, tmp_path, logged):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        dead = f"http://127.0.0.1:{free.getsockname()[1]}/toy.zip"
+        bench = toy(files(dead), files(site.put("/gone.zip", status=404)), files(site.put("/toy.zip", PACKED)))
+        assert tree(fetch(bench, tmp_path)) == TREE
+    assert any("no connection (Connection refused)" in line for line in logged.messages)
+    assert any("HTTP 404" in line for line in logged.messages)
+
+
+def test_two_mirrors_do_not_share_a_partial_file(site, toy, tmp_path):
+    cut = site.put("/1/toy.zip", os.urandom(50_000), cuts=[8192])
+    bench = toy(files(cut), files(site.put("/2/toy.zip", PACKED)))
+    assert tree(fetch(bench, tmp_path)) == TREE
+    assert site.header("Range") == [None, None]
+    assert below(tmp_path) == ["toy"]
+
+
+def test_all_mirrors_dead(site, toy, tmp_path):
+    bench = toy(*(files(site.put(f"/{i}.zip", status=code)) for i, code in enumerate((404, 403))))
+    refused(
+        lambda: fetch(bench, tmp_path),
+        f"put <domain>/<class>/<image> for a and b into {tmp_path / 'toy'}",
+        "127.0.0.1: HTTP 404 Not Found; 127.0.0.1: HTTP 403 Forbidden",
+        "--archive",
+        "http://page",
+    )
+
+
+@pytest.mark.parametrize("algorithm", ["sha256", "md5"])
+def test_published_checksums(site, toy, tmp_path, algorithm):
+    checksum = f"{algorithm}:{hashlib.new(algorithm, PACKED).hexdigest()}"
+    bad = files(site.put("/bad.zip", zip_of({"a/x": b"", "b/x": b""})), checksum=checksum)
+    refused(lambda: fetch(toy(bad), tmp_path), "bad.zip has the checksum", checksum, "is published")
+    good = files(site.put("/toy.zip", PACKED), checksum=checksum)
+    assert tree(fetch(toy(bad, good), tmp_path)) == TREE
+    assert below(tmp_path) == ["toy"]
+    assert checksums(tmp_path) == {}
+
+
+def test_a_recorded_checksum_is_compared(site, toy, tmp_path):
+    url = site.put("/toy.zip", PACKED)
+    bench = toy(files(url))
+    for _ in range(2):
+        shutil.rmtree(fetch(bench, tmp_path))
+    site.put("/toy.zip", zip_of({**TREE, "b/more": b""}))
+    refused(lambda: fetch(bench, tmp_path), sha256(PACKED), f"recorded in {tmp_path / RECORDS}")
+    assert checksums(tmp_path) == {address_hash(url): sha256(PACKED)}
+
+
+def test_records_of_earlier_versions(site, toy, tmp_path):
+    url = site.put("/toy.zip", PACKED)
+    (tmp_path / RECORDS).write_text(f'{{"checksums": {{"{address_hash(url)}": "{"0" * 64}"}}, "partial": {{}}}}')
+    refused(lambda: fetch(toy(files(url)), tmp_path), f"sha256:{'0' * 64}")
+
+
+def test_a_file_that_cannot_be_unpacked_is_not_trusted(site, toy, tmp_path):
+    contents = {"/toy.zip": b"PK\x03\x04 no more", "/other.zip": zip_of({"c/x": b""})}
+    bench = toy(*(files(site.put(path, content)) for path, content in contents.items()))
+    refused(lambda: fetch(bench, tmp_path), "toy.zip is damaged", "no folder holds a, b side by side")
+    assert checksums(tmp_path) == {}
+    assert list((tmp_path / ".toy.download").iterdir()) == []
+
+
+def test_a_web_page_instead_of_an_archive(site, toy, tmp_path):
+    url = site.put("/toy.zip", b"\n<!doctype html><title>Please log in</title>", type="text/html")
+    refused(lambda: fetch(toy(files(url)), tmp_path), "toy.zip is a web page")
 
 
 def test_redirections(site, toy, tmp_path):
-    there = site.put("/there", PACKED)
-    here = site.put("/here", status=302, headers={"Location": there})
-    toy(source(site.put("/file", status=302, headers={"Location": "file:///etc/passwd"})))
-    refused(lambda: fetch("toy", tmp_path), "302")
-    toy(source(site.put("/round", status=302, headers={"Location": "/round"})))
-    refused(lambda: fetch("toy", tmp_path), "HTTP 302", "infinite loop")
-    far = [site.put(f"/{i}", status=302, headers={"Location": f"/{i + 1}"}) for i in range(9)]
-    site.requests.clear()
-    toy(source(far[0]))
-    refused(lambda: fetch("toy", tmp_path), "HTTP 302")
-    assert len(site.requests) == 1 + 5
-    toy(source(here))
-    assert tree(fetch("toy", tmp_path)) == TREE
-    with pytest.raises(unpack.Unusable, match="from https to http://b"):
-        download._Redirects().redirect_request(Request("https://a/x"), None, 302, "", {}, "http://b/x")
+    here = site.put("/here", status=302, headers={"Location": site.put("/there", PACKED)})
+    assert tree(fetch(toy(files(here)), tmp_path)) == TREE
+    round_trip = site.put("/round", status=302, headers={"Location": "/round"})
+    refused(lambda: fetch(toy(files(round_trip)), tmp_path / "other"), "TooManyRedirects")
 
 
-def test_no_more_than_the_limit_is_downloaded(site, toy, tmp_path):
-    url = site.put("/toy.zip", bytes(2 << 20))
-    toy(source(url))
-    refused(lambda: fetch("toy", tmp_path), "2097152 bytes are announced, and 1048576 are allowed")
-    site.put("/toy.zip", bytes(2 << 20), length=False)
-    refused(lambda: fetch("toy", tmp_path), "more bytes came than the 1048576")
-    assert below(tmp_path) == []
+def test_a_url_of_your_own_is_not_kept(site, toy, tmp_path, logged):
+    url = site.put("/mine?signature=secret", tar_of(TREE))
+    site.pages["/mine?signature=secret"].statuses.append(403)
+    message = refused(lambda: fetch(toy(), tmp_path, url=url), "HTTP 403")
+    assert tree(fetch(toy(), tmp_path, url=url)) == TREE
+    assert list(checksums(tmp_path)) == [address_hash(url)]
+    assert not any("secret" in line for line in (message, *logged.messages))
+    assert not any(b"secret" in content or "secret" in name for name, content in tree(tmp_path).items())
+
+
+def test_links_to_google_drive(toy, tmp_path, monkeypatch):
+    asked = []
+
+    def download(url, path, **options):
+        asked.append(url)
+        raise sys.modules["gdown"].FileURLRetrievalError("Failed to retrieve file url:\n\nsecret")
+
+    monkeypatch.setattr("gdown.download", download)
+    plain = "https://drive.google.com/file/d/A_b-1/view"
+    message = refused(lambda: fetch(toy(), tmp_path, url=plain), "drive.google.com: Google Drive offers no download")
+    assert "secret" not in message
+    for link in (f"{plain}?resourcekey=0-k", "https://drive.google.com/open?id=A_b-1&resourcekey=0-k"):
+        refused(lambda link=link: fetch(toy(), tmp_path, url=link))
+    assert asked == [plain, *[keyed_drive("A_b-1", "0-k")] * 2]
+
+
+def test_the_published_sources():
+    downloads = {name: bench.download for name, bench in BENCHMARKS.items() if bench.download}
+    assert list(downloads) == ["pacs", "office-home", "vlcs", "terra-incognita", "domainnet", "digits-dg", "cmnist"]
+    for download in downloads.values():
+        assert len(download.mirrors) >= 2
+        published = [file for mirror in download.mirrors.values() for file in mirror]
+        assert len({file.url for file in published}) == len(published)
+        for file in published:
+            assert file.url.startswith(("https://", "http://csr.bu.edu/", "http://yann.lecun.com/"))
+            assert file.file_name.endswith((".zip", ".tar.gz", ".tgz", ".gz", ".txt"))
+            assert file.checksum or file.url.startswith("https://")
+            if file.checksum:
+                algorithm, digest = file.checksum.split(":")
+                assert len(digest) == {"sha256": 64, "md5": 32}[algorithm]

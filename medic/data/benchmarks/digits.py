@@ -1,12 +1,12 @@
-"""The built-in benchmark `digits`: ten digits in four domains, drawn from what the dependencies carry.
+"""The built-in benchmark `digits`: ten digits in four domains, drawn from files that the dependencies ship.
 
-`handwritten` is scikit-learn's scanned digits in pen on paper, `printed` the typefaces that matplotlib ships,
-`blended` other handwriting in photographs (as MNIST-M does it), and `street` house numbers as SVHN shows
-them: coloured, blurred, between neighbours. The pixels depend on this file and those libraries only.
+`handwritten` shows scikit-learn's scanned digits in pen on paper, `printed` the typefaces of matplotlib, `blended`
+other handwriting in photographs (as in MNIST-M), and `street` house numbers as in SVHN: coloured, blurred, between
+neighbours. The pixels depend on this file and those libraries only.
 
-Every digit starts as a *stencil*, a greyscale picture of its ink, cut out tight and larger than it will be
-shown. It is placed on the canvas as a *coverage* (32, 32), 0 for paper to 1 for ink, and its domain paints that
-as an image (32, 32, 3), RGB in [0, 1].
+Every digit starts as a *stencil*, a greyscale picture of its ink, cropped tightly and larger than shown. It is placed
+on the canvas as a *coverage* (32, 32), from 0 for paper to 1 for ink, which its domain paints as an image (32, 32, 3),
+RGB in [0, 1].
 """
 
 from collections.abc import Callable, Sequence
@@ -15,30 +15,37 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
+from torch import Tensor
+
+from medic.data.benchmarks.base import Benchmark
+from medic.data.cache import Arrays, cached
+from medic.data.dataset import Generated
+from medic.errors import MedicError
 
 DOMAINS = ("handwritten", "printed", "blended", "street")
 CLASSES = tuple("0123456789")
 SIZE = 32
-VERSION = 1  # raise when the pixels change: caches are keyed by it
+VERSION = 1  # part of the cache key: raise it when the pixels change
 
 _PER_CELL = 120  # images of one class in one domain
 _SEED = 2024
 _STENCIL = 72  # height of a stencil in pixels
-_FINE = 3  # the canvas is drawn this many times finer than the image and averaged: smooth edges at any angle
+_FINE = 3  # the canvas is drawn at this multiple of the image size and averaged, for smooth edges at any angle
 _GLYPH_NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
 Floats: TypeAlias = NDArray[np.float64]
-Stencils: TypeAlias = Sequence[Sequence[Image.Image]]  # of every class, one from every source (a scan or a font)
-Painter: TypeAlias = Callable[[Stencils, int, int, np.random.Generator], Floats]  # of a class, from a source
+Stencils: TypeAlias = Sequence[Sequence[Image.Image]]  # by class and source (a scan or a font)
+Painter: TypeAlias = Callable[[Stencils, int, int, np.random.Generator], Floats]  # takes stencils, class, source
 
 
 def render() -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """Draw the benchmark, the same at every call.
+    """Draw the benchmark; every call returns the same arrays.
 
-    Returns images (N, 3, 32, 32) in RGB, and the indices of their domain (N,) and class (N,) in `DOMAINS` and
-    `CLASSES`. They are sorted by domain, then class.
+    Returns RGB images (N, 3, 32, 32), their domains (N,) as positions in `DOMAINS` and their classes (N,) as positions
+    in `CLASSES`, sorted by domain, then class.
     """
     shown, others = _handwriting()
     glyphs = _glyphs()
@@ -54,7 +61,7 @@ def render() -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _draw(paint: Painter, stencils: Stencils, seed: tuple[int, int]) -> NDArray[np.uint8]:
-    """Paint one domain, every class from all its sources in turn: (classes x images per cell, 32, 32, 3)."""
+    """Paint one domain (classes × images per cell, 32, 32, 3); a class cycles through its sources."""
     rng = np.random.default_rng(seed)
     images = [
         paint(stencils, label, i % len(sources), rng)
@@ -68,7 +75,7 @@ def _draw(paint: Painter, stencils: Stencils, seed: tuple[int, int]) -> NDArray[
 
 
 def _handwritten(stencils: Stencils, label: int, source: int, rng: np.random.Generator) -> Floats:
-    """A dark pen on nearly white paper."""
+    """Paint a dark pen on nearly white paper."""
     coverage = _place(stencils[label][source], rng, height=(22, 27), angle=8, shear=0.1, drift=1.5)
     paper = rng.uniform(0.88, 1.0) * np.array([1.0, 1.0, rng.uniform(0.92, 1.0)])
     ink = rng.uniform(0.0, 0.25) + np.array([0.0, 0.0, rng.uniform(0.0, 0.35)])
@@ -76,7 +83,7 @@ def _handwritten(stencils: Stencils, label: int, source: int, rng: np.random.Gen
 
 
 def _printed(stencils: Stencils, label: int, source: int, rng: np.random.Generator) -> Floats:
-    """Flat ink on flat paper in two colours that can be told apart, dark on light or light on dark."""
+    """Paint flat ink on flat paper in two distinguishable colours, dark on light or light on dark."""
     coverage = _place(stencils[label][source], rng, height=(15, 26), angle=10, drift=3)
     ink, paper = _colours(rng, contrast=0.3, saturation=0.8)
     return _ink(coverage, ink, paper)
@@ -85,13 +92,13 @@ def _printed(stencils: Stencils, label: int, source: int, rng: np.random.Generat
 def _blended(
     photos: Sequence[Image.Image], stencils: Stencils, label: int, source: int, rng: np.random.Generator
 ) -> Floats:
-    """A patch of a photograph that the digit turns into its negative: |patch - coverage| in every channel."""
+    """Paint a photograph that is inverted inside the digit: |patch - coverage| in every channel."""
     coverage = _place(stencils[label][source], rng, height=(22, 28), angle=8, shear=0.1, drift=1.5)
     return np.abs(_patch(photos, rng) - coverage[..., None])
 
 
 def _street(stencils: Stencils, label: int, source: int, rng: np.random.Generator) -> Floats:
-    """A digit of a house number: neighbours cut off at both sides, uneven light, blur and sensor noise."""
+    """Paint a digit of a house number, with cropped neighbours, uneven light, blur and sensor noise."""
     before, after = rng.integers(len(CLASSES), size=2).tolist()
     alphabet = [glyphs[source] for glyphs in stencils]  # one house number, one font
     sign = _row(alphabet[before], alphabet[label], alphabet[after], gap=int(rng.integers(4, 24)))
@@ -112,16 +119,16 @@ def _place(
     drift: float,
     shear: float = 0.0,
 ) -> Floats:
-    """Centre a stencil on the canvas, at random within bounds, and return its coverage (32, 32).
+    """Place a stencil near the centre of the canvas at random and return its coverage (32, 32).
 
-    `height` is the least and the greatest in pixels; `angle` (degrees), `drift` (pixels) and `shear` (pixels
-    sideways per pixel up) are the most in either direction.
+    `height` is a range in pixels. `angle` (degrees), `drift` (pixels) and `shear` (pixels sideways per pixel up) are
+    the largest values in either direction.
     """
     scale = _FINE * rng.uniform(*height) / stencil.height
     turn, slant = np.deg2rad(rng.uniform(-angle, angle)), rng.uniform(-shear, shear)
     rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
     centre = _FINE * (SIZE / 2 + rng.uniform(-drift, drift, size=2))
-    # Pillow asks from where in the stencil a canvas pixel comes: the inverse of what the digit undergoes.
+    # Pillow requires the map from canvas to stencil, the inverse of the transform of the digit.
     inverse = np.linalg.inv(scale * rotation @ np.array([[1.0, -slant], [0.0, 1.0]]))
     offset = np.array(stencil.size) / 2 - inverse @ centre
     matrix = np.column_stack([inverse, offset]).ravel().tolist()
@@ -130,25 +137,25 @@ def _place(
 
 
 def _ink(coverage: Floats, ink: Floats, paper: Floats) -> Floats:
-    """Lay ink over paper, both RGB (3,): (32, 32, 3)."""
+    """Return ink over paper, both RGB (3,), as an image (32, 32, 3)."""
     return paper + coverage[..., None] * (ink - paper)
 
 
 def _colours(rng: np.random.Generator, contrast: float, saturation: float) -> Floats:
-    """Two random colours (2, 3) whose brightness differs by `contrast` or more.
+    """Draw two colours (2, 3) whose brightness differs by at least `contrast`.
 
-    A `saturation` of 1 takes them from the whole RGB cube, 0 from its greys.
+    A `saturation` of 1 draws from the whole RGB cube, 0 from its greys.
     """
     while True:
         vivid = rng.uniform(size=(2, 3))
-        brightness = vivid @ [0.299, 0.587, 0.114]  # as ITU-R BT.601 weighs the channels
+        brightness = vivid @ [0.299, 0.587, 0.114]  # the weights of ITU-R BT.601
         if abs(brightness[0] - brightness[1]) >= contrast:
             grey = brightness[:, None]
             return np.asarray(grey + saturation * (vivid - grey))
 
 
 def _patch(photos: Sequence[Image.Image], rng: np.random.Generator) -> Floats:
-    """A random square (32, 32, 3) of a random photograph, up to four times as wide there as it is shown."""
+    """Draw a square of a random photograph, up to four times wider than shown, and resize it to (32, 32, 3)."""
     photo = photos[int(rng.integers(len(photos)))]
     side = rng.integers(SIZE, 4 * SIZE, endpoint=True)
     left, top = rng.integers((photo.width - side, photo.height - side), endpoint=True)
@@ -157,7 +164,7 @@ def _patch(photos: Sequence[Image.Image], rng: np.random.Generator) -> Floats:
 
 
 def _row(left: Image.Image, middle: Image.Image, right: Image.Image, gap: int) -> Image.Image:
-    """Stand three stencils side by side, `gap` pixels apart, in one stencil with `middle` at its centre."""
+    """Join three stencils, `gap` pixels apart, into one with `middle` at its centre."""
     margin = gap + max(left.width, right.width)
     row = Image.new("L", (middle.width + 2 * margin, middle.height))
     row.paste(left, (margin - gap - left.width, 0))
@@ -167,20 +174,20 @@ def _row(left: Image.Image, middle: Image.Image, right: Image.Image, gap: int) -
 
 
 def _ramp(rng: np.random.Generator) -> Floats:
-    """Light that falls off evenly across the canvas in a random direction: (32, 32) in [-1, 1]."""
+    """Draw a linear gradient (32, 32) in [-1, 1] in a random direction."""
     way = rng.uniform(0, 2 * np.pi)
     y, x = np.mgrid[-1 : 1 : SIZE * 1j, -1 : 1 : SIZE * 1j]
     return np.asarray((x * np.cos(way) + y * np.sin(way)) / np.sqrt(2))
 
 
 def _blur(image: Floats, radius: float) -> Floats:
-    """Blur an image (32, 32, 3) by a Gaussian of `radius` pixels."""
+    """Blur an image (32, 32, 3) with a Gaussian of `radius` pixels."""
     picture = Image.fromarray(_to_bytes(image))
     return np.asarray(picture.filter(ImageFilter.GaussianBlur(radius))) / 255
 
 
 def _to_bytes(images: Floats) -> NDArray[np.uint8]:
-    """Round [0, 1] to 0..255; what lies beyond is clipped."""
+    """Clip to [0, 1] and round to 0..255."""
     return np.rint(255 * np.clip(images, 0, 1)).astype(np.uint8)
 
 
@@ -188,7 +195,7 @@ def _to_bytes(images: Floats) -> NDArray[np.uint8]:
 
 
 def _handwriting() -> tuple[Stencils, Stencils]:
-    """The stencils of the scanned digits that `handwritten` shows, and of those behind `blended`."""
+    """Return the stencils of the scanned digits of `handwritten`, and of those of `blended`."""
     from sklearn.datasets import load_digits
 
     scans = load_digits()
@@ -198,8 +205,8 @@ def _handwriting() -> tuple[Stencils, Stencils]:
 
 
 def _split(labels: NDArray[np.int64]) -> tuple[list[NDArray[np.intp]], list[NDArray[np.intp]]]:
-    """Indices of the scans of every class: first those that `handwritten` shows, then all others, for `blended`."""
-    # Not shuffled: neighbours in the file tend to share a writer, so most writers stay within one domain.
+    """Return the scans of each class that `handwritten` shows, and all others, which `blended` shows."""
+    # Not shuffled: neighbours in the file tend to share a writer, so most writers stay in one domain.
     cells = [np.flatnonzero(labels == label) for label in range(len(CLASSES))]
     return [cell[:_PER_CELL] for cell in cells], [cell[_PER_CELL:] for cell in cells]
 
@@ -207,8 +214,8 @@ def _split(labels: NDArray[np.int64]) -> tuple[list[NDArray[np.intp]], list[NDAr
 def _trace(scan: Floats) -> Image.Image:
     """Turn a scan (8, 8) of 0..16 into a stencil.
 
-    A value counts the ink pixels in one 4x4 block of a bitmap. Interpolating smoothly and cutting at a level of
-    ink brings back strokes like those of the bitmap; enlarging alone would show the blocks.
+    A value counts the ink pixels in one 4 × 4 block of a bitmap. Smooth interpolation and a threshold restore strokes
+    like those of the bitmap; plain enlargement would show the blocks.
     """
     framed = Image.fromarray(_to_bytes(np.pad(scan / 16, 1)))
     side = framed.width * _STENCIL // len(scan)
@@ -218,7 +225,7 @@ def _trace(scan: Floats) -> Image.Image:
 
 
 def _glyphs() -> Stencils:
-    """The stencils of the ten digits, of every class one from every font."""
+    """Return the stencils of the ten digits in every font."""
     fonts = [ImageFont.truetype(str(path), 96, layout_engine=ImageFont.Layout.BASIC) for path in _fonts()]
     return [[_stamp(font, digit) for font in fonts] for digit in CLASSES]
 
@@ -233,10 +240,10 @@ def _stamp(font: ImageFont.FreeTypeFont, digit: str) -> Image.Image:
 
 
 def _fonts() -> list[Path]:
-    """The fonts shipped with matplotlib that hold digits, in the order of their names.
+    """Return the fonts of matplotlib that contain digits, sorted by name.
 
-    What a font draws for a character shows in the name of the glyph. Most symbol fonts have `.notdef` for a digit,
-    a box or nothing. Others hold other signs there: `infinity` for 1 in cmsy10, old-style figures in cmmi10.
+    The name of a glyph identifies its shape. Most symbol fonts have `.notdef` for a digit, a box or nothing; others
+    have another sign: `infinity` for 1 in cmsy10, old-style figures in cmmi10.
     """
     import matplotlib
     from matplotlib.ft2font import FT2Font
@@ -249,7 +256,44 @@ def _fonts() -> list[Path]:
 
 
 def _photos() -> list[Image.Image]:
-    """The two photographs that come with scikit-learn."""
+    """Return the two photographs that scikit-learn ships."""
     from sklearn.datasets import load_sample_images
 
     return [Image.fromarray(photo) for photo in load_sample_images().images]
+
+
+# The benchmark
+
+
+def _draw_all() -> tuple[Tensor, Tensor, Tensor, list[str]]:
+    """Return pixels, domains, labels and names, drawn once and then read from the cache."""
+
+    def build() -> Arrays:
+        return dict(zip(("images", "domain", "label"), render(), strict=True))
+
+    arrays = cached(f"digits-v{VERSION}", build)
+    pixels, domain, label = (torch.from_numpy(arrays[key]) for key in ("images", "domain", "label"))
+    cells = zip(domain.tolist(), label.tolist(), strict=True)  # sorted, with the same number of images each
+    paths = [f"{DOMAINS[d]}/{CLASSES[c]}/{row % _PER_CELL:03d}" for row, (d, c) in enumerate(cells)]
+    return pixels, domain, label, paths
+
+
+def _open(bench: Benchmark, root: Path | None, seed: int) -> Generated:
+    if root is not None:
+        raise MedicError("dataset 'digits' is built in: it takes no --root")
+    return Generated(bench.name, bench.domains, bench.classes, _draw_all)
+
+
+BENCHMARK = Benchmark(
+    name="digits",
+    description="built in: digits written by hand, printed, blended into photographs, and as on house walls",
+    reader=_open,
+    domains=DOMAINS,
+    classes=CLASSES,
+    split="digits-6-4",
+    image_size=SIZE,
+    backbone="convnet",
+    augment="digits",
+    lr=0.06,
+    counts=dict.fromkeys(DOMAINS, (_PER_CELL,) * len(CLASSES)),
+)

@@ -1,0 +1,122 @@
+"""Find a benchmark's images in one of the layouts that people have on disk."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from medic.data.benchmarks.base import Benchmark, Layout
+from medic.data.dataset import Part
+from medic.data.listing import ImageFile, ImageList, check_root, list_lines, walk
+from medic.errors import MedicError
+
+PARTS: Mapping[str, Part] = {"train": "train", "full": "train", "val": "val", "crossval": "val", "test": "test"}
+"""Folders between a domain and its classes, and the use of their images."""
+
+
+def read_layouts(bench: Benchmark, root: Path | None, seed: int) -> ImageList:
+    """List a benchmark's images below a root, or raise an error that names what the root holds instead."""
+    root = bench.require_root(root)
+    check_root(root, f": give the folder that {bench.name} is in{bench.fetch_hint}")
+    place = _find(bench, root)
+    if place is not None:
+        return _read(bench, *place)
+    from medic.data.benchmarks import BENCHMARKS  # imports this module
+
+    for other in BENCHMARKS.values():
+        if other is not bench and other.layouts and _find(other, root):
+            raise MedicError(f"root {root} holds {other.name}, not {bench.name}: use --dataset {other.name}")
+    missing = _missing_domains(bench, root)
+    if not missing:
+        raise MedicError(f"root {root} has the domains of {bench.name}, but in no layout of it: see docs/data.md")
+    raise MedicError(
+        f"root {root} has no folder with all domains of {bench.name}: {', '.join(missing)} not found{bench.fetch_hint}"
+    )
+
+
+def _find(bench: Benchmark, root: Path) -> tuple[Layout, Path] | None:
+    """Return the first layout with all domains, and its folder."""
+    divisible = any(layout.has_parts for layout in bench.layouts)  # DomainNet has a class called `train`
+    for layout, folder in _candidates(bench, root):
+        found = {bench.domain_of(path.name) for path in folder.iterdir() if path.is_dir()}
+        if found >= set(bench.domains) and (divisible and _has_parts(bench, folder)) == layout.has_parts:
+            return layout, folder
+    return None
+
+
+def _candidates(bench: Benchmark, root: Path) -> Iterator[tuple[Layout, Path]]:
+    for layout in bench.layouts:
+        for folder in ("", bench.name, *layout.folders):
+            if (root / folder).is_dir():
+                yield layout, root / folder
+
+
+def _has_parts(bench: Benchmark, folder: Path) -> bool:
+    """Whether the domains in a folder have training and validation folders that hold classes."""
+    domains = [path for path in folder.iterdir() if path.is_dir() and bench.domain_of(path.name)]
+    parts = [path for domain in domains for path in domain.iterdir() if path.name in PARTS and path.is_dir()]
+    return any(child.is_dir() and bench.class_of(child.name) for part in parts for child in part.iterdir())
+
+
+def _missing_domains(bench: Benchmark, root: Path) -> list[str]:
+    """Return the domains that the most complete candidate folder lacks."""
+    missing = [list(bench.domains)]
+    for _, folder in _candidates(bench, root):
+        found = {bench.domain_of(path.name) for path in folder.iterdir()}
+        missing.append([domain for domain in bench.domains if domain not in found])
+    return min(missing, key=len)
+
+
+def _read(bench: Benchmark, layout: Layout, folder: Path) -> ImageList:
+    entries: list[ImageFile] = []
+    dropped: list[ImageFile] = []
+    ignored = set()
+    depth = 2 if layout.has_parts else 1
+    for file, parts in walk(folder):
+        domain = bench.domain_of(parts[0])
+        label = bench.class_of(parts[depth]) if len(parts) > depth + 1 else None
+        if domain is None or label is None:
+            ignored.add(str(PurePosixPath(*parts[: depth + 1 if domain else 1])))
+            continue
+        if layout.has_parts and parts[1] == "full" and (folder / parts[0] / "train").is_dir():
+            continue  # a second copy of the images in `train` and `crossval`
+        name = "/".join(parts)
+        entry = ImageFile(file, name, domain, label, part=PARTS.get(parts[1]) if layout.has_parts else None)
+        (dropped if name in bench.dropped else entries).append(entry)
+    if not entries:
+        raise MedicError(f"{folder} has the domains of {bench.name} but no images of its classes")
+    classes = bench.classes or tuple(sorted({entry.label for entry in entries}, key=str.casefold))
+    entries, problem = _with_official_parts(bench, layout, folder, entries)
+    return replace(
+        ImageList.of(bench.name, entries, bench.domains, classes),
+        parts_problem=problem,
+        unique=bench.unique,
+        location=f"{layout.name} in {folder}",
+        ignored=tuple(sorted(ignored)),
+        dropped=tuple(dropped),
+    )
+
+
+def _with_official_parts(
+    bench: Benchmark, layout: Layout, folder: Path, entries: list[ImageFile]
+) -> tuple[list[ImageFile], str | None]:
+    """Mark the images that official lists reserve for validation and testing; the others are for training.
+
+    The class is that of the folder, not the number in the list. Lists that do not match the images are ignored, and
+    the mismatch is returned.
+    """
+
+    def key(path: str) -> tuple[str | None, ...]:
+        domain, label, *rest = PurePosixPath(path).parts if path.count("/") > 1 else ("", "", path)
+        return bench.domain_of(domain), bench.class_of(label), *rest
+
+    files = [(part, file) for part, patterns in layout.lists.items() for p in patterns for file in folder.glob(p)]
+    if not files:
+        return entries, None
+    known = {key(entry.name) for entry in entries} | {key(name) for name in bench.dropped}
+    official: dict[tuple[str | None, ...], Part] = {}
+    for part, file in files:
+        for path, _ in list_lines(file):
+            if key(path) not in known:
+                return entries, f"{file} names {path}, which is not in {folder}"
+            official[key(path)] = part
+    return [replace(entry, part=official.get(key(entry.name), "train")) for entry in entries], None

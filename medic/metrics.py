@@ -1,0 +1,72 @@
+"""Registry of metrics: key in a record, title, scale and direction. Everything that shows a metric reads it.
+
+A record is a line of a run's results.jsonl. Metrics are stored as fractions and shown in percent. This module does not
+import torch; `medic.openset.metrics` computes the values.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number of a record and the way to show it."""
+
+    key: str
+    title: str
+    scale: float = 100.0
+    """Factor from the stored to the shown value: 100 for percent."""
+    higher_is_better: bool = True
+    paper: str = ""
+    """Title of the metric in the paper's tables; empty if they do not have it."""
+
+
+METRICS = {
+    metric.key: metric
+    for metric in (
+        Metric("acc", "Acc", paper="Acc"),
+        Metric("hscore", "H-score"),
+        Metric("oscr", "OSCR", paper="OSCR"),
+        Metric("acc_k", "acc_k"),
+        Metric("acc_u", "acc_u"),
+        Metric("hscore/oracle-10", "H-score oracle-10", paper="H-score"),
+        Metric("oscr_c", "OSCR cls"),
+        Metric("oscr_b", "OSCR bcls"),
+        Metric("auroc", "AUROC"),
+        Metric("aupr_in", "AUPR in"),
+        Metric("aupr_out", "AUPR out"),
+        Metric("fpr95", "FPR95", higher_is_better=False),
+        Metric("ccr@fpr=0.01", "CCR@FPR=0.01"),
+        Metric("ccr@fpr=0.1", "CCR@FPR=0.1"),
+        Metric("conf_p", "conf_p", paper="conf_p"),
+        Metric("conf_n", "conf_n", paper="conf_n"),
+        Metric("balance", "balance"),
+        Metric("threshold", "threshold", scale=1.0),
+        # DomainBed's test accuracy. A table computes it from the accuracies of the domains.
+        Metric("domainbed", "DomainBed Acc", paper="Acc"),
+        Metric("iteration", "iteration", scale=1.0),
+        Metric("step", "step", scale=1.0),
+        Metric("epoch", "epoch", scale=1.0),
+        Metric("loss", "loss", scale=1.0, higher_is_better=False),
+        Metric("domain_loss", "domain loss", scale=1.0, higher_is_better=False),
+        Metric("lr", "learning rate", scale=1.0),
+        Metric("step_time", "seconds per iteration", scale=1.0, higher_is_better=False),
+        Metric("mem_gb", "peak GiB", scale=1.0, higher_is_better=False),
+    )
+}
+"""Every metric by its key. Add a metric here and its function in `medic.openset.metrics`."""
+
+DEFAULT = tuple(METRICS[key] for key in ("acc", "hscore", "oscr"))
+"""Metrics shown unless others are requested."""
+
+_FAMILIES = {"oscr/": "OSCR ", "hscore/": "H-score ", "ccr@fpr=": "CCR@FPR="}
+"""Prefixes of keys that end in a score, a threshold rule or a rate, and the prefixes of their titles."""
+
+
+def find_metric(key: str) -> Metric:
+    """Return the metric of a key. A key without an entry is shown under its own name, in percent."""
+    if key in METRICS:
+        return METRICS[key]
+    for prefix, title in _FAMILIES.items():
+        if key.startswith(prefix):
+            return Metric(key, title + key.removeprefix(prefix))
+    return Metric(key, key)

@@ -1,0 +1,393 @@
+"""The recipe of a run: everything that determines its result, as one frozen value.
+
+Settings are layers: defaults ← benchmark ← method ← penalty ← drawn hyperparameters ← what was asked for. A recipe is
+complete and checked before anything is read or written, and can be built any number of times.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from medic.data import Benchmark, LazyDataset
+from medic.errors import MedicError, check_choice
+from medic.fields import Law, Part
+from medic.method import DOMAINBED_ADAM, Method, Rate
+from medic.methods import METHODS, find_method
+from medic.models import HEADS, LAYERS, Aloft, MixStyle, find_weights
+from medic.objectives import OBJECTIVES, PENALTIES, Change, Loss, Objective, Penalty
+from medic.runs.draws import domainbed_draws
+from medic.runs.settings import GROUPS, SETTINGS, RunSpec, check_settings, identity
+from medic.runs.specs import DataSpec, EvaluationSpec, ExecutionSpec, ModelSpec, ObjectiveSpec, OptimSpec, TaskSpec
+from medic.runs.specs.model import find_backbone
+from medic.runs.specs.objective import Hyperparameters, check_networks, check_penalty
+from medic.runs.trackers import check_trackers
+from medic.strategies import InnerLoop, Strategy
+from medic.tasks import SAMPLERS, GridSpec, Sampler
+from medic.training import AVERAGES, SAMPLER_CALLBACKS, Callback, Swad
+
+DEFAULTS: Mapping[str, Any] = {
+    "objective": "ce",
+    "optimizer": "sgd",
+    "momentum": 0.9,
+    "weight_decay": 5e-4 / 9,  # the authors' 5e-4 beside a gradient summed over t = 9 tasks; ours is the mean
+    "schedule": "step",
+    "head_lr_scale": 1.0,
+    "images": 144,
+}
+"""The lowest layer, below what a benchmark and a method set."""
+
+COMPILED = 250_000
+"""Images from which on compiling the network pays off if a similar one is in the cache."""
+
+Open = Callable[[Benchmark, Path | None, int], LazyDataset]
+"""Finds the images of a benchmark below a root, for a seed."""
+
+
+def open_benchmark(bench: Benchmark, root: Path | None, seed: int) -> LazyDataset:
+    """Find the images of a benchmark."""
+    return bench.open(root, seed)
+
+
+def open_once() -> Open:
+    """Return a function like `open_benchmark` that looks at every dataset only once."""
+    found: dict[tuple[str, Path | None, int | None], LazyDataset] = {}
+
+    def find(bench: Benchmark, root: Path | None, seed: int) -> LazyDataset:
+        key = (bench.name, root, seed if bench.seeded else None)
+        if key not in found:
+            found[key] = open_benchmark(bench, root, seed)
+        return found[key]
+
+    return find
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The parts that a run is built of, with the values of their hyperparameters."""
+
+    strategy: Part[Strategy]
+    objective: Part[Objective]
+    losses: tuple[Part[Loss], ...]
+    penalty: Part[Penalty] | None
+    change: Part[Change] | None
+    layer: Part[MixStyle | Aloft] | None
+    averaging: Part[Swad] | None
+    sampler: Part[Sampler] | None
+    callbacks: tuple[Part[Callback], ...]
+
+    def __iter__(self) -> Iterator[Part[Any]]:
+        """Iterate over the parts in the order in which their hyperparameters are listed."""
+        single = (self.objective, self.penalty, self.change, self.layer, self.strategy, self.sampler, self.averaging)
+        return (part for part in (*self.losses, *single, *self.callbacks) if part is not None)
+
+    def with_values(self, hyperparameters: Hyperparameters) -> "Parts":
+        """Return the parts with the values of their hyperparameters."""
+
+        def valued(part: Any) -> Any:
+            return tuple(map(valued, part)) if isinstance(part, tuple) else part and hyperparameters.of(part)
+
+        return replace(self, **{field.name: valued(getattr(self, field.name)) for field in dataclasses.fields(self)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A complete run: its specs, and the grid and parts that they describe."""
+
+    run: RunSpec
+    data: DataSpec
+    model: ModelSpec
+    tasks: TaskSpec
+    objective: ObjectiveSpec
+    optim: OptimSpec
+    evaluation: EvaluationSpec
+    execution: ExecutionSpec
+    grid: GridSpec
+    parts: Parts
+    method: Method
+    search: Mapping[str, Law]
+    """The search ranges of its hyperparameters."""
+    weights: Path | None
+    """The file of the backbone's weights."""
+    asked: Mapping[str, Any]
+    """The settings that were asked for, as they were given."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All settings by name, complete."""
+        return {name: getattr(getattr(self, entry.group), name) for name, entry in SETTINGS.items()}
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The settings that change the result."""
+        return identity(self.settings)
+
+    @property
+    def seed(self) -> int:
+        """The root of all random draws."""
+        return self.run.seed
+
+    @property
+    def networks(self) -> int:
+        """The number of networks of the model."""
+        assert self.objective.objective is not None
+        several = OBJECTIVES[self.objective.objective].networks == "domain"
+        return len(self.data.sources or ()) if several else 1
+
+    @property
+    def batch_size(self) -> int:
+        """The number of images per task."""
+        assert self.tasks.batch_size is not None
+        return self.tasks.batch_size
+
+    def compiles(self, device: torch.device) -> bool:
+        """Whether the network is compiled on a device: never through second derivatives or hooks inside it."""
+        if _inspecting(self.parts) or self.model.freeze or _differentiates_twice(self.parts):
+            return False
+        images = self.optim.iterations * self.batch_size * self.grid.tasks
+        auto = device.type == "cuda" and images >= COMPILED
+        return self.execution.compile == "on" or (self.execution.compile == "auto" and auto)
+
+
+def make_recipe(asked: Mapping[str, Any], find: Open = open_benchmark) -> tuple[Recipe, LazyDataset]:
+    """Complete the settings that were asked for and check all of them, or raise with the one that is wrong.
+
+    Returns the recipe, and the images that it was fitted to, which are found but not read.
+    """
+    given = check_settings(asked)
+    run = RunSpec(**_of_group("run", given))
+    data, model = DataSpec(**_of_group("data", given)), ModelSpec(**_of_group("model", given))
+    execution = ExecutionSpec(**_of_group("execution", given))
+    check_trackers(execution.track)
+    execution.check(execution.pick_device())
+    method, bench = find_method(run.method), data.benchmark
+    backbone = find_backbone(model.backbone, method, bench)
+    opened = find(bench, data.path, run.seed)
+    data = data.fitted(opened, backbone, bool(model.freeze), run.seed)
+    assert data.image_size is not None
+    sources = data.sources or []
+    grid = _make_grid(given, method, data, opened)
+    layered = _layers(given, method, data.image_size, bench)
+    search = method_search(method, layered.get("penalty"))
+    drawn = domainbed_draws(given, layered, method, search, data.image_size, len(sources), grid.tasks)
+    layered = {**layered, **drawn, **given, "backbone": backbone}
+    if "hparams" in drawn:
+        layered["hparams"] = drawn["hparams"]  # what was asked for is among them
+    objective = ObjectiveSpec(**_of_group("objective", layered))
+    kind = OBJECTIVES[check_choice("objective", layered["objective"], OBJECTIVES)]
+    model = ModelSpec(**_of_group("model", layered)).fitted(kind, layered["objective"])
+    assert model.head is not None
+    head = HEADS[model.head]
+    optim = OptimSpec(**_of_group("optim", {name: v for name, v in layered.items() if name != "inner_lr"})).fitted()
+    evaluation = EvaluationSpec(**_of_group("evaluation", layered)).fitted(kind, head, optim.iterations)
+    tasks = TaskSpec(**_of_group("tasks", {**drawn, **given})).fitted(grid, method, layered["images"])
+    parts = _make_parts(method, objective, model, optim, grid)
+    values = Hyperparameters(parts, objective.hparams, data.dataset)
+    parts = _with_strategy(parts.with_values(values), layered, given, grid, optim)
+    strategy = parts.strategy.build()
+    recipe = Recipe(
+        run=run,
+        data=data,
+        model=model,
+        tasks=tasks,
+        objective=replace(
+            objective,
+            hparams=values.used or None,
+            ova_scale=_ova_scale(objective, kind.losses),
+            inner_lr=strategy.lr if isinstance(strategy, InnerLoop) else None,
+            bn_buffers=strategy.bn_buffers if isinstance(strategy, InnerLoop) else None,
+        ),
+        optim=optim,
+        evaluation=evaluation,
+        execution=execution,
+        grid=grid,
+        parts=parts,
+        method=method,
+        search=search,
+        weights=None,
+        asked=dict(asked),
+    )
+    values.check(method.name)
+    _check(recipe)
+    if model.weights is not None:  # last, because it may take a download
+        recipe = replace(recipe, weights=find_weights(backbone, model.weights))
+    return recipe, opened
+
+
+def _of_group(group: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of one spec."""
+    names = {field.name for field in dataclasses.fields(GROUPS[group])}
+    return {name: value for name, value in settings.items() if name in names}
+
+
+def _layers(given: Mapping[str, Any], method: Method, image_size: int, bench: Benchmark) -> dict[str, Any]:
+    """Combine the layers from the defaults up to what was asked for."""
+    penalty = given.get("penalty") or method.preset.get("penalty")
+    if penalty is not None:
+        check_choice("penalty", penalty, PENALTIES)
+    preset = dict(method.preset)
+    if given.get("objective", preset.get("objective")) != preset.get("objective"):
+        preset.pop("score", None)  # a method's score reads its own objective
+    own = preset.get("optimizer", DEFAULTS["optimizer"])
+    if given.get("optimizer", own) != own:
+        preset |= {"lr": DOMAINBED_ADAM, "weight_decay": 0.0}
+    layers = (
+        DEFAULTS,
+        {"lr": bench.lr},
+        preset,
+        PENALTIES[penalty].preset if penalty is not None else {},
+        given,
+    )
+    found: dict[str, Any] = {}
+    for layer in layers:
+        at_size = {name: v.at(image_size) if isinstance(v, Rate) else v for name, v in layer.items()}
+        found |= {name: value for name, value in at_size.items() if value is not None}
+    return found
+
+
+def method_search(method: Method, penalty: str | None) -> dict[str, Law]:
+    """Return the search ranges of a method with a penalty."""
+    parts = [method.strategy, method.change, None if penalty is None else Part(penalty, PENALTIES[penalty])]
+    found = {name: law for part in parts if part is not None for name, law in part.search().items()}
+    return {**found, **method.search}
+
+
+def _make_grid(given: Mapping[str, Any], method: Method, data: DataSpec, opened: LazyDataset) -> GridSpec:
+    """Return the grid of the tasks, fitted to the data."""
+    sources = data.sources or []
+    classes = min(len(data.classes.of_source(source)) for source in sources)
+    if len(sources) < method.min_domains:
+        others = [name for name, other in METHODS.items() if _works(other, len(sources), classes)]
+        raise MedicError(
+            f"method {method.name!r} needs {method.min_domains} source domains, but there are {len(sources)}: "
+            f"add some to --sources, or use --method {' or '.join(others[:3])}"
+        )
+    return TaskSpec(**_of_group("tasks", given)).grid(method, len(sources), classes, opened.axes)
+
+
+def _works(method: Method, domains: int, classes: int) -> bool:
+    """Whether a method that splits domains can do so with this number of them."""
+    if method.grid.domains is None or domains < method.min_domains or method.each_domain:
+        return False
+    strategy = method.strategy.build()
+    try:
+        steps = len(method.grid.fitted(domains, classes).sizes)
+        if isinstance(strategy, InnerLoop):
+            strategy.check_steps(steps)
+    except MedicError:
+        return False
+    return True
+
+
+def _make_parts(method: Method, objective: ObjectiveSpec, model: ModelSpec, optim: OptimSpec, grid: GridSpec) -> Parts:
+    """Return the parts that a method and the settings name."""
+    assert objective.objective is not None
+    kind = OBJECTIVES[objective.objective]
+    splits = grid.classes is not None
+    asks = [SAMPLER_CALLBACKS[grid.sampling]] if splits and grid.sampling in SAMPLER_CALLBACKS else []
+    penalty = objective.penalty
+    return Parts(
+        strategy=method.strategy,
+        objective=Part(objective.objective, kind.kind, {"passes": method.forward}),
+        losses=kind.losses,
+        penalty=None if penalty is None else Part(penalty, PENALTIES[penalty]),
+        change=method.change,
+        layer=LAYERS.get(model.layer or "none"),
+        averaging=AVERAGES.get(optim.averaging or "none"),
+        sampler=Part(grid.sampling, SAMPLERS[grid.sampling]) if splits else None,
+        callbacks=(*([] if method.callback is None else [method.callback]), *asks),
+    )
+
+
+def method_parts(method: Method) -> Parts:
+    """Return the parts of a method as its preset names them, before they are fitted to data."""
+    preset = {**DEFAULTS, **method.preset}
+    objective, model = ObjectiveSpec(**_of_group("objective", preset)), ModelSpec(**_of_group("model", preset))
+    optim = OptimSpec(**_of_group("optim", preset))
+    return replace(_make_parts(method, objective, model, optim, method.grid), sampler=None)
+
+
+def _with_strategy(
+    parts: Parts, layered: Mapping[str, Any], given: Mapping[str, Any], grid: GridSpec, optim: OptimSpec
+) -> Parts:
+    """Return the parts with the inner rate and the buffer policy of the run."""
+    strategy = parts.strategy.build()
+    assert optim.lr is not None
+    if not isinstance(strategy, InnerLoop):
+        for name in ("inner_lr", "bn_buffers"):
+            if name in given:
+                raise MedicError(f"{name} has no effect on a method without inner steps: leave it out")
+        return parts
+    strategy.check_steps(len(grid.sizes))
+    inner_lr = layered.get("inner_lr", strategy.lr)
+    values = {
+        "lr": optim.lr if inner_lr == "lr" else inner_lr,
+        "bn_buffers": layered.get("bn_buffers", strategy.bn_buffers),
+    }
+    # Interpolated statistics move as far as the weights would by an outer SGD; Adam has no such fraction.
+    inner = parts.strategy.changed(**values)
+    factor = inner.build().interpolation_factor(optim.lr, grid.tasks)  # type: ignore[attr-defined]
+    return replace(parts, strategy=inner.changed(bn_rate=factor))
+
+
+def _ova_scale(objective: ObjectiveSpec, losses: tuple[Part[Loss], ...]) -> float | None:
+    """Return the factor of the one-vs-all loss, if it is trained: the authors' 0.5 unless another is asked for."""
+    if any(loss.name == "ova" for loss in losses):
+        return float(objective.ova_scale or 0.5)
+    if objective.ova_scale is not None:
+        raise MedicError(f"ova_scale has no effect on objective {objective.objective!r}: use --objective ce+ova or ova")
+    return None
+
+
+def _inspecting(parts: Parts) -> str | None:
+    """Return the part that works on images or inside the backbone, if there is one."""
+    if parts.penalty is not None and getattr(parts.penalty.kind, "inspects_backbone", False):
+        return f"penalty {parts.penalty.name!r}"
+    return f"objective {parts.objective.name!r}" if getattr(parts.objective.kind, "inspects_backbone", False) else None
+
+
+def _differentiates_twice(parts: Parts) -> bool:
+    return bool(parts.strategy.values.get("second_order"))
+
+
+def _check(recipe: Recipe) -> None:
+    """Refuse combinations of specs that cannot work, or settings that would have no effect."""
+    parts, model, given = recipe.parts, recipe.model, recipe.asked
+    assert model.head is not None
+    if given.get("momentum") is not None and recipe.optim.optimizer != "sgd":
+        raise MedicError(f"momentum has no effect on optimizer {recipe.optim.optimizer!r}: use --optimizer sgd")
+    if parts.penalty is not None:
+        check_penalty(parts.penalty.name, recipe.grid, recipe.batch_size, HEADS[model.head], recipe.networks)
+    if OBJECTIVES[parts.objective.name].networks == "domain":
+        check_networks(parts.objective.name, recipe.grid, recipe.data.sources or ())
+    for part in parts:
+        if part.name not in ("ce", "ova") and part is not parts.objective:
+            part.build()  # which checks its hyperparameters
+    losses = [loss.build() for loss in parts.losses]
+    parts.objective.build(losses=losses, change=None if parts.change is None else parts.change.build())
+    for callback in parts.callbacks:
+        callback.build().check(parts.objective.kind, recipe.grid)  # type: ignore[arg-type]
+    _check_speed(recipe)
+
+
+def _check_speed(recipe: Recipe) -> None:
+    """Refuse to compile or freeze a network that parts of the method look into."""
+    inside = _inspecting(recipe.parts)
+    if recipe.execution.compile == "on":
+        if _differentiates_twice(recipe.parts):
+            name = recipe.method.name
+            raise MedicError(f"compile 'on': method {name!r} needs second derivatives, which torch.compile lacks")
+        if inside:
+            raise MedicError(f"compile 'on': {inside} works inside the network, which then cannot be compiled")
+    if recipe.model.freeze is None:
+        return
+    if recipe.evaluation.views > 1:
+        raise MedicError(f"{recipe.evaluation.views} views have no effect on a frozen backbone: leave out --views")
+    layer = f"layer {recipe.parts.layer.name!r}" if recipe.parts.layer is not None else None
+    if part := layer or inside:
+        raise MedicError(f"{part} works inside the backbone, which is frozen: leave out --freeze")
+    if recipe.networks > 1:
+        raise MedicError(f"objective {recipe.parts.objective.name!r} has several backbones: leave out --freeze")

@@ -1,0 +1,171 @@
+"""Settings by name: the leaves of all specs, as a command line, a YAML file or Python gives them.
+
+Nothing here imports torch, and no value can name code.
+"""
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+import yaml
+
+from medic.errors import MedicError, check_choice, first_line
+from medic.fields import NONNEGATIVE, check_setting, setting
+from medic.runs.specs import DataSpec, EvaluationSpec, ExecutionSpec, ModelSpec, ObjectiveSpec, OptimSpec, TaskSpec
+
+ALIASES = {
+    "target_domains": "target",
+    "source_domains": "sources",
+    "known_classes": "known",
+    "algorithm": "method",
+    "learning_rate": "lr",
+    "output_dir": "output",
+    "data_dir": "root",
+    "holdout_fraction": "holdout",
+}
+"""Names of settings in other codebases."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """The method of a run, and the seed of its random draws."""
+
+    method: str = setting("medic++", "what to train (`medic methods` lists them)")
+    seed: int = setting(0, "root of all random draws", limits=NONNEGATIVE)
+
+
+GROUPS: Mapping[str, type] = {
+    "run": RunSpec,
+    "data": DataSpec,
+    "model": ModelSpec,
+    "tasks": TaskSpec,
+    "objective": ObjectiveSpec,
+    "optim": OptimSpec,
+    "evaluation": EvaluationSpec,
+    "execution": ExecutionSpec,
+}
+"""The specs of a run by the names of their groups."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting: its declaration, its type, and the group it belongs to."""
+
+    field: "dataclasses.Field[Any]"
+    hint: Any
+    group: str
+
+    @property
+    def default(self) -> Any:
+        """The value of a setting that nobody gave."""
+        return self.field.default
+
+    @property
+    def local(self) -> bool:
+        """Whether the setting does not change the result."""
+        return bool(self.field.metadata["local"])
+
+    @property
+    def kinds(self) -> tuple[Any, ...]:
+        """The types that a value may have."""
+        return get_args(self.hint) if get_origin(self.hint) is UnionType else (self.hint,)
+
+
+SETTINGS: Mapping[str, Setting] = {
+    field.name: Setting(field, get_type_hints(spec)[field.name], group)
+    for group, spec in GROUPS.items()
+    for field in dataclasses.fields(spec)
+}
+"""All settings by name, in the order of their groups."""
+
+
+def setting_name(spelling: str) -> str:
+    """Return the name of a setting that may be spelled as in other codebases, or with hyphens."""
+    name = spelling.replace("-", "_")
+    return ALIASES.get(name, name)
+
+
+def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that change the result."""
+    return {name: settings.get(name) for name, declared in SETTINGS.items() if not declared.local}
+
+
+_CALLED: Mapping[Any, str] = {
+    str: "text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    list[str]: "a list of names",
+    list[int]: "a list of whole numbers",
+    dict[str, int]: "names with whole numbers",
+    dict[str, list[str]]: "names with lists",
+    dict[str, Any]: "names with values",
+}
+"""The names of types in messages."""
+
+
+def check_settings(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the names, types and limits of settings; return them with paths as text and without None."""
+    found: dict[str, Any] = {}
+    for name, value in asked.items():
+        declared = SETTINGS[check_choice("setting", name, SETTINGS)]
+        if value is None:
+            continue
+        value = str(value) if isinstance(value, os.PathLike) else value
+        if not any(_fits(value, kind) for kind in declared.kinds):
+            wanted = " or ".join(_CALLED[kind] for kind in declared.kinds if kind is not NoneType)
+            several = isinstance(value, list | tuple) and not any(get_origin(kind) is list for kind in declared.kinds)
+            hint = "; a sweep combines several values of a setting under `span`" if several else ""
+            raise MedicError(f"{name} is {value!r}: give {wanted}{hint}")
+        check_setting(declared.field, value)
+        found[name] = value
+    return found
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    parts = get_args(kind)
+    if kind == list[str] and not isinstance(value, list | tuple):  # one name, or several with commas
+        value = [value]
+    if get_origin(kind) is list:
+        return isinstance(value, list | tuple) and all(_fits(part, parts[0]) or type(part) is int for part in value)
+    if get_origin(kind) is dict:
+        return isinstance(value, Mapping) and all(_fits(part, parts[1]) for part in value.values())
+    taken = {float: (int, float)}.get(kind, kind)
+    return kind is Any or (isinstance(value, taken) and (kind is bool or not isinstance(value, bool)))
+
+
+class Loader(yaml.SafeLoader):
+    """Reads plain values, and takes 1e-3 for a number, which YAML itself does only with a decimal point."""
+
+
+Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+"), list("-+0123456789"))
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read settings from a YAML file, by name."""
+    try:
+        values = yaml.load(path.read_text(), Loader)  # a SafeLoader
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise unreadable("configuration", path, error) from error
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+        raise MedicError(f"configuration {path} holds no settings: write a line `name: value` for each")
+    return values
+
+
+def to_yaml(settings: Mapping[str, Any]) -> str:
+    """Write settings as YAML."""
+    return yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
+
+
+def unreadable(what: str, path: Path, error: Exception) -> MedicError:
+    """Return the error for a YAML file that cannot be read, with the line and the reason."""
+    mark = getattr(error, "problem_mark", None)
+    if not isinstance(error, yaml.MarkedYAMLError) or mark is None:
+        return MedicError(f"{what} {path} cannot be read: {getattr(error, 'strerror', None) or first_line(error)}")
+    begun = "" if error.context_mark is None else f", {error.context} that begins on line {error.context_mark.line + 1}"
+    return MedicError(f"{what} {path}, line {mark.line + 1}: {error.problem}{begun}")

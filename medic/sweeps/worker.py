@@ -1,0 +1,38 @@
+"""One run of a sweep, in whatever process an executor chose: the only place that trains."""
+
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from medic.errors import BusyError, DiskFullError, MedicError, TrainingError, first_line, without_credentials
+from medic.runs.train import train
+from medic.sweeps.executors import Outcome
+
+
+def execute(name: str, asked: Mapping[str, Any]) -> Outcome:
+    """Train the run `name` and return the outcome. A request to stop raises `Stopped` after a checkpoint."""
+
+    def run() -> None:
+        found = train(asked, quiet=True).path.name
+        if found != name:
+            raise MedicError(f"the worker trained run {found} instead of {name}: its medic or its images differ")
+
+    return attempt(name, run)
+
+
+def attempt(name: str, action: Callable[[], None]) -> Outcome:
+    """Perform an action for the run `name` and return the outcome."""
+    began = time.perf_counter()
+    try:
+        action()
+    except BusyError as error:
+        return Outcome(name, "busy", first_line(error))
+    except DiskFullError as error:
+        return Outcome(name, "full", first_line(error))
+    except (MedicError, TrainingError) as error:
+        return Outcome(name, "failed", first_line(error))
+    except Exception as error:  # a bug, or a fault of the machine: the other runs continue
+        trace = without_credentials(traceback.format_exc())
+        return Outcome(name, "failed", f"{type(error).__name__}: {first_line(error)}", trace)
+    return Outcome(name, "done", seconds=time.perf_counter() - began)

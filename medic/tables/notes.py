@@ -1,0 +1,109 @@
+"""Notes below a table: the ways in which runs side by side are not comparable."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from medic.runs.layout import ENVIRONMENT
+from medic.tables.results import Result, runs_are, short
+
+if TYPE_CHECKING:
+    from medic.tables.table import Row
+
+PROTOCOL = {
+    "backbone": "backbones",
+    "iterations": "numbers of iterations",
+    "image_size": "image sizes",
+    "label_noise": "shares of noisy labels",
+}
+"""Settings that compared methods should share, with their plurals."""
+
+
+def selection(rule: str) -> Iterator[str]:
+    """Yield the selection rule, if it is not the default."""
+    if rule != "validation":
+        looks = ", which uses target labels: not a valid result" if rule == "oracle" else ""
+        yield f"model selection: {rule}{looks}"
+
+
+def seeds(rows: Iterable["Row"]) -> Iterator[str]:
+    """Yield the number of seeds that means are over, if there are several, and the cells with fewer."""
+    counts = {
+        (row.label, column): len({pick.result.trial for pick in cell.picks})
+        for row in rows
+        for column, cell in row.cells.items()
+        if cell.picks
+    }
+    most = max(counts.values(), default=0)
+    if most > 1:
+        fewer = [f"{label}, {column} ({count})" for (label, column), count in counts.items() if count < most]
+        some = f"; fewer in {'; '.join(fewer[:3])}{'; …' if len(fewer) > 3 else ''}" if fewer else ""
+        yield f"mean ± standard error over {most} seeds{some}"
+
+
+def mixed_datasets(results: Iterable[tuple[str, Result]]) -> Iterator[str]:
+    """Yield the columns with results of several datasets that share the name of a domain."""
+    found: dict[str, set[str]] = {}
+    for column, result in results:
+        found.setdefault(column, set()).add(str(result.settings["dataset"]))
+    for column, datasets in found.items():
+        if len(datasets) > 1:
+            names = ", ".join(sorted(datasets))
+            yield f"column {column!r} mixes {len(datasets)} datasets ({names}): give their folders separately"
+
+
+def differences(results: Iterable[Result]) -> Iterator[str]:
+    """Yield differences between runs side by side that numbers depend on, apart from the rows' own settings."""
+    used = list(dict.fromkeys(results))
+    # An installed package knows only its version. Runs of earlier versions do not record their precision.
+    yield from _environments(used, "image lists", ("images",), _image_source)
+    yield from _environments(used, "commits", ("commit", "medic"), lambda settings: None)
+    yield from _environments(used, "weight files", ("weights",), lambda settings: settings["backbone"])
+    yield from _environments(used, "precisions", ("precision",), lambda settings: None)
+    unknown = [result.path.name for result in used if not result.environment]
+    if unknown:
+        yield f"{runs_are(len(unknown))} of an unknown commit: {unknown[0]} has no readable {ENVIRONMENT}"
+    for name, plural in PROTOCOL.items():
+        yield from _protocols(used, name, plural)
+
+
+def _environments(
+    results: Sequence[Result], plural: str, keys: Sequence[str], per: Callable[[Mapping[str, Any]], Any]
+) -> Iterator[str]:
+    """Yield the values of an entry of `environment.json`, if runs that should share it do not.
+
+    Runs should share it where `per` of their settings is equal. The first of `keys` that is not None counts.
+    """
+    values = []
+    for result in results:
+        entries = [result.environment[key] for key in keys if key in result.environment]
+        if entries:
+            values.append((result, next((entry for entry in entries if entry is not None), None)))
+    if len({value for _, value in values}) < 2:
+        return
+    found: dict[Any, Result] = {}
+    for result, value in values:
+        found.setdefault((per(result.settings), value), result)
+    if len(found) > len({shared for shared, _ in found}):
+        some = ", ".join(f"{short(value)} ({result.path.name})" for (_, value), result in list(found.items())[:3])
+        yield f"these runs have {len(found)} different {plural}: {some}"
+
+
+def _image_source(settings: Mapping[str, Any]) -> Any:
+    """Return the settings that image lists depend on: some benchmarks draw images for every seed."""
+    from medic.data import BENCHMARKS  # imports torch, which most tables do not need
+
+    bench = BENCHMARKS.get(settings["dataset"])
+    return settings["dataset"], settings["seed"] if bench is not None and bench.seeded else None
+
+
+def _protocols(results: Iterable[Result], name: str, plural: str) -> Iterator[str]:
+    """Yield the values of a setting that methods on one dataset do not share."""
+    datasets: dict[str, dict[str, set[str]]] = {}
+    for result in results:
+        methods = datasets.setdefault(result.settings["dataset"], {})
+        methods.setdefault(result.method, set()).add(str(result.settings.get(name) or "none"))
+    for methods in datasets.values():
+        if any(values != next(iter(methods.values())) for values in methods.values()):  # otherwise labels differ
+            by_value = {value: method for method, values in methods.items() for value in values}
+            some = ", ".join(f"{value} ({method})" for value, method in list(by_value.items())[:3])
+            yield f"these methods have different {plural}: {some}"

@@ -113,7 +113,7 @@ class Recipe:
     weights: Path | None
     """The file of the backbone's weights."""
     asked: Mapping[str, Any]
-    """The settings that were asked for, as they were given."""
+    """The settings that were asked for."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def make_recipe(asked: Mapping[str, Any], find: Open = open_benchmark) -> tuple[
         method=method,
         search=search,
         weights=None,
-        asked=dict(asked),
+        asked=given,
     )
     values.check(method.name)
     _check(recipe)

@@ -1,8 +1,8 @@
 """The overhead of many runs: a table of 5,000 finished runs, a sweep of 200 short runs, and a sweep that is killed.
 
-    python benchmarks/experiments.py table           # time of `medic table` over 5,000 runs
-    python benchmarks/experiments.py sweep           # 200 runs of about a second: the time that the sweep adds
-    python benchmarks/experiments.py kill            # a sweep killed at 20 random moments, against an undisturbed one
+python benchmarks/experiments.py table           # time of `medic table` over 5,000 runs
+python benchmarks/experiments.py sweep           # 200 runs of about a second: the time that the sweep adds
+python benchmarks/experiments.py kill            # a sweep killed at 20 random moments, against an undisturbed one
 """
 
 import argparse
@@ -44,7 +44,7 @@ def medic(*arguments: str) -> list[str]:
 
 
 def table(folder: Path, count: int) -> None:
-    """Make real records of one run into many, and time the command."""
+    """Copy the records of a real run into many runs, and time `medic table`."""
     one = folder / "one"
     short = ["--iterations", "14", "--evaluate-every", "2", "--batch-size", "2", "--track", "none"]
     subprocess.run(medic("train", "--target", "street", "--output", str(one), *short), check=True, capture_output=True)

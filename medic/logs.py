@@ -23,20 +23,22 @@ def console() -> "Console":
 
 
 class _Handler(logging.Handler):
-    """Print each message as one line, above a progress bar if one is shown."""
+    """Prints each message as one line, above a progress bar if one is shown; warnings are marked as notes."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        console().print(self.format(record))
+        mark = "medic: note: " if record.levelno >= logging.WARNING else ""
+        console().print(mark + self.format(record))
 
 
 @contextmanager
 def shown(quiet: bool = False) -> Iterator[None]:
-    """Show messages of INFO and above inside, or with `quiet` only warnings; nested uses show each message once."""
+    """Show messages of INFO and above inside, or with `quiet` only warnings. Nested uses can only be quieter."""
     logger = logging.getLogger("medic")
     before, handler = logger.level, None if logger.handlers else _Handler()
-    logger.setLevel(logging.WARNING if quiet else logging.INFO)
     if handler is not None:
         logger.addHandler(handler)
+    if quiet or handler is not None:
+        logger.setLevel(logging.WARNING if quiet else logging.INFO)
     try:
         yield
     finally:

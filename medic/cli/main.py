@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from medic._version import __version__
 from medic.errors import MedicError, TrainingError, check_choice, closest
+from medic.logs import shown
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
@@ -75,7 +76,8 @@ def _run(given: list[str]) -> int:
     if {"-h", "--help"} & set(rest):
         print(parser.format_help(), end="")
         return 0
-    code: int = import_module(f"medic.cli.{name}").run(parser.parse_args(canonical(rest)))
+    with shown():
+        code: int = import_module(f"medic.cli.{name}").run(parser.parse_args(canonical(rest)))
     return code
 
 

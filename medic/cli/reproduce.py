@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from jsonargparse import ArgumentParser, Namespace
 
-from medic import logs
 from medic.cli.options import add_run_options, given_settings
 from medic.cli.sweep import add_executor_options, launch
 
@@ -27,7 +26,6 @@ def add_options(parser: ArgumentParser) -> None:
     add_run_options(parser)
 
 
-@logs.shown()
 def run(arguments: Namespace) -> int:
     """Train the missing runs of a table and print it."""
     from medic.errors import MedicError, check_choice
@@ -50,7 +48,7 @@ def run(arguments: Namespace) -> int:
         check_choice("column", column, table.columns, f"of {arguments.name}")
     asked = table.runs(arguments.seeds, arguments.methods, arguments.only, given_settings(arguments))
     for warning in table.warnings(asked):
-        logger.warning("note: %s", warning)
+        logger.warning("%s", warning)
     planner = Planner()
     cells = {place: planner.jobs(several) for place, several in asked.items()}
     schedule = launch(arguments).run([job for jobs in cells.values() for job in jobs])
@@ -64,7 +62,7 @@ def run(arguments: Namespace) -> int:
         against = AgainstPaper(made, table)
         made = replace(made, notes=(*made.notes, *against.notes()))
     for note in collection.notes():
-        logger.warning("note: %s", note)
+        logger.warning("%s", note)
     print_table(made, against, arguments.format)
     output = next(iter(schedule.jobs.values())).directory.path.parent
     logger.info("%d of %s finished in %s", len(collection.results), runs_are(len(schedule.jobs)), output)

@@ -22,7 +22,6 @@ def add_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Search for a method's hyperparameters by source validation."""
     from medic.errors import MedicError, counted
-    from medic.logs import shown
     from medic.runs.settings import SETTINGS
     from medic.sweeps.search import Study, default_storage, finished_trials
 
@@ -33,8 +32,7 @@ def run(arguments: Namespace) -> int:
     target = ", ".join([known["target"]] if isinstance(known["target"], str) else known["target"] or [])
     name = arguments.study or f"{known['dataset']} {known['method']} {target}"
     storage = arguments.storage or default_storage(known["output"])
-    with shown():
-        study = Study(asked, name, storage, arguments.trials, arguments.sampler, not arguments.no_pruning).run()
+    study = Study(asked, name, storage, arguments.trials, arguments.sampler, not arguments.no_pruning).run()
     finished, best = finished_trials(study), study.best_trial
     print(
         f"{counted(len(study.trials), 'trial')}, {len(finished)} trained to the end; "

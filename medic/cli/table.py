@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from medic import logs
-
 if TYPE_CHECKING:
     from medic.metrics import Metric
     from medic.tables.cells import Pick
@@ -44,7 +42,6 @@ def add_options(parser: ArgumentParser) -> None:
     )
 
 
-@logs.shown()
 def run(arguments: Namespace) -> int:
     """Print a table of runs."""
     from medic.errors import MedicError, check_choice
@@ -58,7 +55,7 @@ def run(arguments: Namespace) -> int:
         raise MedicError(f"--explain and --compare print text or json, not --format {arguments.format}")
     collection = collect(Path(folder) for folder in arguments.folders)
     for note in collection.notes():
-        logger.warning("note: %s", note)
+        logger.warning("%s", note)
     metrics: Sequence[Metric] = DEFAULT
     if arguments.paper is not None:
         from medic.report.against import beside_paper, paper_metrics
@@ -107,7 +104,7 @@ def _compare(table: "Table", labels: Sequence[str], as_json: bool) -> None:
     used = [*base.results, *row.results]
     mixed = notes.mixed_datasets((column_of(result, table.kind), result) for result in used)
     for note in (*mixed, *notes.differences(used)):
-        logger.warning("note: %s", note)
+        logger.warning("%s", note)
     found = [compare(base, row, metric, table.columns) for metric in table.metrics]
     if as_json:
         print_rows([{"of": row.label, "over": base.label, **asdict(one)} for one in found], as_json)

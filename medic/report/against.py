@@ -7,7 +7,7 @@ from typing import Any
 from medic.metrics import METRICS, Metric
 from medic.report.formats import Reference
 from medic.tables.conditions import Conditions, Differences
-from medic.tables.paper import PaperTable
+from medic.tables.paper import PaperCell, published_table
 from medic.tables.paper_tables import reproduction
 from medic.tables.reproduction import Line, Reproduction
 from medic.tables.results import Result
@@ -16,7 +16,8 @@ from medic.tables.table import AVERAGE, Row, Table, value_text
 
 def paper_metrics(name: str) -> tuple[Metric, ...]:
     """Return the metrics of a table of the paper."""
-    return reproduction(PaperTable(name).name).metrics
+    published_table(name)  # a figure has no numbers to compare with
+    return reproduction(name).metrics
 
 
 class AgainstPaper:
@@ -24,7 +25,7 @@ class AgainstPaper:
 
     def __init__(self, table: Table, paper: Reproduction) -> None:
         self._table, self._paper = table, paper
-        self._published = PaperTable(paper.name)
+        self._published = published_table(paper.name)
         self._lines = {(line.paper, line.variant): line for line in paper.lines}
         self._conditions = Conditions(paper)
         self._titles = _column_titles(table, paper)
@@ -35,7 +36,7 @@ class AgainstPaper:
         title = AVERAGE if column == AVERAGE else self._titles.get(column)
         if row.paper is None or title is None or not self._titles:
             return None
-        value = self._published.value(metric.paper, row.paper, title, row.variant)
+        value = self._published.get(PaperCell(metric.paper, row.variant, row.paper, title))
         return None if value is None else Reference(value, self._obstacles(metric, row, column))
 
     def notes(self) -> Iterator[str]:

@@ -168,6 +168,7 @@ def _cell_row(table: Table, row: Row, column: str, metric: Metric, against: Agai
         "row": row.label,
         table.kind: column,
         "metric": metric.title,
+        "key": metric.key,
         "mean": cell.mean,
         "error": cell.error,
         "runs": [str(pick.result.path) for pick in picks],
@@ -212,4 +213,4 @@ def print_table(table: Table, against: Against | None, form: str) -> None:
     print(FORMATS[form](table, against), end="")
     if form == "csv":
         for note in table.notes:
-            logger.warning("note: %s", note)
+            logger.warning("%s", note)

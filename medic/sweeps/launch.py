@@ -33,10 +33,10 @@ class Launch:
             raise MedicError("--retries requires an executor that waits for runs: rerun the same command to retry")
 
     def run(self, jobs: Sequence[Job]) -> Schedule:
-        """Execute the missing runs, or with `dry_run` print the plan; a run that occurs twice is executed once."""
+        """Execute the missing runs, or with `dry_run` print the plan."""
         if not jobs:
             raise MedicError("the sweep has no runs: give every setting of the span at least one value")
-        schedule = Schedule(list({job.name: job for job in jobs}.values()), 1 if self.retries is None else self.retries)
+        schedule = Schedule(jobs, 1 if self.retries is None else self.retries)
         executor = dataclasses.replace(self.executor, output=_output(schedule), device=needed_device(jobs))
         if self.dry_run:
             print((executor.preview(schedule.waiting) or plan(schedule, executor.slots)).rstrip())
@@ -52,7 +52,7 @@ def needed_device(jobs: Sequence[Job]) -> str:
 
 
 def _output(schedule: Schedule) -> Path:
-    return next(iter(schedule.jobs.values())).directory.path.parent
+    return schedule.jobs[0].directory.path.parent
 
 
 def plan(schedule: Schedule, slots: int) -> str:
@@ -82,9 +82,9 @@ def _time(schedule: Schedule, slots: int) -> str:
 def report(schedule: Schedule) -> int:
     """Print failed and damaged runs, a line each; return the exit code."""
     for name, reason in schedule.failed.items():
-        path = schedule.jobs[name].directory.path
+        path = schedule.by_name[name].directory.path
         print(f"medic: failed: {schedule.titles[name]}: {reason} ({path})", file=sys.stderr)
     for name, reason in schedule.damaged.items():
-        path = schedule.jobs[name].directory.path
+        path = schedule.by_name[name].directory.path
         print(f"medic: damaged: {path}: {reason}; delete it and rerun the same command", file=sys.stderr)
     return 1 if schedule.failed or schedule.damaged else 0

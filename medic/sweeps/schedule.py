@@ -21,15 +21,16 @@ WAIT = 0.5
 
 
 class Schedule:
-    """The runs of a sweep and the state of each.
+    """The runs of a sweep, each once, and the state of each.
 
     A run that fails is retried `retries` times. A run whose process or machine was lost is restarted as often as the
     executor allows, and that does not count as a failure.
     """
 
     def __init__(self, jobs: Sequence[Job], retries: int = 1) -> None:
-        self.jobs = {job.name: job for job in jobs}
-        self.titles = titles(jobs)
+        self.by_name = {job.name: job for job in jobs}
+        self.jobs = list(self.by_name.values())
+        self.titles = titles(self.jobs)
         self.finished: list[str] = []
         """Runs that were finished before."""
         self.damaged: dict[str, str] = {}
@@ -47,7 +48,7 @@ class Schedule:
         self._attempts: dict[str, Counter[Kind]] = defaultdict(Counter)
         self._waiting: deque[str] = deque()
         self._later: dict[str, float] = {}
-        for job in jobs:
+        for job in self.jobs:
             self._sort(job)
 
     @property
@@ -58,7 +59,7 @@ class Schedule:
     @property
     def waiting(self) -> list[Job]:
         """Runs that nobody has started."""
-        return [self.jobs[name] for name in (*self._waiting, *self._later)]
+        return [self.by_name[name] for name in (*self._waiting, *self._later)]
 
     def summary(self, slots: int) -> str:
         """Return the state of the sweep in one line, with an estimate of the time left for `slots` runs at a time."""
@@ -100,7 +101,7 @@ class Schedule:
             self.damaged[job.name] = str(error)
 
     def _start(self, executor: Executor) -> None:
-        job = self.jobs[self._waiting.popleft()]
+        job = self.by_name[self._waiting.popleft()]
         if job.directory.done:  # another sweep has executed it
             self._sort(job)
             return
@@ -124,7 +125,7 @@ class Schedule:
 
     def _fail(self, outcome: Outcome, allowed: int) -> None:
         """Keep the error beside the run, and try again after up to `allowed` attempts that ended like this one."""
-        path, attempts = self.jobs[outcome.name].directory.path, self._attempts[outcome.name]
+        path, attempts = self.by_name[outcome.name].directory.path, self._attempts[outcome.name]
         attempts[outcome.kind] += 1
         found = {"reason": outcome.reason, "trace": outcome.trace, "attempts": attempts.total(), "when": time.time()}
         if earlier := read_error(path):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from scipy import stats
 
@@ -25,21 +26,21 @@ class Comparison:
 
 def compare(base: Row, row: Row, metric: Metric, columns: Sequence[str]) -> Comparison:
     """Return the difference of `row` to `base` over the targets and trials that both have."""
-    differences = []
-    for column in columns:
-        before, after = (
-            {pick.result.trial: pick.value(one.reads(metric)) for pick in one.cells[column].picks}
-            for one in (base, row)
-        )
-        for trial in before.keys() & after.keys():
-            first, second = before[trial], after[trial]
-            if first is not None and second is not None:
-                differences.append(second - first)
-    count = len(differences)
-    if count < 2:
-        raise MedicError(f"{base.label} and {row.label} share {counted(count, 'run')}: a comparison needs 2 or more")
-    mean = sum(differences) / count
-    error = math.sqrt(sum((value - mean) ** 2 for value in differences) / (count - 1) / count)
-    half = error * float(stats.t.ppf(0.975, count - 1))
-    p = 2 * float(stats.t.sf(abs(mean) / error, count - 1)) if error else float(mean == 0)
-    return Comparison(metric.title, count, mean, mean - half, mean + half, p)
+    before, after = _values(base, metric, columns), _values(row, metric, columns)
+    shared = sorted(before.keys() & after.keys(), key=str)
+    if len(shared) < 2:
+        number = counted(len(shared), "run")
+        raise MedicError(f"{base.label} and {row.label} share {number}: a comparison needs 2 or more")
+    differences = [after[key] - before[key] for key in shared]
+    mean = math.fsum(differences) / len(shared)
+    if all(difference == mean for difference in differences):  # without variance, the test is undefined
+        return Comparison(metric.title, len(shared), mean, mean, mean, float(mean == 0))
+    test = stats.ttest_1samp(differences, 0)
+    low, high = test.confidence_interval(0.95)
+    return Comparison(metric.title, len(shared), mean, float(low), float(high), float(test.pvalue))
+
+
+def _values(row: Row, metric: Metric, columns: Sequence[str]) -> dict[Any, float]:
+    """Return a metric of every run of a row, by column and trial."""
+    values = {(c, pick.result.trial): pick.value(row.reads(metric)) for c in columns for pick in row.cells[c].picks}
+    return {key: value for key, value in values.items() if value is not None}

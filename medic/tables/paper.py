@@ -2,7 +2,6 @@
 
 import csv
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
@@ -10,61 +9,25 @@ from typing import NamedTuple
 from medic.errors import check_choice
 
 
-class Published(NamedTuple):
-    """A number of the paper, in percent."""
+class PaperCell(NamedTuple):
+    """A cell of a table of the paper, for one metric."""
 
-    table: str
     metric: str
     variant: str
     method: str
     column: str
-    value: float
 
 
 @cache
-def published() -> tuple[Published, ...]:
-    """Return every number in the paper's tables."""
+def published() -> Mapping[str, Mapping[PaperCell, float]]:
+    """Return every number of the paper's tables in percent, by table and cell."""
+    found: dict[str, dict[PaperCell, float]] = {}
     with (files("medic.tables") / "paper.csv").open() as file:
-        rows = list(csv.reader(file))[1:]
-    return tuple(Published(*names, float(value)) for *names, value in rows)  # type: ignore[call-arg, arg-type]
+        for table, metric, variant, method, column, value in list(csv.reader(file))[1:]:
+            found.setdefault(table, {})[PaperCell(metric, variant, method, column)] = float(value)
+    return found
 
 
-@cache
-def paper_tables() -> tuple[str, ...]:
-    """Return the names of the paper's tables."""
-    return tuple(dict.fromkeys(number.table for number in published()))
-
-
-@dataclass(frozen=True)
-class PaperTable:
-    """One table of the paper."""
-
-    name: str
-
-    def __post_init__(self) -> None:
-        check_choice("table of the paper", self.name, paper_tables())
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The titles of its metrics."""
-        return tuple(dict.fromkeys(metric for metric, *_ in _index(self.name)))
-
-    @property
-    def methods(self) -> tuple[tuple[str, str], ...]:
-        """The methods and variants of its rows, in order."""
-        return tuple(dict.fromkeys((method, variant) for _, variant, method, _ in _index(self.name)))
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The titles of its columns, the average last."""
-        return tuple(dict.fromkeys(column for *_, column in _index(self.name)))
-
-    def value(self, metric: str, method: str, column: str, variant: str = "") -> float | None:
-        """Return a number of the table in percent, or None if the table lacks it."""
-        return _index(self.name).get((metric, variant, method, column))
-
-
-@cache
-def _index(table: str) -> Mapping[tuple[str, str, str, str], float]:
-    """Return the numbers of a table by metric, variant, method and column."""
-    return {(n.metric, n.variant, n.method, n.column): n.value for n in published() if n.table == table}
+def published_table(name: str) -> Mapping[PaperCell, float]:
+    """Return the numbers of one table of the paper."""
+    return published()[check_choice("table of the paper", name, published())]

@@ -14,6 +14,8 @@ from medic.tables.results import Result
 from medic.tables.table import Row, Table
 
 Settings = Mapping[str, Any]
+Columns = Mapping[str, Sequence[Settings]]
+"""Columns by title: the settings of one run, or of several runs whose mean a cell shows."""
 Place = tuple[str, str]
 """A cell, by the label of its row and the title of its column."""
 
@@ -43,16 +45,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A table or figure of the paper: rows, columns and metrics.
-
-    A column has the settings of one run, or of several runs whose mean it shows.
-    """
+    """A table or figure of the paper: rows, columns and metrics."""
 
     name: str
     title: str
     settings: Settings
     lines: Sequence[Line]
-    columns: Mapping[str, Sequence[Settings]]
+    columns: Columns
     metrics: tuple[Metric, ...]
     figure: bool = False
     """Whether the paper shows a figure, without numbers to compare with."""

@@ -8,7 +8,7 @@ from medic.errors import MedicError, check_choice
 from medic.metrics import DEFAULT, Metric
 from medic.tables import notes
 from medic.tables.cells import FITTED, Cell, pick_cell
-from medic.tables.results import Result, runs_are
+from medic.tables.results import Result, collector_paused, runs_are
 
 AVERAGE = "Avg"
 SELECTIONS = ("validation", "domainbed", "last", "leave-one-out", "oracle")
@@ -59,6 +59,7 @@ class Table:
     title: str = ""
 
 
+@collector_paused()
 def tabulate(
     results: Sequence[Result],
     rule: str = "validation",

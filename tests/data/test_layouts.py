@@ -37,6 +37,12 @@ class TestLayouts:
         assert len(found) == 8
         assert f"{real}/Other" in found.ignored
 
+    def test_the_folder_that_fetch_makes(self, tmp_path):
+        """`medic data fetch office-home --root DIR` and `--dataset office-home --root DIR` belong together."""
+        bench = BENCHMARKS["office-home"]
+        self.make(tmp_path / "office-home", *[f"{d}/TV" for d in bench.domains])
+        assert len(bench.open(tmp_path)) == 4
+
     def test_lists_hold_out_and_the_corrupt_sketch_is_dropped(self, tmp_path):
         bench, root = BENCHMARKS["pacs"], tmp_path / "pacs"
         self.make(root / "images", *[f"{d}/dog" for d in bench.domains])

@@ -53,7 +53,7 @@ class Then(Overview):
 
     def show(self, schedule, slots):
         for name in schedule.running:
-            if not self.acted and schedule.jobs[name].directory.checkpoint.exists():
+            if not self.acted and schedule.by_name[name].directory.checkpoint.exists():
                 self.acted = True
                 self._action()
 

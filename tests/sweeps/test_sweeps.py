@@ -26,12 +26,13 @@ from medic.runs.directory import RunDirectory
 from medic.runs.draws import draw
 from medic.runs.resolve import resolve
 from medic.sweeps.estimate import estimate
+from medic.sweeps.executors import Executor, executor_class, executor_names, executor_options
 from medic.sweeps.executors.here import Here
 from medic.sweeps.files import read_sweep
 from medic.sweeps.launch import needed_device
 from medic.sweeps.overview import Overview
 from medic.sweeps.schedule import Schedule
-from medic.sweeps.sweep import Planner, Sweep, parse_span, titles
+from medic.sweeps.sweep import Job, Planner, Sweep, parse_span, titles
 from medic.tables.results import collect
 
 
@@ -116,6 +117,7 @@ class TestWhatIsSpanned:
             ("target: street\nspan:\n  seed: yes\n", "line 3: seed is True"),
             ("target: street\nspan:\n  seed:\n", "line 3: seed has no values"),
             ("target: street\nspan:\n  seed: []\n", "line 3: seed has no values"),
+            ("target: street\nspan:\n  yes: 1\n", "unknown setting 'True' in sweep {path}, line 2"),
             ("target: street\nlr: 1\nlearning_rate: 2\n", "line 3: lr is given twice"),
             ("target: street\nhparams: {a: 1,\n  a: 2}\n", "line 3: a is given twice"),
             ("target: street\nseed: 1\nspan:\n  seed: [2]\n", "line 4: seed is in the span and beside it"),
@@ -228,6 +230,21 @@ def test_the_terminal_is_left_as_it_was(folder, tmp_path, monkeypatch):
         Schedule(Planner().jobs([{**folder, "output": tmp_path}])).run(Interrupted(), Overview())
     assert "0 of 1 done, 1 running" in sys.stderr.getvalue()
     assert sys.stderr.getvalue().count("\x1b[?25l") == sys.stderr.getvalue().count("\x1b[?25h") == 1
+
+
+def test_paths_are_absolute_in_other_processes(folder, tmp_path, monkeypatch):
+    """But weights may also be a name."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "w").touch()
+    for weights, expected in (("w", str(tmp_path / "w")), ("imagenet-v1", "imagenet-v1")):
+        job = Job({**folder, "weights": weights, "output": "out"}, {}, RunDirectory(tmp_path))
+        assert (job.portable()["weights"], job.portable()["output"]) == (expected, str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("name", executor_names())
+def test_every_module_is_an_executor_with_help_for_its_options(name):
+    assert issubclass(executor_class(name), Executor)
+    assert all(arguments["help"] for arguments in executor_options(name).values())
 
 
 @contextmanager

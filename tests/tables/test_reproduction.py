@@ -18,8 +18,7 @@ from medic.sweeps.launch import Launch
 from medic.sweeps.schedule import Schedule
 from medic.sweeps.sweep import Planner
 from medic.tables import paper_tables
-from medic.tables.paper import PaperTable
-from medic.tables.paper import paper_tables as names_in_paper
+from medic.tables.paper import published
 from medic.tables.paper_tables import NAMES, reproduction
 from tests.data.pictures import picture
 
@@ -47,7 +46,7 @@ def root(tmp_path_factory):
     image = (root / "one.png").read_bytes()
     for name in ("pacs", "office-home", "vlcs", "terra-incognita", "domainnet", "digits-dg"):
         bench = benchmark(name)
-        layout = next(layout for layout in bench.layouts if not layout.split)
+        layout = next(layout for layout in bench.layouts if not layout.has_parts)
         for domain in bench.domains:
             for label in bench.classes or [f"class_{number:03}" for number in range(345)]:
                 folder = root / layout.folders[0] / domain / label
@@ -64,12 +63,12 @@ def test_every_table_can_be_run(name, root):
             resolve(config, lambda bench, *_: opened(bench.name))
 
 
-@pytest.mark.parametrize("name", names_in_paper())
+@pytest.mark.parametrize("name", published())
 def test_rows_and_columns_are_the_papers(name):
-    table, paper = reproduction(name), PaperTable(name)
-    assert {(one.paper, one.variant) for one in table.lines} == set(paper.methods)
-    assert set(table.columns) == set(paper.columns) - {"Avg"}
-    assert {metric.title for metric in table.metrics} == set(paper.metrics)
+    table, paper = reproduction(name), published()[name]
+    assert {(one.paper, one.variant) for one in table.lines} == {(cell.method, cell.variant) for cell in paper}
+    assert set(table.columns) == {cell.column for cell in paper} - {"Avg"}
+    assert {metric.title for metric in table.metrics} == {cell.metric for cell in paper}
     for one in table.lines:
         assert one.settings is None or METHODS[one.settings["method"]].paper == one.paper
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from medic.runs.build import make_trainer
 from medic.runs.config import RunConfig
 from medic.runs.resolve import resolve
 from medic.tasks.samplers import SAMPLERS
+from medic.training.iteration import Iteration
 
 HOST = {
     "aten::_local_scalar_dense": "asks for a value",
@@ -53,15 +55,20 @@ class Watched(TorchDispatchMode):
 
 
 def iterate(mini, **settings):
-    """One iteration, as it would be captured."""
+    """Run one iteration, as it would be captured, and return its losses."""
     size = {"image_size": 64} if METHODS[settings.get("method", "medic++")].backbone == "gfnet_h_ti" else {}
     plan = resolve(RunConfig(dataset=mini, target="street", device="cpu", batch_size=2, **size, **settings))
     dataset = plan.data.load(lambda line: None)
     trainer = make_trainer(plan, dataset, plan.data.split(dataset))
     trainer.model.train()
-    batch = trainer._batch(trainer._next())
-    with Watched().outside_optimizers():
-        return trainer._body(batch)
+    run = Iteration.__call__
+
+    def watched(self, batch):
+        with Watched().outside_optimizers():
+            return run(self, batch)
+
+    with patch.object(Iteration, "__call__", watched):
+        return trainer.step() + trainer.wait()
 
 
 @pytest.fixture(autouse=True)
@@ -72,17 +79,17 @@ def as_on_a_gpu(monkeypatch):
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.capturable])
 def test_an_iteration_asks_for_nothing(mini, name):
-    assert iterate(mini, method=name).risks.isfinite().all()
+    assert len(iterate(mini, method=name)) == 1
 
 
 @pytest.mark.parametrize("penalty", [name for name in PENALTIES if name not in ("groupdro", "fishr")])
 def test_every_penalty_goes_with_a_chain(mini, penalty):
-    assert iterate(mini, method="reptile", penalty=penalty).risks.isfinite().all()
+    assert len(iterate(mini, method="reptile", penalty=penalty)) == 1
 
 
 @pytest.mark.parametrize("sampling", SAMPLERS)
 def test_samplers_ask_outside_of_it(mini, sampling):
-    assert iterate(mini, method="medic++", sampling=sampling).risks.isfinite().all()
+    assert len(iterate(mini, method="medic++", sampling=sampling)) == 1
 
 
 @pytest.mark.parametrize("asks", [

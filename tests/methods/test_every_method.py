@@ -7,6 +7,7 @@ from medic.runs.build import make_trainer
 from medic.runs.config import RunConfig
 from medic.runs.resolve import resolve
 from medic.tasks.samplers import SAMPLERS
+from tests.iterations import record_draws
 
 pytestmark = pytest.mark.usefixtures("small_adversaries")
 
@@ -22,8 +23,7 @@ def losses(mini, iterations, same=False, **settings):
     trainer = make_trainer(plan, dataset, plan.data.split(dataset))
     trainer.model.train()
     if same:
-        steps = trainer._next()
-        trainer._next = lambda: steps
+        record_draws(trainer, repeat=True)
     found = [loss for _ in range(iterations) for loss in trainer.step()]
     return found + trainer.wait()
 

@@ -9,6 +9,7 @@ from medic.runs.config import RunConfig
 from medic.runs.resolve import resolve
 from medic.runs.review import infer_again
 from medic.models import create_backbone
+from tests.iterations import trained_on
 from tests.runs.short import SHORT
 
 
@@ -53,7 +54,7 @@ class TestWiring:
         trainers = [
             self.trainer(mini, tmp_path, method="erm", batch_size=8, augment=name) for name in ("none", "digits")
         ]
-        plain, varied = (next(trainer._body.load(trainer._batch(trainer._next()))) for trainer in trainers)
+        (plain,), (varied,) = map(trained_on, trainers)
         assert torch.equal(plain.y, varied.y)
         assert not torch.equal(plain.x, varied.x)
 

@@ -12,6 +12,7 @@ from medic.runs.build import make_trainer
 from medic.runs.config import RunConfig
 from medic.runs.resolve import resolve
 from medic.training.advisors import HardDomain
+from tests.iterations import record_draws
 from tests.messages import naming
 
 
@@ -68,15 +69,14 @@ def test_every_so_many_iterations(mini):
         advise(given)
 
     advisor.advise = counted
+    drawn = record_draws(trainer)
     for _ in range(3):
-        steps = trainer._next()
-        trainer._drawn.appendleft(steps)
+        trainer.step()
         held.append(trainer.grid.held)
-        for step in steps:
+        for step in drawn[-1]:
             others, apart = ({cell[0] for cell in task.cells} for task in step)
             assert apart == {trainer.grid.held}
             assert others == {0, 1, 2} - apart
-        trainer.step()
     assert turns == [0, 2]
     assert sum(advisor.chosen.values()) == 2
     assert held[0] == held[1]
@@ -121,7 +121,9 @@ def test_what_is_refused(mini, settings, message):
 
 def test_more_splits_hold_a_domain_too(mini):
     trainer = make(mini, domain_splits=3, class_splits=3)
-    for step in trainer._next():
+    drawn = record_draws(trainer)
+    trainer.step()
+    for step in drawn[0]:
         assert {cell[0] for cell in step[-1].cells} == {trainer.grid.held}
         assert {cell[0] for task in step for cell in task.cells} == {0, 1, 2}
 

@@ -13,6 +13,7 @@ from medic.strategies import TwoStep
 from medic.tasks import Grid
 from medic.training import RateSchedule, Trainer
 from medic.training.advisors.prototypes import Prototypes, embed, find_nearest, find_prototypes, keep_cells
+from tests.iterations import trained_on
 from tests.messages import naming
 
 SIDE, EACH = 4, 8
@@ -76,7 +77,7 @@ def test_it_finds_what_was_flipped_and_nothing_else():
 
 def test_clean_and_noisy_samples_have_equal_parts_in_every_task():
     found, _ = trainer(Prototypes(trust=0))
-    steps = list(found._body.load(found._batch(found._next())))
+    steps = trained_on(found)
     assert [step.index for step in steps] == [0, 1]
     assert [len(step.sizes) for step in steps] == [2, 2]
     for step in steps:
@@ -93,7 +94,7 @@ def test_labels_can_become_right_again():
     assert wrong(found.samples) == FLIPPED
     found.model.backbone = nn.Sequential(nn.Flatten(), Named(found.images, advisor.given))
     found.iteration = advisor.every
-    found._next()
+    found.step()
     assert wrong(found.samples) == []
     assert torch.equal(found.samples.label, advisor.given)
 
@@ -135,7 +136,8 @@ def test_it_looks_once_an_iteration(monkeypatch):
     infer = found.advisors[0]._infer
     monkeypatch.setattr(found.advisors[0], "_infer", lambda indices: looks.append(1) or infer(indices))
     for _ in range(3):
-        found._next()
+        found.iteration = 0
+        found.step()
     assert looks == [1]
 
 
@@ -176,7 +178,7 @@ def test_it_reads_no_labels_but_those_of_training(mini):
     problem = plan.data.split(dataset)
     before = problem.train.label.clone()
     made = make_trainer(plan, dataset, problem)
-    made._next()
+    made.step()
     assert wrong(made.samples)
     assert torch.equal(made.advisors[0].given, before)
     assert torch.equal(problem.train.label, before)
@@ -219,7 +221,7 @@ def test_a_class_without_clean_samples_keeps_its_prototype():
     with torch.no_grad():
         found.images.pixels.copy_(found.images.pixels.flip(3))
     found.iteration = advisor.every
-    found._next()
+    found.step()
     assert torch.equal(advisor.prototypes[0], old[0])
     assert not torch.equal(advisor.prototypes[1], old[1])
 

@@ -233,6 +233,16 @@ def test_demo(medic, mini, monkeypatch, tmp_path):
     assert "<script" not in page
 
 
+@pytest.mark.slow
+def test_the_whole_demo(medic, tmp_path):
+    """As a new user runs it: on all images, to the end."""
+    code, out, _ = medic("demo", "--device", "cpu", "--output", str(tmp_path))
+    assert code == 0
+    assert (tmp_path / "index.html").exists()
+    accuracies = dict(re.findall(r"^street +(\S+) +([\d.]+)", out, re.MULTILINE))
+    assert float(accuracies["medic++"]) > max(80, float(accuracies["erm"]))
+
+
 def test_module_is_the_command():
     environment = {**os.environ, "COLUMNS": "80"}
     done = subprocess.run(

@@ -113,7 +113,7 @@ class Recipe:
     weights: Path | None
     """The file of the backbone's weights."""
     asked: Mapping[str, Any]
-    """The settings that were asked for, as they were given."""
+    """The settings that were asked for."""
 
     @property
     def settings(self) -> dict[str, Any]:

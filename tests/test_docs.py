@@ -117,7 +117,9 @@ def test_options_within_sentences(page):
 def test_names_within_sentences(span):
     """With a dataset or a method it is a run; a part alone may want another method, but its name is known."""
     words = shlex.split(span.replace(" N", " 1"))
-    parsed = make_parser("train").parse_args(canonical(words if "--dataset" in words else ["--dataset", "digits", *words]))
+    parsed = make_parser("train").parse_args(
+        canonical(words if "--dataset" in words else ["--dataset", "digits", *words])
+    )
     try:
         check_run({**given_settings(parsed), "target": benchmark(parsed.dataset).domains[0]})
     except MedicError as error:

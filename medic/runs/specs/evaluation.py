@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from medic.errors import MedicError, check_choice
-from medic.fields import COUNT, setting
+from medic.fields import COUNT, Spec, setting
 
 if TYPE_CHECKING:
     from medic.models.heads import Head
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationSpec:
+class EvaluationSpec(Spec):
     """How known and unknown images are told apart, and how often the model is evaluated."""
 
     score: str | None = setting(

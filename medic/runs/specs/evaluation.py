@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSpec(Spec):
-    """How known and unknown images are told apart, and how often the model is evaluated."""
+    """The score and the threshold rule that separate known from unknown images, and the times of evaluation."""
 
     score: str | None = setting(
         None, "confidence that ranks and rejects: bcls, cls, max-logit, energy, openmax, knn, … (default: the method's)"

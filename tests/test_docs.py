@@ -1,23 +1,22 @@
-"""The command lines that the documentation shows: they are parsed, and resolved without images."""
+"""The command lines that the documentation shows: they are parsed, and their recipes made without images."""
 
 import re
 import shlex
 from argparse import ArgumentError
-from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 
 from medic.cli.main import COMMANDS, make_parser
-from medic.cli.options import SPELLINGS, canonical, given_settings, run_config
+from medic.cli.options import SPELLINGS, canonical, given_settings
 from medic.data import benchmark
 from medic.errors import MedicError
 from medic.report.against import paper_metrics
 from medic.report.formats import FORMATS
+from medic.runs.recipe import make_recipe
+from medic.sweeps.files import read_sweep
 from medic.sweeps.sweep import Sweep, parse_span
 from medic.tables.paper_tables import reproduction
 from medic.tables.table import SELECTIONS
@@ -36,20 +35,14 @@ def spans(text: str) -> list[str]:
     return [" ".join(span.split()) for span in re.findall(r"`(--[^`]+)`", text)]
 
 
-def make(command: str):
-    parser = make_parser(command)
-    import_module(f"medic.cli.{command}").add_options(parser)
-    return parser
-
-
 def find(bench, root, seed):
     """What a folder with the images of a benchmark would hold."""
     return SimpleNamespace(domains=bench.domains, classes=bench.classes, axes=())
 
 
-def planned(config: RunConfig) -> None:
-    """Resolve a configuration, but for its files."""
-    resolve(replace(config, root=None, weights=None, device="cpu"), find)
+def check_run(asked: dict[str, Any]) -> None:
+    """Make the recipe of a run, without its files."""
+    make_recipe({**asked, "root": None, "weights": None, "device": "cpu"}, find)
 
 
 def sweep_of(parsed, folder: Path) -> Sweep:
@@ -66,20 +59,20 @@ NAMING = r"--(dataset|method|sampling|penalty|layer|averaging|objective|head|sco
 NAMED = [span for text in TEXTS.values() for span in spans(text) if re.match(NAMING, span)]
 OPTIONS = {
     *SPELLINGS,
-    *(option for name in COMMANDS for action in make(name)._actions for option in action.option_strings),
+    *(option for name in COMMANDS for action in make_parser(name)._actions for option in action.option_strings),
 }
 
 
 def check(line: str, folder: Path) -> None:
-    """Parse a command line, and look up or resolve what it names."""
+    """Parse a command line, and check what it names."""
     _, command, *rest = shlex.split(line.replace(" …", "").replace("\\\n", " "), comments=True)
-    parsed = make(command).parse_args(canonical(rest))
+    parsed = make_parser(command).parse_args(canonical(rest))
     if command == "train" or (command == "search" and "…" not in line):
-        planned(run_config(parsed))
+        check_run(given_settings(parsed))
     if command == "sweep":
         first = {run.get("method"): run for run in sweep_of(parsed, folder).runs()}
         for run in first.values():
-            planned(RunConfig(**run))
+            check_run(run)
     if command == "reproduce" and parsed.name is not None:
         table = reproduction(parsed.name, parsed.quick)
         assert {*parsed.methods} <= {line.settings["method"] for line in table.lines if line.settings is not None}
@@ -124,10 +117,11 @@ def test_options_within_sentences(page):
 def test_names_within_sentences(span):
     """With a dataset or a method it is a run; a part alone may want another method, but its name is known."""
     words = shlex.split(span.replace(" N", " 1"))
-    parsed = make("train").parse_args(canonical(words if "--dataset" in words else ["--dataset", "digits", *words]))
-    config = replace(run_config(parsed), target=benchmark(parsed.dataset).domains[0])
+    parsed = make_parser("train").parse_args(
+        canonical(words if "--dataset" in words else ["--dataset", "digits", *words])
+    )
     try:
-        planned(config)
+        check_run({**given_settings(parsed), "target": benchmark(parsed.dataset).domains[0]})
     except MedicError as error:
         if {"--dataset", "--method"} & set(words) or str(error).startswith("unknown"):
             raise

@@ -1,5 +1,6 @@
 """The commands: what they print, and their exit codes."""
 
+import dataclasses
 import json
 import os
 import re
@@ -10,10 +11,12 @@ import sys
 import pytest
 
 from medic.data import BENCHMARKS
+from medic.fields import hyperparameters
 from medic.methods import METHODS
 from medic.report.table import print_rows
 from medic.runs.directory import Run
 from medic.training import Trainer
+from tests.built import recipe_of
 from tests.messages import naming
 
 
@@ -60,7 +63,7 @@ def test_train_then_evaluate(medic, short):
     assert re.search(r"^domain +Acc +H-score +OSCR +AUROC$", out, re.MULTILINE)
     code, _, err = medic("evaluate", path, "--threshold", "hard")
     assert code == 2
-    assert re.search(naming("threshold 'hard' source"), err)
+    assert re.search(naming("--threshold hard source"), err)
     code, out, _ = medic("table", path, "--metrics", "threshold")
     assert f"{metrics['threshold']:.1f}" in out
     code, out, _ = medic("evaluate", path, "--score", "bcls", "--threshold", "oracle-10", "--rerun", "--json")
@@ -77,7 +80,9 @@ def test_methods_and_datasets(medic):
     assert [row["method"] for row in rows] == list(METHODS)
     assert all(row["differs in"] for row in rows)
     assert [row["paper"] for row in rows] == [method.paper for method in METHODS.values()]
-    assert [row["CUDA graph"] for row in rows] == [method.capturable for method in METHODS.values()]
+    by_name = {row["method"]: row for row in rows}
+    assert by_name["vrex"]["hyperparameters"] == {"weight": 10.0, "anneal": 500}
+    assert by_name["miro"]["hyperparameters on"] == {"pacs": {"weight": 0.01}, "vlcs": {"weight": 0.01}}
     assert "handwritten, printed, blended, street" in medic("datasets")[1]
 
 
@@ -115,7 +120,6 @@ def test_methods_fit_into_120_columns(medic):
         assert method.differs in entry[1]
         assert method.citation in entry[2]
         assert (f"; {method.paper} in the paper;" if method.paper else "not in the paper") in entry[2]
-        assert entry[2].endswith("; one CUDA graph" if method.capturable else "; no CUDA graph")
         assert ("experimental" in entry[0]) == method.experimental
 
 
@@ -123,13 +127,18 @@ def test_methods_fit_into_120_columns(medic):
 def test_all_of_a_method(medic, name):
     out = medic("methods", name)[1]
     assert METHODS[name].citation in out
-    for number in METHODS[name].search:
-        assert f"{number}=" in out or f"--{number.replace('_', '-')}" in out
-    for own in METHODS[name].numbers.values():
-        assert all(f"{number.partition('.')[2]}=" in out for number in own)
+    recipe = recipe_of(method=name)
+    declared = {owned: field for part in recipe.parts for owned, field in hyperparameters(part.kind).items()}
+    for owned in recipe.settings["hparams"] or {}:
+        assert f"{owned.split('.')[-1]}=" in out
+        for dataset, value in declared[owned.split(".")[-1]].metadata["on"].items():
+            assert f"{value:g} on {dataset}" in out
+    for searched, law in recipe.search.items():
+        assert f"{searched}=" in out or f"--{searched.replace('_', '-')}" in out
+        assert str(law) in out
 
 
-def test_numbers_of_a_benchmark(medic):
+def test_defaults_on_a_benchmark(medic):
     assert "weight=0.1  (0.01 on pacs; 0.01 on vlcs)" in medic("methods", "miro")[1]
     code, _, err = medic("methods", "mirro")
     assert code == 2
@@ -200,9 +209,10 @@ def test_ctrl_c_exits_130_and_resumes(medic, short, monkeypatch):
 
 def test_demo(medic, mini, monkeypatch, tmp_path):
     """The whole of it on a tenth of the images, with all targets."""
-    monkeypatch.setitem(BENCHMARKS, "digits", BENCHMARKS[mini])
-    code, out, _ = medic("demo", "--all", "--iterations", "2", "--output", str(tmp_path / "demo"))
-    assert code == 0
+    small = dataclasses.replace(BENCHMARKS[mini], name="digits", split=BENCHMARKS["digits"].split)
+    monkeypatch.setitem(BENCHMARKS, "digits", small)
+    code, out, err = medic("demo", "--all", "--iterations", "2", "--output", str(tmp_path / "demo"))
+    assert code == 0, err
     assert len(re.findall(r"^(handwritten|printed|blended|street|average) +(erm|medic\+\+)", out, re.MULTILINE)) == 10
     page = (tmp_path / "demo" / "index.html").read_text()
     for text in ("H-score", "OSCR bcls", "Target printed", "unknown, rejected", "<svg", "data:image/png"):
@@ -221,6 +231,16 @@ def test_demo(medic, mini, monkeypatch, tmp_path):
         "http://creativecommons.org", ""
     )
     assert "<script" not in page
+
+
+@pytest.mark.slow
+def test_the_whole_demo(medic, tmp_path):
+    """As a new user runs it: on all images, to the end."""
+    code, out, _ = medic("demo", "--device", "cpu", "--output", str(tmp_path))
+    assert code == 0
+    assert (tmp_path / "index.html").exists()
+    accuracies = dict(re.findall(r"^street +(\S+) +([\d.]+)", out, re.MULTILINE))
+    assert float(accuracies["medic++"]) > max(80, float(accuracies["erm"]))
 
 
 def test_module_is_the_command():

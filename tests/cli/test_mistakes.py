@@ -101,7 +101,7 @@ def test_where_a_sweep_cannot_run(medic, mini, tmp_path, monkeypatch):
     assert err.count("\n") == 1
     code, out, err = medic(*sweep, "--executor", "slurm")
     assert (code, out) == (2, "")
-    assert re.search(naming("'slurm' sbatch --dry-run"), err)
+    assert re.search(naming("slurm sbatch --dry-run"), err)
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 

@@ -10,8 +10,8 @@ from torch.nn import functional
 from medic.errors import MedicError
 from medic.models import HALVES, Backbone, Classifier, Ensemble
 from medic.objectives import Setup, ce
-from medic.systems import daml
 from medic.strategies import TwoStep
+from medic.systems import daml
 from medic.systems.daml import Daml
 from medic.tasks import Step
 from tests.messages import naming

@@ -1,6 +1,7 @@
 """Whether an iteration can be a CUDA graph, tried without a GPU: it asks for no value and brings none from the host."""
 
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from medic.methods import METHODS
 from medic.objectives import PENALTIES
 from medic.objectives.penalties.coral import Coral
 from medic.tasks.samplers import SAMPLERS
+from medic.training.iteration import Iteration
 from tests.built import built
 
 HOST = {
@@ -51,13 +53,18 @@ class Watched(TorchDispatchMode):
 
 
 def iterate(mini, **settings):
-    """One iteration, as it would be captured."""
+    """Run one iteration, as it would be captured, and return its losses."""
     size = {"image_size": 64} if METHODS[settings.get("method", "medic++")].backbone == "gfnet_h_ti" else {}
     trainer = built(dataset=mini, batch_size=2, **size, **settings)
     trainer.model.train()
-    batch = trainer._batch(trainer._next())
-    with Watched().outside_optimizers():
-        return trainer._body(batch)
+    run = Iteration.__call__
+
+    def watched(self, batch):
+        with Watched().outside_optimizers():
+            return run(self, batch)
+
+    with patch.object(Iteration, "__call__", watched):
+        return trainer.step() + trainer.wait()
 
 
 @pytest.fixture(autouse=True)
@@ -68,17 +75,17 @@ def as_on_a_gpu(monkeypatch):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_an_iteration_asks_for_nothing(mini, name):
-    assert iterate(mini, method=name).risks.isfinite().all()
+    assert len(iterate(mini, method=name)) == 1
 
 
 @pytest.mark.parametrize("penalty", [name for name in PENALTIES if name not in ("groupdro", "fishr")])
 def test_every_penalty_goes_with_a_chain(mini, penalty):
-    assert iterate(mini, method="reptile", penalty=penalty).risks.isfinite().all()
+    assert len(iterate(mini, method="reptile", penalty=penalty)) == 1
 
 
 @pytest.mark.parametrize("sampling", SAMPLERS)
 def test_samplers_ask_outside_of_it(mini, sampling):
-    assert iterate(mini, method="medic++", sampling=sampling).risks.isfinite().all()
+    assert len(iterate(mini, method="medic++", sampling=sampling)) == 1
 
 
 @pytest.mark.parametrize("asks", [

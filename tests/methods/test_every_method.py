@@ -5,6 +5,7 @@ import pytest
 from medic.methods import METHODS
 from medic.tasks.samplers import SAMPLERS
 from tests.built import built
+from tests.iterations import record_draws
 
 pytestmark = pytest.mark.usefixtures("small_adversaries")
 
@@ -17,8 +18,7 @@ def losses(mini, iterations, same=False, **settings):
     trainer = built(dataset=mini, augment="none", schedule="constant", **settings)
     trainer.model.train()
     if same:
-        steps = trainer._next()
-        trainer._next = lambda: steps
+        record_draws(trainer, repeat=True)
     found = [loss for _ in range(iterations) for loss in trainer.step()]
     return found + trainer.wait()
 

@@ -196,7 +196,9 @@ def test_declared_fields_are_the_hyperparameters():
     assert part.build(start=None).start is None
 
 
-@pytest.mark.parametrize("values", [{"weight": 10}, {"weight": -1}, {"rounds": 0}, {"start": 0.5}, {"weight": math.nan}])
+@pytest.mark.parametrize(
+    "values", [{"weight": 10}, {"weight": -1}, {"rounds": 0}, {"start": 0.5}, {"weight": math.nan}]
+)
 def test_declared_limits_are_checked(values):
     ((name, value),) = values.items()
     with pytest.raises(MedicError, match=naming(f"{name} {value}")):

@@ -10,6 +10,7 @@ from medic.errors import MedicError
 from medic.methods import METHODS
 from medic.runs import directory
 from medic.runs.interrupts import Stopped
+from medic.tables.results import collect, short
 from medic.training import Trainer
 from tests.messages import naming
 from tests.runs.parts import in_parts
@@ -46,8 +47,6 @@ def test_every_method_is_the_same_when_interrupted(method, mini, tmp_path, monke
 
 
 def test_a_run_resumed_at_another_commit_is_of_both(mini, tmp_path, monkeypatch):
-    from medic.tables.results import collect, short
-
     commits = iter(["a" * 40, "a" * 40, "b" * 40 + "-dirty"])
     monkeypatch.setattr(directory, "_commit", lambda: next(commits))
     settings = {"dataset": mini, "method": "erm", **SHORT}

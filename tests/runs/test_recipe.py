@@ -15,6 +15,7 @@ from medic.runs.recipe import DEFAULTS
 from medic.runs.settings import GROUPS, SETTINGS, identity, read_yaml, to_yaml
 from medic.runs.train import _notes
 from medic.strategies import MultiStep
+from medic.tables.paper_tables import reproduction
 from medic.tasks import Grid, GridSpec
 from tests.built import loaded, recipe_of
 from tests.messages import naming
@@ -274,7 +275,7 @@ def test_configuration_files_round_trip(tmp_path):
 def test_balanced_sampling_draws_every_cell_alike(mini):
     recipe, _, problem = loaded(dataset=mini, method="erm", sampling="balanced", batch_size=36)
     assert (recipe.grid.splits, recipe.grid.sizes) == ({"domain": 1, "class": 1}, (1,))
-    grid = Grid.of(recipe.grid)
+    grid = Grid(recipe.grid)
     cells = grid.index(problem.train.label, problem.train.domain)
     ((task,),) = grid.draw(cells, 36)
     labels, domains = problem.train.label[task.indices], problem.train.domain[task.indices]
@@ -306,10 +307,7 @@ def test_a_penalty_that_begins_after_the_end_is_said(mini):
 
 
 def test_a_table_of_the_paper_without_weights_is_said():
-    from medic.tables.paper_tables import reproduction
-    from medic.tables.reproduction import Asked
-
     cases = (("pacs-resnet50", {}, 1), ("pacs-resnet50", {"weights": "w"}, 0), ("digitsdg-convnet", {}, 0))
     for name, settings, said in cases:
         table = reproduction(name)
-        assert len(list(table.advice(table.configs(Asked(settings=settings))))) == said
+        assert len(list(table.warnings(table.runs(settings=settings)))) == said

@@ -227,19 +227,6 @@ def test_the_speed_of_a_run_is_logged(monkeypatch, caplog, seconds, said):
     assert f"  15/20  loss 0.500  {said}  left {seconds / 2:.0f} s" in line
 
 
-def test_a_page_where_every_class_is_known(mini, tmp_path):
-    from medic.report.page import write_page
-
-    run = medic.train(dataset=mini, method="erm", known=list("0123456789"), output=tmp_path / "runs", **SHORT)
-    (tmp_path / "pages").mkdir()
-    page = write_page(tmp_path / "pages" / "index.html", [run], "all known").read_text()
-    assert "There is no image of an unknown class here" in page
-    assert "known, named correctly" in page
-    assert f'<a href="../runs/{run.path.name}">' in page
-    for absent in ("nan %", "<svg", "unknown, called unknown", "0 more classes", "not a result"):
-        assert absent not in page
-
-
 class TestReading:
     def test_not_a_run(self, tmp_path):
         with pytest.raises(MedicError, match=naming(str(tmp_path / "nothing"))):

@@ -4,17 +4,18 @@ import json
 import re
 import sys
 import tomllib
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import medic
-from medic.data.readers import _parquet_rows
+from medic.data.benchmarks.own import parquet_rows
 from medic.errors import MedicError
 from medic.runs.command import without_secrets
 from medic.runs.directory import environment
 from medic.runs.trackers import TRACKERS, scalars, start_trackers, tracker_names
+from medic.sweeps.executors.ray import connect
+from medic.sweeps.search import import_optuna
 from tests.built import recipe_of
 from tests.messages import naming
 
@@ -94,10 +95,10 @@ def test_a_package_that_is_not_there_is_named(monkeypatch):
 @pytest.mark.parametrize(
     ("package", "ask"),
     [
-        ("optuna", lambda path: import_module("medic.sweeps.search")._optuna()),
+        ("optuna", lambda path: import_optuna()),
         ("pandas", lambda path: medic.load_runs(path)),
-        ("pyarrow", lambda path: _parquet_rows(path / "t.parquet")),
-        ("ray", lambda path: import_module("medic.sweeps.executors.cluster").connect(None, None, 1)),
+        ("pyarrow", lambda path: parquet_rows(path / "t.parquet")),
+        ("ray", lambda path: connect(None, None, 1)),
     ],
 )
 def test_extras_are_named_as_they_are_installed(package, ask, monkeypatch, tmp_path):

@@ -7,6 +7,7 @@ import medic
 from medic.models import create_backbone
 from medic.runs.review import infer_again
 from tests.built import built
+from tests.iterations import trained_on
 from tests.runs.short import SHORT
 
 
@@ -42,7 +43,7 @@ class TestWiring:
 
     def test_training_images_are_augmented(self, mini):
         trainers = [built(dataset=mini, method="erm", batch_size=8, augment=name) for name in ("none", "digits")]
-        plain, varied = (next(trainer._body.load(trainer._batch(trainer._next()))) for trainer in trainers)
+        (plain,), (varied,) = map(trained_on, trainers)
         assert torch.equal(plain.y, varied.y)
         assert not torch.equal(plain.x, varied.x)
 

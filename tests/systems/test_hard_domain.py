@@ -11,6 +11,7 @@ from medic.errors import MedicError
 from medic.runs.build import build_trainer
 from medic.systems.ebil_hads import HardDomain
 from tests.built import built, loaded
+from tests.iterations import record_draws
 from tests.messages import naming
 
 
@@ -64,15 +65,14 @@ def test_every_so_many_iterations(mini):
         turn(given)
 
     callback.on_iteration = counted
+    drawn = record_draws(trainer)
     for _ in range(3):
-        steps = trainer._next()
-        trainer._drawn.appendleft(steps)
+        trainer.step()
         held.append(trainer.grid.held_out)
-        for step in steps:
+        for step in drawn[-1]:
             others, apart = ({cell[0] for cell in task.cells} for task in step)
             assert apart == {trainer.grid.held_out}
             assert others == {0, 1, 2} - apart
-        trainer.step()
     assert turns == [0, 2]
     assert sum(callback.chosen.values()) == 2
     assert held[0] == held[1]
@@ -117,7 +117,9 @@ def test_what_is_refused(mini, settings, message):
 
 def test_more_splits_hold_a_domain_too(mini):
     trainer = make(mini, domain_splits=3, class_splits=3)
-    for step in trainer._next():
+    drawn = record_draws(trainer)
+    trainer.step()
+    for step in drawn[0]:
         assert {cell[0] for cell in step[-1].cells} == {trainer.grid.held_out}
         assert {cell[0] for task in step for cell in task.cells} == {0, 1, 2}
 

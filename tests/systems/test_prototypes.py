@@ -8,12 +8,21 @@ from medic.data import Augmentation, Resident, Samples
 from medic.errors import MedicError
 from medic.models import Backbone, Classifier, Preprocessing
 from medic.objectives import Ova, Setup, ce
-from medic.systems.hyprometa import HyProMeta
-from medic.systems.hyprometa import distance, exp0, mean
 from medic.strategies import TwoStep
+from medic.systems.hyprometa import (
+    HyProMeta,
+    Prototypes,
+    distance,
+    embed,
+    exp0,
+    find_nearest,
+    find_prototypes,
+    keep_cells,
+    mean,
+)
 from medic.tasks import Grid
 from medic.training import RateSchedule, Trainer
-from medic.systems.hyprometa import Prototypes, embed, find_nearest, find_prototypes, keep_cells
+from tests.iterations import trained_on
 from tests.messages import naming
 
 SIDE, EACH = 4, 8
@@ -77,7 +86,7 @@ def test_it_finds_what_was_flipped_and_nothing_else():
 
 def test_clean_and_noisy_samples_have_equal_parts_in_every_task():
     found, _ = trainer(Prototypes(trust=0))
-    steps = list(found._body.load(found._batch(found._next())))
+    steps = trained_on(found)
     assert [step.index for step in steps] == [0, 1]
     assert [len(step.sizes) for step in steps] == [2, 2]
     for step in steps:
@@ -94,7 +103,7 @@ def test_labels_can_become_right_again():
     assert wrong(found.samples) == FLIPPED
     found.model.backbone = nn.Sequential(nn.Flatten(), Named(found.images, callback.given))
     found.iteration = callback.every
-    found._next()
+    found.step()
     assert wrong(found.samples) == []
     assert torch.equal(found.samples.label, callback.given)
 
@@ -136,7 +145,8 @@ def test_it_looks_once_an_iteration(monkeypatch):
     infer = found.callbacks[0]._infer
     monkeypatch.setattr(found.callbacks[0], "_infer", lambda indices: looks.append(1) or infer(indices))
     for _ in range(3):
-        found._next()
+        found.iteration = 0
+        found.step()
     assert looks == [1]
 
 
@@ -174,7 +184,7 @@ def test_it_reads_no_labels_but_those_of_training(mini):
     recipe, dataset, problem = loaded(dataset=mini, method="hyprometa", label_noise=0.3, hparams={"trust": 0})
     before = problem.train.label.clone()
     made = build_trainer(recipe, dataset, problem)
-    made._next()
+    made.step()
     assert wrong(made.samples)
     assert torch.equal(made.callbacks[0].given, before)
     assert torch.equal(problem.train.label, before)
@@ -217,7 +227,7 @@ def test_a_class_without_clean_samples_keeps_its_prototype():
     with torch.no_grad():
         found.images.pixels.copy_(found.images.pixels.flip(3))
     found.iteration = callback.every
-    found._next()
+    found.step()
     assert torch.equal(callback.prototypes[0], old[0])
     assert not torch.equal(callback.prototypes[1], old[1])
 

@@ -10,13 +10,13 @@ from collections import Counter
 
 import pytest
 import torch
-from medic.training.callbacks import informative
 
 import medic
 from medic.tasks import Grid
 from medic.tasks.confusable import Confusable
 from medic.tasks.lagged import softmax_sums
 from medic.tasks.samplers import SAMPLERS, Adaptive, Probe
+from medic.training.callbacks import informative
 from tests.messages import naming
 from tests.runs.parts import in_parts
 

@@ -4,12 +4,12 @@ import copy
 
 import pytest
 import torch
-from medic.training.callbacks import informative as module
 
 import medic
 from medic import distributed
 from medic.errors import MedicError
 from medic.tasks import Step
+from medic.training.callbacks import informative as module
 from medic.training.callbacks.informative import InformativeTasks
 from tests.built import built
 from tests.messages import naming

@@ -58,8 +58,8 @@ def shared(tmp_path_factory):
     file = tmp_path_factory.mktemp("processes") / "found.pt"
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    context = get_context("forkserver")  # both processes start from one that has imported torch
-    context.set_forkserver_preload(["medic.runs.train"])
+    context = get_context("forkserver")  # both processes are forked from one that has imported torch
+    context.set_forkserver_preload(["medic.runs.train", "torch._dynamo"])
     processes = [context.Process(target=train_in_group, args=(rank, port, file)) for rank in range(2)]
     for process in processes:
         process.start()

@@ -1,4 +1,6 @@
-"""The overhead of many runs: a table of 5,000 finished runs, a sweep of 200 short runs, and a sweep that is killed.
+"""Measure the overhead of many runs.
+
+Benchmarks: a table of 5,000 finished runs, a sweep of 200 short runs, and a sweep that is killed.
 
 python benchmarks/experiments.py table           # time of `medic table` over 5,000 runs
 python benchmarks/experiments.py sweep           # 200 runs of about a second: the time that the sweep adds

@@ -8,7 +8,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from medic.errors import MedicError, check_choice
 
@@ -188,6 +188,16 @@ def setting(
     """
     metadata = {"help": help, "limits": limits, "choices": tuple(choices), "local": local}
     return dataclasses.field(default=default, metadata=metadata)
+
+
+class Spec:
+    """A frozen group of settings. A subclass is a dataclass of declared settings, `@dataclass(frozen=True)`."""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """Return the spec of those settings that belong to it."""
+        names = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        return cls(**{name: value for name, value in settings.items() if name in names})
 
 
 COUNT = Limits(1)

@@ -54,7 +54,7 @@ def run(arguments: Namespace) -> int:
     schedule = launch(arguments).run([job for jobs in cells.values() for job in jobs])
     if arguments.dry_run or schedule.queued:  # nothing has run yet
         return 1 if schedule.damaged else 0
-    collection = read_runs(job.directory.path for job in schedule.jobs.values())
+    collection = read_runs(job.directory.path for job in schedule.jobs)
     names = {place: [job.name for job in jobs] for place, jobs in cells.items()}
     made = table.tabulate(names, {result.path.name: result for result in collection.results})
     against = None
@@ -64,7 +64,7 @@ def run(arguments: Namespace) -> int:
     for note in collection.notes():
         logger.warning("%s", note)
     print_table(made, against, arguments.format)
-    output = next(iter(schedule.jobs.values())).directory.path.parent
+    output = schedule.jobs[0].directory.path.parent
     logger.info("%d of %s finished in %s", len(collection.results), runs_are(len(schedule.jobs)), output)
     return 0 if len(collection.results) == len(schedule.jobs) else 1
 

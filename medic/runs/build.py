@@ -108,7 +108,7 @@ def build_trainer(recipe: Recipe, dataset: Dataset, problem: Problem, network: N
     objective.prepare(model, _setup(recipe, problem, images, preprocessing))
     objective.to(device)
     sampler = None if recipe.parts.sampler is None else recipe.parts.sampler.build()
-    grid = Grid.of(recipe.grid, derive(recipe.seed, "tasks"), sampler)
+    grid = Grid(recipe.grid, seed=derive(recipe.seed, "tasks"), sampler=sampler)
     grid.names = {"domain": dataset.domains, "class": problem.known}
     body = [parameter for parameter in model.body() if parameter.requires_grad]
     return Trainer(

@@ -20,7 +20,7 @@ from medic.methods import METHODS, find_method
 from medic.models import HEADS, LAYERS, Aloft, MixStyle, find_weights
 from medic.objectives import OBJECTIVES, PENALTIES, Change, Loss, Objective, Penalty
 from medic.runs.draws import domainbed_draws
-from medic.runs.settings import GROUPS, SETTINGS, RunSpec, check_settings, identity
+from medic.runs.settings import SETTINGS, RunSpec, check_settings, identity
 from medic.runs.specs import DataSpec, EvaluationSpec, ExecutionSpec, ModelSpec, ObjectiveSpec, OptimSpec, TaskSpec
 from medic.runs.specs.model import find_backbone
 from medic.runs.specs.objective import Hyperparameters, check_networks, check_penalty
@@ -158,9 +158,9 @@ def make_recipe(asked: Mapping[str, Any], find: Open = open_benchmark) -> tuple[
     Returns the recipe, and the images that it was fitted to, which are found but not read.
     """
     given = check_settings(asked)
-    run = RunSpec(**_of_group("run", given))
-    data, model = DataSpec(**_of_group("data", given)), ModelSpec(**_of_group("model", given))
-    execution = ExecutionSpec(**_of_group("execution", given))
+    run = RunSpec.of(given)
+    data, model = DataSpec.of(given), ModelSpec.of(given)
+    execution = ExecutionSpec.of(given)
     check_trackers(execution.track)
     execution.check(execution.pick_device())
     method, bench = find_method(run.method), data.benchmark
@@ -176,14 +176,14 @@ def make_recipe(asked: Mapping[str, Any], find: Open = open_benchmark) -> tuple[
     layered = {**layered, **drawn, **given, "backbone": backbone}
     if "hparams" in drawn:
         layered["hparams"] = drawn["hparams"]  # what was asked for is among them
-    objective = ObjectiveSpec(**_of_group("objective", layered))
+    objective = ObjectiveSpec.of(layered)
     kind = OBJECTIVES[check_choice("objective", layered["objective"], OBJECTIVES)]
-    model = ModelSpec(**_of_group("model", layered)).fitted(kind, layered["objective"])
+    model = ModelSpec.of(layered).fitted(kind, layered["objective"])
     assert model.head is not None
     head = HEADS[model.head]
-    optim = OptimSpec(**_of_group("optim", {name: v for name, v in layered.items() if name != "inner_lr"})).fitted()
-    evaluation = EvaluationSpec(**_of_group("evaluation", layered)).fitted(kind, head, optim.iterations)
-    tasks = TaskSpec(**_of_group("tasks", {**drawn, **given})).fitted(grid, method, layered["images"])
+    optim = OptimSpec.of(layered).fitted()
+    evaluation = EvaluationSpec.of(layered).fitted(kind, head, optim.iterations)
+    tasks = TaskSpec.of({**drawn, **given}).fitted(grid, method, layered["images"])
     parts = _make_parts(method, objective, model, optim, grid)
     values = Hyperparameters(parts, objective.hparams, data.dataset)
     parts = _with_strategy(parts.with_values(values), layered, given, grid, optim)
@@ -215,12 +215,6 @@ def make_recipe(asked: Mapping[str, Any], find: Open = open_benchmark) -> tuple[
     if model.weights is not None:  # last, because it may take a download
         recipe = replace(recipe, weights=find_weights(backbone, model.weights))
     return recipe, opened
-
-
-def _of_group(group: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of one spec."""
-    names = {field.name for field in dataclasses.fields(GROUPS[group])}
-    return {name: value for name, value in settings.items() if name in names}
 
 
 def _layers(given: Mapping[str, Any], method: Method, image_size: int, bench: Benchmark) -> dict[str, Any]:
@@ -265,7 +259,7 @@ def _make_grid(given: Mapping[str, Any], method: Method, data: DataSpec, opened:
             f"method {method.name!r} needs {method.min_domains} source domains, but there are {len(sources)}: "
             f"add some to --sources, or use --method {' or '.join(others[:3])}"
         )
-    return TaskSpec(**_of_group("tasks", given)).grid(method, len(sources), classes, opened.axes)
+    return TaskSpec.of(given).grid(method, len(sources), classes, opened.axes)
 
 
 def _works(method: Method, domains: int, classes: int) -> bool:
@@ -305,8 +299,8 @@ def _make_parts(method: Method, objective: ObjectiveSpec, model: ModelSpec, opti
 def method_parts(method: Method) -> Parts:
     """Return the parts of a method as its preset names them, before they are fitted to data."""
     preset = {**DEFAULTS, **method.preset}
-    objective, model = ObjectiveSpec(**_of_group("objective", preset)), ModelSpec(**_of_group("model", preset))
-    optim = OptimSpec(**_of_group("optim", preset))
+    objective, model = ObjectiveSpec.of(preset), ModelSpec.of(preset)
+    optim = OptimSpec.of(preset)
     return replace(_make_parts(method, objective, model, optim, method.grid), sampler=None)
 
 

@@ -15,7 +15,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 
 from medic.errors import MedicError, check_choice, first_line
-from medic.fields import NONNEGATIVE, check_setting, setting
+from medic.fields import NONNEGATIVE, Spec, check_setting, setting
 from medic.runs.specs import DataSpec, EvaluationSpec, ExecutionSpec, ModelSpec, ObjectiveSpec, OptimSpec, TaskSpec
 
 ALIASES = {
@@ -32,7 +32,7 @@ ALIASES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSpec:
+class RunSpec(Spec):
     """The method of a run, and the seed of its random draws."""
 
     method: str = setting("medic++", "what to train (`medic methods` lists them)")
@@ -159,7 +159,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def to_yaml(settings: Mapping[str, Any]) -> str:
     """Write settings as YAML."""
-    return yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
 
 
 def unreadable(what: str, path: Path, error: Exception) -> MedicError:

@@ -17,6 +17,7 @@ from medic import distributed, openset
 from medic.data import Dataset
 from medic.errors import MedicError, TrainingError, counted, first_line, unwritten
 from medic.logs import shown
+from medic.metrics import DEFAULT
 from medic.models import OURS, Classifier
 from medic.runs import memory
 from medic.runs.build import Network, build_network, build_objective, build_trainer
@@ -46,12 +47,11 @@ def train(
     asked: Mapping[str, Any],
     quiet: bool = False,
     watch: Watch = lambda record: None,
-    interrupts: Interrupts | None = None,
 ) -> Run:
     """Train a run, resume it, or return it if it is finished; its directory is created in the output directory.
 
     Processes started by `torchrun` train it together; the first of them writes. A run stops with a checkpoint on Ctrl-C
-    and SIGTERM, or when `interrupts` are asked to.
+    and SIGTERM.
     """
     began = time.monotonic()
     with distributed.group(), torch.random.fork_rng(), shown(quiet or distributed.rank() > 0):
@@ -70,7 +70,7 @@ def train(
         session = Session(recipe, dataset, network, directory, watch, began)
         for line in _notes(recipe):
             logger.info(line)
-        with directory.locked() if session.writes else nullcontext(), interrupts or Interrupts() as received:
+        with directory.locked() if session.writes else nullcontext(), Interrupts() as received:
             if distributed.any_rank(session.writes and directory.done):  # by another process, meanwhile
                 logger.info("%s is finished", directory.path)
                 return Run(directory.path)
@@ -258,12 +258,12 @@ class Session:
         self.trackers = record_all(self.trackers, record)
         self.watch(without_target(record, self.problem.targets))
         found = "  ".join(
-            f"{name} {100 * record['target'][key]:.1f}"
-            for name, key in (("acc", "acc"), ("H-score", "hscore"), ("OSCR", "oscr"))
-            if key in record["target"]
+            f"{metric.title} {metric.scale * record['target'][metric.key]:.1f}"
+            for metric in DEFAULT
+            if metric.key in record["target"]
         )
         what = "averaged weights" if averaged else f"iteration {record['iteration']}"
-        logger.info("%s: validation acc %.1f; target %s", what, 100 * record["validation"]["acc"], found)
+        logger.info("%s: validation Acc %.1f; target %s", what, 100 * record["validation"]["acc"], found)
 
     def _averaged(self, averaged: bool) -> dict[str, Any]:
         """Return the keys of a record of averaged weights."""

@@ -49,11 +49,11 @@ class Daml(Objective):
             raise MedicError(f"DAML mixes samples of all domains, so its tasks must have one size, not {step.sizes}")
         assert output.features is not None
         features = output.features.chunk(count, dim=1)
-        said = [classify(network, own) for network, own in zip(networks, features, strict=True)]
+        outputs = [classify(network, own) for network, own in zip(networks, features, strict=True)]
         measure = super().risks
-        losses = torch.stack([measure(model, own, step) for own in said])  # (networks, domains)
+        losses = torch.stack([measure(model, own, step) for own in outputs])  # (networks, domains)
         if step.index == 0:
-            logits = torch.stack([own.logits for own in said]).unflatten(1, (count, -1))
+            logits = torch.stack([own.logits for own in outputs]).unflatten(1, (count, -1))
             plain = losses.diagonal() + self.distill * self._distillation(logits)
         else:
             same = torch.eye(count, dtype=torch.bool, device=losses.device)

@@ -50,7 +50,7 @@ class Result:
     @property
     def draw(self) -> int:
         """The number of the hyperparameter draw; 0 for the defaults."""
-        return int(self.settings.get("hparams_seed", 0))
+        return int(self.settings.get("hparams_seed") or 0)
 
     @property
     def trial(self) -> tuple[int, int | None]:

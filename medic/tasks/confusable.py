@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from medic.fields import hyperparameter
-from medic.tasks.lagged import Lagged, block_sums
+from medic.tasks.lagged import Domains, Groups, Lagged, Split, block_sums
 from medic.tasks.partition import chunks
 
 
@@ -32,14 +32,7 @@ class Confusable(Lagged):
         past = self.past(domains, ahead)
         return None if past is None else past.sum(0)
 
-    def split(
-        self,
-        domains: Sequence[int],
-        groups: Sequence[tuple[int, ...]],
-        parts: int,
-        generator: torch.Generator,
-        ahead: int = 0,
-    ) -> list[list[int]]:
+    def split(self, domains: Domains, groups: Groups, parts: int, generator: torch.Generator, ahead: int = 0) -> Split:
         """Draw an order of the groups and cut it into chunks."""
         order = potential_order(group_potentials(self.potentials(domains, ahead), groups), generator)
         return [list(chunk) for chunk in chunks(order, parts)]

@@ -12,7 +12,7 @@ from medic.tasks.cells import Cell, Cells
 from medic.tasks.lagged import Lagged, softmax_sums
 from medic.tasks.partition import chunks
 from medic.tasks.samplers import SAMPLERS, Random, Sampler
-from medic.tasks.spec import CLASS, GridSpec, Pairing, Separation
+from medic.tasks.spec import CLASS, GridSpec
 from medic.tasks.step import Step
 
 _REDRAWS = 100
@@ -36,31 +36,17 @@ class Grid:
 
     def __init__(
         self,
-        domains: int | None = None,
+        domains: int | GridSpec | None = None,
         classes: int | None = None,
         steps: int | Sequence[int] | None = None,
         *,
-        axes: Mapping[str, int] | None = None,
-        pairing: Pairing = "random",
-        sampling: str = "random",
-        separate: Separation = "task",
-        class_groups: int | None = None,
-        repeat: int = 1,
         seed: int = 0,
         sampler: Sampler | None = None,
+        **options: Any,
     ) -> None:
-        self.spec = GridSpec(
-            domains,
-            classes,
-            steps,
-            axes=axes or {},
-            pairing=pairing,
-            sampling=sampling,
-            separate=separate,
-            class_groups=class_groups,
-            repeat=repeat,
-        )
-        self.sampler = sampler or SAMPLERS[sampling]()
+        """Make a grid of a `GridSpec`, or of the arguments of one."""
+        self.spec = domains if isinstance(domains, GridSpec) else GridSpec(domains, classes, steps, **options)
+        self.sampler = sampler or SAMPLERS[self.spec.sampling]()
         self.generator = torch.Generator().manual_seed(seed)
         # Tasks that are dealt instead of those of a split.
         self.chosen: list[list[Cell]] | None = None
@@ -69,23 +55,6 @@ class Grid:
         self._groups: list[tuple[int, ...]] = []
         self._draws = 0
         self._warned: set[str] = set()
-
-    @classmethod
-    def of(cls, spec: GridSpec, seed: int = 0, sampler: Sampler | None = None) -> "Grid":
-        """Make a grid from its description."""
-        return cls(
-            spec.domains,
-            spec.classes,
-            spec.steps,
-            axes=spec.axes,
-            pairing=spec.pairing,
-            sampling=spec.sampling,
-            separate=spec.separate,
-            class_groups=spec.class_groups,
-            repeat=spec.repeat,
-            seed=seed,
-            sampler=sampler,
-        )
 
     @property
     def tasks(self) -> int:

@@ -12,6 +12,12 @@ from torch import Tensor
 from medic.errors import MedicError
 from medic.fields import check_hyperparameters
 
+Domains = Sequence[int]
+Groups = Sequence[tuple[int, ...]]
+"""The units of a class split: single classes, or contiguous groups of them."""
+Split = list[list[int]]
+"""For every task, positions in the groups."""
+
 
 @dataclass
 class Lagged(ABC):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from medic.tasks.confusable import Confusable
-from medic.tasks.lagged import Lagged, block_sums
+from medic.tasks.lagged import Domains, Groups, Lagged, Split, block_sums
 from medic.tasks.partition import chunks
 
 
@@ -25,14 +25,7 @@ class Sampler(Protocol):
     probes: bool
     """Whether it observes fresh images before every split instead of the outputs of training."""
 
-    def split(
-        self,
-        domains: Sequence[int],
-        groups: Sequence[tuple[int, ...]],
-        parts: int,
-        generator: torch.Generator,
-        ahead: int = 0,
-    ) -> list[list[int]]:
+    def split(self, domains: Domains, groups: Groups, parts: int, generator: torch.Generator, ahead: int = 0) -> Split:
         """Deal the `groups` of classes of a domain split over `parts` tasks: lists of positions in `groups`.
 
         `ahead` iterations were split but not observed yet.
@@ -62,14 +55,7 @@ class Random:
     ahead = 8
     probes = False
 
-    def split(
-        self,
-        domains: Sequence[int],
-        groups: Sequence[tuple[int, ...]],
-        parts: int,
-        generator: torch.Generator,
-        ahead: int = 0,
-    ) -> list[list[int]]:
+    def split(self, domains: Domains, groups: Groups, parts: int, generator: torch.Generator, ahead: int = 0) -> Split:
         """Shuffle the groups and cut them into chunks."""
         order: list[int] = torch.randperm(len(groups), generator=generator).tolist()
         return [list(chunk) for chunk in chunks(order, parts)]
@@ -106,14 +92,7 @@ class Adaptive(Lagged):
         past = self.past(domains, ahead)
         return None if past is None else past.mean(0)
 
-    def split(
-        self,
-        domains: Sequence[int],
-        groups: Sequence[tuple[int, ...]],
-        parts: int,
-        generator: torch.Generator,
-        ahead: int = 0,
-    ) -> list[list[int]]:
+    def split(self, domains: Domains, groups: Groups, parts: int, generator: torch.Generator, ahead: int = 0) -> Split:
         """Draw a chain over the groups and deal it."""
         return self.deal(chain(group_confusion(self.confusion(domains, ahead), groups), generator), parts)
 

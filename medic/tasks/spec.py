@@ -17,7 +17,7 @@ Separation = Literal["task", "step"]
 
 @dataclass(frozen=True)
 class GridSpec:
-    """How samples are partitioned into tasks along labelled axes, and tasks into steps.
+    """A frozen description of how samples are partitioned into tasks along labelled axes, and tasks into steps.
 
     Domains are split into `domains` parts; then, separately for each of them (Algorithm 1 of the paper), classes into
     `classes` parts. `axes` names further axes, `{"hospital": 2}`, split between the two. An axis without splits is

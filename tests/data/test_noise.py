@@ -1,11 +1,10 @@
 """Labels made wrong on purpose."""
 
 import torch
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
 
 from medic.data import Samples
 from medic.data.noise import mislabelled
+from tests.built import loaded
 
 
 def noisy(share, classes, count=60_000, seed=0):
@@ -37,12 +36,7 @@ def test_one_class_cannot_be_wrong():
 
 
 def test_sources_are_noisy_and_the_target_is_not(mini):
-    plain, wrong, again = (
-        plan.data.split(plan.data.load(lambda line: None))
-        for plan in (
-            resolve(RunConfig(dataset=mini, target="street", label_noise=noise, seed=3)) for noise in (None, 0.4, 0.4)
-        )
-    )
+    plain, wrong, again = (loaded(dataset=mini, label_noise=noise, seed=3)[2] for noise in (None, 0.4, 0.4))
     for part in ("train", "validation"):
         share = (getattr(plain, part).label != getattr(wrong, part).label).double().mean()
         assert 0.2 < share < 0.6

@@ -275,7 +275,7 @@ def test_configuration_files_round_trip(tmp_path):
 def test_balanced_sampling_draws_every_cell_alike(mini):
     recipe, _, problem = loaded(dataset=mini, method="erm", sampling="balanced", batch_size=36)
     assert (recipe.grid.splits, recipe.grid.sizes) == ({"domain": 1, "class": 1}, (1,))
-    grid = Grid.of(recipe.grid)
+    grid = Grid(recipe.grid)
     cells = grid.index(problem.train.label, problem.train.domain)
     ((task,),) = grid.draw(cells, 36)
     labels, domains = problem.train.label[task.indices], problem.train.domain[task.indices]

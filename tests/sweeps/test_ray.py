@@ -198,7 +198,7 @@ def test_a_task_that_does_not_see_the_output_returns_the_run(job):
     assert not job.directory.path.exists()
     store(files, job.directory)
     run = medic.Run(job.directory.path)
-    assert run.config.output == str(job.directory.path.parent)
+    assert run.settings["output"] == str(job.directory.path.parent)
     assert run.metrics["acc"] == run.record["target"]["acc"]
     assert not job.directory.checkpoint.exists()
     assert run.model is not None

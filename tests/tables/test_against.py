@@ -5,10 +5,10 @@ import re
 import pytest
 
 from medic.cli import main
-from medic.data.dataset import Built
+from medic.data.dataset import Generated
 from medic.report.against import AgainstPaper
 from medic.report.formats import entry, written
-from medic.runs.resolve import resolve
+from medic.runs.recipe import make_recipe
 from medic.tables.paper import PaperCell, published, published_table
 from medic.tables.paper_tables import reproduction
 from medic.tables.results import collect
@@ -154,10 +154,10 @@ def write_like(folder, table, label, title, seed=0, weights="w", part=0, **chang
     """A run with the settings of a cell of one of the paper's tables, but for some changes."""
 
     def described(bench, root, seed):
-        return Built(bench.name, bench.domains, bench.classes, None)
+        return Generated(bench.name, bench.domains, bench.classes, None)
 
-    config = reproduction(table).configs()[label, title][part]
-    settings = {**resolve(config, described).config.identity(), "seed": seed, **changes}
+    asked = reproduction(table).runs()[label, title][part]
+    settings = {**make_recipe(asked, described)[0].identity, "seed": seed, **changes}
     name = f"{label}-{title}-{part}-{seed}".replace(" ", "")
     return write_run(folder, name, settings.pop("method"), "a", settings.pop("seed"), (0.8, 0.1), weights=weights,
                      **settings)  # fmt: skip

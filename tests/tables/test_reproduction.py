@@ -6,14 +6,12 @@ import json
 from functools import cache
 
 import pytest
-from medic.runs.config import RunConfig
-from medic.runs.plans import open_benchmark
-from medic.runs.resolve import resolve
 
 from medic.cli import main
 from medic.data import benchmark
 from medic.errors import MedicError
 from medic.methods import METHODS
+from medic.runs.recipe import make_recipe, open_benchmark
 from medic.sweeps.launch import Launch
 from medic.sweeps.schedule import Schedule
 from medic.sweeps.sweep import Planner
@@ -31,10 +29,10 @@ def planner():
 @pytest.mark.parametrize("name", NAMES)
 def test_every_quick_table_can_be_run(name, planner):
     table = reproduction(name, quick=True)
-    cells = table.configs(seeds=(0, 1))
+    cells = table.runs(seeds=(0, 1))
     assert {title for _, title in cells} == set(table.columns)
-    for (label, title), configs in cells.items():
-        jobs = planner.jobs(map(vars, configs))
+    for (label, title), runs in cells.items():
+        jobs = planner.jobs(runs)
         assert len(jobs) == 2 * len(table.columns[title]), (label, title)
 
 
@@ -58,9 +56,9 @@ def root(tmp_path_factory):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_table_can_be_run(name, root):
     opened = cache(lambda name: open_benchmark(benchmark(name), root, 0))
-    for configs in reproduction(name).configs(settings={"root": str(root)}).values():
-        for config in configs:
-            resolve(config, lambda bench, *_: opened(bench.name))
+    for runs in reproduction(name).runs(settings={"root": str(root)}).values():
+        for asked in runs:
+            make_recipe(asked, lambda bench, *_: opened(bench.name))
 
 
 @pytest.mark.parametrize("name", published())
@@ -74,8 +72,8 @@ def test_rows_and_columns_are_the_papers(name):
 
 
 def test_the_authors_settings():
-    (first, *_) = reproduction("pacs-resnet50").configs(methods=["medic++"])["MEDIC++", "Sketch"]
-    assert first == RunConfig(
+    (first, *_) = reproduction("pacs-resnet50").runs(methods=["medic++"])["MEDIC++", "Sketch"]
+    assert first == dict(
         dataset="pacs",
         backbone="resnet50",
         iterations=6000,
@@ -108,36 +106,36 @@ def test_the_settings_of_domainbed(root, column, default, own):
     table = reproduction("domainbed")
     opened = cache(lambda name: open_benchmark(benchmark(name), root, 0))
     assert table.rule == "domainbed"
-    cells = table.configs(columns=[column], settings={"root": str(root)})
+    cells = table.runs(columns=[column], settings={"root": str(root)})
     for variant, wanted in (
         ("default hyper-parameters, no binary head", {**DEFAULTS, "objective": "ce", "optimizer": "adam", **default}),
         ("own hyper-parameters, with binary head", {**OWN, "objective": "ce+ova", **own}),
     ):
-        for config in cells[f"MEDIC++, {variant}", column]:
-            found = resolve(config, lambda bench, *_: opened(bench.name)).config
-            assert {name: getattr(found, name) for name in wanted} == {
+        for asked in cells[f"MEDIC++, {variant}", column]:
+            found = make_recipe(asked, lambda bench, *_: opened(bench.name))[0].settings
+            assert {name: found[name] for name in wanted} == {
                 name: pytest.approx(value) if isinstance(value, float) else value for name, value in wanted.items()
             }
-            assert tuple(found.steps) == SIZES.get(column, (3, 3, 3))
+            assert tuple(found["steps"]) == SIZES.get(column, (3, 3, 3))
 
 
 def test_domainnet_and_openness():
-    for (label, _), (config,) in reproduction("domainnet-resnet50").configs(columns=["real"]).items():
-        assert (config.iterations, config.batch_size) == (30000, None)
-        assert config.class_groups == (10 if label.startswith("MEDIC") else None)
-    for (label, _), configs in reproduction("officehome-openness").configs().items():
-        for config in configs:
-            assert config.objective == "ce+ova"
-            assert config.class_groups == (10 if label.startswith("MEDIC") or label.endswith("cw") else None)
+    for (label, _), (asked,) in reproduction("domainnet-resnet50").runs(columns=["real"]).items():
+        assert (asked["iterations"], asked.get("batch_size")) == (30000, None)
+        assert asked.get("class_groups") == (10 if label.startswith("MEDIC") else None)
+    for (label, _), runs in reproduction("officehome-openness").runs().items():
+        for asked in runs:
+            assert asked["objective"] == "ce+ova"
+            assert asked.get("class_groups") == (10 if label.startswith("MEDIC") or label.endswith("cw") else None)
 
 
 def test_weights_are_for_backbones_that_begin_with_some():
-    cells = reproduction("domainbed").configs(settings={"weights": "w"})
-    assert {title: {config.weights for config in configs} for (_, title), configs in cells.items()} == {
+    cells = reproduction("domainbed").runs(settings={"weights": "w"})
+    assert {title: {asked.get("weights") for asked in runs} for (_, title), runs in cells.items()} == {
         title: {None if title == "CMNIST" else "w"} for title in reproduction("domainbed").columns
     }
     with pytest.raises(MedicError, match=r"digitsdg-convnet .*leave out --weights"):
-        reproduction("digitsdg-convnet").configs(settings={"weights": "w"})
+        reproduction("digitsdg-convnet").runs(settings={"weights": "w"})
 
 
 def run(capsys, tmp_path, *arguments):

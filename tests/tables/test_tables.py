@@ -7,7 +7,6 @@ import time
 
 import pytest
 import yaml
-from medic.runs.config import RunConfig
 
 import medic
 from medic.cli import main
@@ -255,8 +254,8 @@ def test_what_is_missing_is_shown(folder, capsys):
     ):
         path = folder / name
         path.mkdir()
-        complete = RunConfig(dataset="pacs", backbone="resnet50", known=["k"] * 6, seed=0, trial_seed=0, **settings)
-        (path / "config.yaml").write_text(complete.to_yaml())
+        complete = {"dataset": "pacs", "backbone": "resnet50", "known": ["k"] * 6, "seed": 0, "trial_seed": 0}
+        (path / "config.yaml").write_text(yaml.safe_dump({**complete, **settings}))
         (path / "asked.yaml").write_text(yaml.safe_dump({**settings, "device": "cpu"}))
         (path / "environment.json").write_text('{"weights": "w"}')
         (path / file).write_text("{}")

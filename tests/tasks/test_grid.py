@@ -434,4 +434,4 @@ class TestHeld:
         grid.held_out = 1
         fresh.load_state_dict(grid.state_dict())
         assert fresh.held_out == 1
-        assert Grid.of(grid.spec).held_out is None
+        assert Grid(grid.spec).held_out is None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medic.errors import MedicError, check_choice
-from medic.fields import COUNT, FRACTION, NONNEGATIVE, setting
+from medic.fields import COUNT, FRACTION, NONNEGATIVE, Spec, setting
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,7 @@ EACH = "each"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSpec:
+class DataSpec(Spec):
     """Images, domains and classes of a run, its validation split, and its augmentation."""
 
     dataset: str = setting("digits", "benchmark (`medic datasets` lists them)")

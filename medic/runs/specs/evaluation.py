@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from medic.errors import MedicError, check_choice
-from medic.fields import COUNT, setting
+from medic.fields import COUNT, Spec, setting
 
 if TYPE_CHECKING:
     from medic.models.heads import Head
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationSpec:
-    """How known and unknown images are told apart, and how often the model is evaluated."""
+class EvaluationSpec(Spec):
+    """The score and the threshold rule that separate known from unknown images, and the times of evaluation."""
 
     score: str | None = setting(
         None, "confidence that ranks and rejects: bcls, cls, max-logit, energy, openmax, knn, … (default: the method's)"

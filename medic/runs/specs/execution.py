@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from medic.errors import MedicError
-from medic.fields import setting
+from medic.fields import Spec, setting
 
 if TYPE_CHECKING:
     import torch
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExecutionSpec:
+class ExecutionSpec(Spec):
     """Where and how fast a run executes; of these settings only the precision changes the result."""
 
     device: str = setting("auto", "auto, cpu or cuda", choices=("auto", "cpu", "cuda"), local=True)

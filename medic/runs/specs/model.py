@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from medic.errors import MedicError, check_choice
-from medic.fields import setting
+from medic.fields import Spec, setting
 
 if TYPE_CHECKING:
     from medic.data import Benchmark
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelSpec:
+class ModelSpec(Spec):
     """A backbone with its weights, head, inserted layer and batch-norm policy."""
 
     backbone: str | None = setting(None, "convnet, mnist-cnn, gfnet_h_ti or a model of timm (default: the benchmark's)")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from medic.errors import MedicError, check_choice
-from medic.fields import NONNEGATIVE, POSITIVE, Part, hyperparameters, setting
+from medic.fields import NONNEGATIVE, POSITIVE, Part, Spec, hyperparameters, setting
 
 if TYPE_CHECKING:
     from medic.models.heads import Head
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectiveSpec:
+class ObjectiveSpec(Spec):
     """What is minimised, and how inner steps descend it."""
 
     objective: str | None = setting(

@@ -4,14 +4,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from medic.errors import MedicError, check_choice
-from medic.fields import COUNT, NONNEGATIVE, POSITIVE, Limits, setting
+from medic.fields import COUNT, NONNEGATIVE, POSITIVE, Limits, Spec, setting
 
 if TYPE_CHECKING:
     from medic.training import OptimizerSettings, RateSchedule
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimSpec:
+class OptimSpec(Spec):
     """The outer optimizer, its schedule, and the averaging of weights."""
 
     iterations: int = setting(300, "outer updates", limits=COUNT)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from medic.errors import MedicError, check_choice
-from medic.fields import COUNT, NONNEGATIVE, setting
+from medic.fields import COUNT, NONNEGATIVE, Spec, setting
 
 if TYPE_CHECKING:
     from medic.method import Method
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskSpec:
+class TaskSpec(Spec):
     """The grid of tasks, and the number of images per task."""
 
     batch_size: int | None = setting(None, "images per task (default: --images divided by the tasks)", limits=COUNT)

@@ -23,8 +23,8 @@ from tests.runs.short import SHORT
 def test_the_files_of_a_run(run):
     tracked = {"tensorboard"} if importlib.util.find_spec("tensorboard") else set()
     assert {path.name for path in run.path.iterdir()} - tracked == {
-        "asked.yaml", "config.yaml", "environment.json", "results.jsonl", "model.safetensors", "model.json", "predictions.npz",
-        "checkpoint", "done", ".lock",
+        "asked.yaml", "config.yaml", "environment.json", "results.jsonl", "model.safetensors", "model.json",
+        "predictions.npz", "checkpoint", "done", ".lock",
     }  # fmt: skip
     for name in ("model.safetensors", "predictions.npz", "config.yaml"):
         assert stat.S_IMODE((run.path / name).stat().st_mode) == 0o644

@@ -29,7 +29,7 @@ _HOME = {
     "load_runs": "medic.tables.frames",
     "METHODS": "medic.methods",
     "Method": "medic.methods",
-    "Classifier": "medic.models",
+    "Classifier": "medic.systems",  # with the heads of all systems
     "create_backbone": "medic.models",
     "Objective": "medic.objectives",
     "Ova": "medic.objectives",

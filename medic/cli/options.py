@@ -4,20 +4,16 @@ import re
 from argparse import SUPPRESS
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from jsonargparse import ArgumentParser, Namespace
 
-from medic.errors import check_choice
+from medic.errors import MedicError, check_choice
 from medic.runs.layout import ASKED, CONFIG
 from medic.runs.settings import ALIASES, SETTINGS, Setting, read_yaml, setting_name
 
 SPELLINGS = tuple(f"--{alias.replace('_', '-')}" for alias in ALIASES)
 """Options of other codebases. Underscores are taken for hyphens too."""
-LISTED = ("target", "sources", "known", "unknown", "partial")
-"""Settings of several names, given as `a b c` or `a,b,c`."""
-WRITTEN = ("steps", "axes", "augment", "hparams")
-"""Settings that a file may have as a list or a mapping, and an option as 3,3,3 or hospital=2,year=3."""
 METAVARS = {"steps": "M,M,…", "axes": "NAME=N,…", "hparams": "NAME=N,…", "output": "DIR", "weights": "FILE|NAME"}
 
 
@@ -47,10 +43,12 @@ def add_run_options(parser: ArgumentParser) -> None:
         options: dict[str, Any] = {"default": SUPPRESS, "metavar": metavar}  # only given options are parsed
         if declared.hint is bool:
             options = {"action": "store_true", "default": SUPPRESS}
-        elif name in LISTED:
+        elif list[str] in declared.kinds:  # given as `a b c` or `a,b,c`
             options |= {"type": str, "nargs": "*"}
+        elif any(get_origin(kind) in (list, dict) for kind in declared.kinds):  # 3,3,3 or hospital=2,year=3
+            options |= {"type": Any}
         else:
-            options |= {"type": Any if name in WRITTEN else declared.hint}
+            options |= {"type": declared.hint}
         parser.add_argument(f"--{name.replace('_', '-')}", help=_help(declared), **options)
     parser.epilog = f"Also understood: {', '.join(SPELLINGS)}, and underscores for hyphens."
 
@@ -63,7 +61,16 @@ def _help(declared: Setting) -> str:
 def given_settings(arguments: Namespace) -> dict[str, Any]:
     """Return the settings that were given by options, over those of a file."""
     given = {name: value for name, value in vars(arguments).items() if name in SETTINGS}
-    return given if arguments.config is None else {**_from_file(Path(arguments.config)), **given}
+    if arguments.config is None:
+        return given
+    found = _from_file(Path(arguments.config))
+    changed = [name for name in given if not SETTINGS[name].local]
+    if changed and found.keys() == SETTINGS.keys():
+        raise MedicError(
+            f"--config {arguments.config} fixes derived settings too, which may contradict --{changed[0]}: delete the "
+            "lines that should follow from others, or give the configuration of a run, which records what was asked"
+        )
+    return {**{name: value for name, value in found.items() if value is not None}, **given}
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -74,8 +81,7 @@ def _from_file(path: Path) -> dict[str, Any]:
     """
     asked = path.parent / ASKED
     source = asked if path.name == CONFIG and asked.exists() else path
-    found = {
+    return {
         check_choice("setting", setting_name(key), SETTINGS, f"in {source}"): value
         for key, value in read_yaml(source).items()
     }
-    return {name: value for name, value in found.items() if value is not None}

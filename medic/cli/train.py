@@ -11,7 +11,9 @@ from medic.cli.options import add_run_options, given_settings
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of a run."""
     add_run_options(parser)
-    parser.add_argument("--print-config", action="store_true", help="print the complete configuration and stop")
+    parser.add_argument(
+        "--print-config", action="store_true", help="print the configuration, derived settings as comments, and stop"
+    )
 
 
 def run(arguments: Namespace) -> int:
@@ -46,5 +48,4 @@ def _configuration(asked: Mapping[str, Any], complete: Mapping[str, Any]) -> str
 
     derived = {name: value for name, value in complete.items() if name not in asked}
     commented = "".join(f"# {line}\n" for line in to_yaml(derived).splitlines())
-    given = to_yaml(asked) if asked else ""
-    return f"{given}# Derived from the settings above; uncomment a line to fix it.\n{commented}"
+    return f"{to_yaml(asked)}# Derived from the settings above; uncomment a line to fix it.\n{commented}"

@@ -19,7 +19,8 @@ class Classifier(nn.Module):
     """A backbone and its head over C known classes.
 
     `head` is a class, or the name of one: `close` (C close-set outputs), `separate` (2C one-vs-all outputs beside
-    them), `shared` (one-vs-all outputs whose positive channel serves as close-set logits), or that of a system.
+    them), `shared` (one-vs-all outputs whose positive channel serves as close-set logits), or that of a system, once
+    `medic.systems` is imported.
     """
 
     def __init__(self, backbone: Backbone, classes: int, head: str | type[Head] = "separate") -> None:

@@ -166,24 +166,24 @@ def make_recipe(asked: Mapping[str, Any], find: Open = open_benchmark) -> tuple[
     method, bench = find_method(run.method), data.benchmark
     backbone = find_backbone(model.backbone, method, bench)
     opened = find(bench, data.path, run.seed)
-    data = data.fitted(opened, backbone, bool(model.freeze), run.seed)
+    data = data.completed(opened, backbone, bool(model.freeze), run.seed)
     assert data.image_size is not None
     sources = data.sources or []
     grid = _make_grid(given, method, data, opened)
     layered = _layers(given, method, data.image_size, bench)
     search = method_search(method, layered.get("penalty"))
     drawn = domainbed_draws(given, layered, method, search, data.image_size, len(sources), grid.tasks)
-    layered = {**layered, **drawn, **given, "backbone": backbone}
+    layered = {**layered, **drawn, **given, "backbone": backbone, "method": method.name}
     if "hparams" in drawn:
         layered["hparams"] = drawn["hparams"]  # what was asked for is among them
     objective = ObjectiveSpec.of(layered)
     kind = OBJECTIVES[check_choice("objective", layered["objective"], OBJECTIVES)]
-    model = ModelSpec.of(layered).fitted(kind, layered["objective"])
+    model = ModelSpec.of(layered).completed(kind, layered["objective"])
     assert model.head is not None
     head = HEADS[model.head]
-    optim = OptimSpec.of(layered).fitted()
-    evaluation = EvaluationSpec.of(layered).fitted(kind, head, optim.iterations)
-    tasks = TaskSpec.of({**drawn, **given}).fitted(grid, method, layered["images"])
+    optim = OptimSpec.of(layered).completed()
+    evaluation = EvaluationSpec.of(layered).completed(kind, head, optim.iterations)
+    tasks = TaskSpec.of({**drawn, **given}).completed(grid, method, layered["images"])
     parts = _make_parts(method, objective, model, optim, grid)
     values = Hyperparameters(parts, objective.hparams, data.dataset)
     parts = _with_strategy(parts.with_values(values), layered, given, grid, optim)
@@ -223,7 +223,8 @@ def _layers(given: Mapping[str, Any], method: Method, image_size: int, bench: Be
     if penalty is not None:
         check_choice("penalty", penalty, PENALTIES)
     preset = dict(method.preset)
-    if given.get("objective", preset.get("objective")) != preset.get("objective"):
+    objective = preset.get("objective", DEFAULTS["objective"])
+    if given.get("objective", objective) != objective:
         preset.pop("score", None)  # a method's score reads its own objective
     own = preset.get("optimizer", DEFAULTS["optimizer"])
     if given.get("optimizer", own) != own:
@@ -313,7 +314,9 @@ def _with_strategy(
     if not isinstance(strategy, InnerLoop):
         for name in ("inner_lr", "bn_buffers"):
             if name in given:
-                raise MedicError(f"{name} has no effect on a method without inner steps: leave it out")
+                raise MedicError(
+                    f"{name} has no effect on {parts.strategy.name!r}, which has no inner steps: leave it out"
+                )
         return parts
     strategy.check_steps(len(grid.sizes))
     inner_lr = layered.get("inner_lr", strategy.lr)

@@ -91,7 +91,7 @@ def _notes(recipe: Recipe) -> Iterator[str]:
     for start in build_objective(recipe).restart_iterations(len(recipe.grid.sizes)):
         if start >= end:
             yield (
-                f"the penalty starts at iteration {start}, but training stops at {end}: "
+                f"the penalty reaches its weight at iteration {start}, but training stops at {end}: "
                 "lower it with --hparams anneal=N"
             )
 

@@ -7,7 +7,10 @@ import pkgutil
 from importlib import import_module
 
 from medic.method import Method
+from medic.models import Classifier
 
 SYSTEMS: tuple[Method, ...] = tuple(
     method for module in pkgutil.iter_modules(__path__) for method in import_module(f"{__name__}.{module.name}").METHODS
 )
+
+__all__ = ["SYSTEMS", "Classifier"]

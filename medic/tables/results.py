@@ -24,6 +24,10 @@ _DRAWN = frozenset({"hparams", "lr", "weight_decay", "batch_size", "inner_lr"})
 """Settings that `hparams_seed` draws. Only runs that do not record what was asked need this list."""
 
 
+_CONSEQUENCES = {"split": ("known", "unknown", "partial"), "images": ("batch_size",)}
+"""Settings that complete settings replace by others."""
+
+
 @dataclass(frozen=True, eq=False)
 class Result:
     """A run with its complete settings and its evaluations in order; an unfinished run has no evaluations."""
@@ -66,21 +70,17 @@ class Result:
         if self.asked is None:
             names = self.settings.keys() - (_DRAWN if self.draw else frozenset())
         else:
-            names = self.settings.keys() & self.asked.keys()  # `settings` has none that only matter on one machine
+            asked = {name for given in self.asked for name in _CONSEQUENCES.get(given, (given,))}
+            names = self.settings.keys() & asked  # `settings` has none that only matter on one machine
         return frozenset(names | {"weights"}) - _VARIED
 
     def setting(self, name: str) -> Any:
-        """Return the value of a setting for comparison with other runs.
-
-        `split` and `images` are None in complete settings, which hold their consequences: the given value counts.
-        """
+        """Return the complete value of a setting for comparison with other runs."""
         if name == "weights":
             return None if (found := self.environment.get("weights")) is None else str(found)[:8]
         value = self.settings.get(name)
         if name == "partial":  # the classes of each source differ between targets
             return bool(value)
-        if value is None and self.asked is not None:
-            value = self.asked.get(name)
         return None if value == "none" else value
 
     def agrees(self, other: "Result", names: Iterable[str]) -> bool:
@@ -152,11 +152,13 @@ def collect(folders: Iterable[Path]) -> Collection:
 @contextmanager
 def collector_paused() -> Iterator[None]:
     """Pause the garbage collector while handling many small records, which is a fifth faster."""
+    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if enabled:
+            gc.enable()
 
 
 @collector_paused()

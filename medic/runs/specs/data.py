@@ -87,7 +87,7 @@ class DataSpec(Spec):
         """The root as a path."""
         return None if self.root is None else Path(self.root)
 
-    def fitted(self, opened: "LazyDataset", backbone: str, frozen: bool, seed: int) -> "DataSpec":
+    def completed(self, opened: "LazyDataset", backbone: str, frozen: bool, seed: int) -> "DataSpec":
         """Return the complete spec for the domains and classes that were found."""
         from medic.data import Generated, choose_domains, describe_augmentation
 

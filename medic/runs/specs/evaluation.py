@@ -32,7 +32,7 @@ class EvaluationSpec(Spec):
         False, "keep features in predictions.npz, of training images too, so that scores can be fitted on them"
     )
 
-    def fitted(self, kind: "ObjectiveKind", head: "type[Head]", iterations: int) -> "EvaluationSpec":
+    def completed(self, kind: "ObjectiveKind", head: "type[Head]", iterations: int) -> "EvaluationSpec":
         """Return the complete spec for an objective and a head."""
         from medic.openset import RULES, SCORES
 

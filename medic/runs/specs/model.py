@@ -37,7 +37,7 @@ class ModelSpec(Spec):
         choices=("local", "sync", "frozen"),
     )
 
-    def fitted(self, kind: "ObjectiveKind", objective: str) -> "ModelSpec":
+    def completed(self, kind: "ObjectiveKind", objective: str) -> "ModelSpec":
         """Return the complete spec for an objective."""
         from medic.models import HEADS, LAYERS
 

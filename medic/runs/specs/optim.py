@@ -31,7 +31,7 @@ class OptimSpec(Spec):
     warmup: int = setting(0, "iterations of linear warm-up", limits=NONNEGATIVE)
     averaging: str | None = setting(None, "weight averaging: swad or none (default: the method's)")
 
-    def fitted(self) -> "OptimSpec":
+    def completed(self) -> "OptimSpec":
         """Return the complete spec; rates and defaults are those of the layers below."""
         from medic.training import AVERAGES
 

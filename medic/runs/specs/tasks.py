@@ -74,7 +74,7 @@ class TaskSpec(Spec):
         self._check_effects(planned, method)
         return planned
 
-    def fitted(self, grid: "GridSpec", method: "Method", images: int) -> "TaskSpec":
+    def completed(self, grid: "GridSpec", method: "Method", images: int) -> "TaskSpec":
         """Return the complete spec of a grid, for so many images per iteration unless others were asked for."""
         if self.images is not None and self.batch_size is not None:
             raise MedicError(

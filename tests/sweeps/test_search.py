@@ -5,11 +5,10 @@ import signal
 from types import SimpleNamespace
 
 import pytest
-from medic.methods.search import Choice, Range
-from medic.runs.config import RunConfig
 
 from medic.cli import main
 from medic.errors import BusyError, DiskFullError, MedicError
+from medic.fields import Choice, Range
 from medic.runs.train import train
 from medic.sweeps.search import Study, finished_trials, search_space, suggest
 
@@ -19,8 +18,21 @@ SHORT = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size":
 
 
 def study(mini, tmp_path, trials=2, **settings):
-    config = RunConfig(**{"dataset": mini, "method": "vrex", "output": str(tmp_path), **SHORT, **settings})
-    return Study(config, "s", f"sqlite:///{tmp_path}/study.db", trials)
+    asked = {"dataset": mini, "method": "vrex", "output": str(tmp_path), **SHORT, **settings}
+    return Study(asked, "s", f"sqlite:///{tmp_path}/study.db", trials)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def unsynchronised():
+    """Do not wait for the disk at every commit of a database, which takes longer than the trials."""
+    from sqlalchemy import Engine, event
+
+    def connected(connection, _):
+        connection.execute("PRAGMA synchronous = OFF")
+
+    event.listen(Engine, "connect", connected)
+    yield
+    event.remove(Engine, "connect", connected)
 
 
 @pytest.fixture(autouse=True)
@@ -50,15 +62,15 @@ def test_a_study_is_of_one_kind_of_runs(mini, tmp_path):
 def test_a_stopped_trial_is_resumed(mini, tmp_path, monkeypatch, logged):
     asked = []
 
-    def watched(config, watch, **options):
-        asked.append(config)
+    def watched(settings, watch, **options):
+        asked.append(settings)
 
         def interrupted(record):
             watch(record)
             if len(asked) == 1:
                 os.kill(os.getpid(), signal.SIGINT)
 
-        return train(config, watch=interrupted, **options)
+        return train(settings, watch=interrupted, **options)
 
     monkeypatch.setattr("medic.sweeps.search.train", watched)
     with pytest.raises(KeyboardInterrupt):
@@ -73,7 +85,7 @@ def test_a_stopped_trial_is_resumed(mini, tmp_path, monkeypatch, logged):
 def test_processes_that_share_a_study_draw_other_numbers(mini, tmp_path):
     """Both open it before either has a trial; one alone draws the same again."""
     one, other, alone = (
-        Study(study(mini, tmp_path).config, "s", f"sqlite:///{tmp_path}/{name}.db", 1, sampler)
+        Study(study(mini, tmp_path).asked, "s", f"sqlite:///{tmp_path}/{name}.db", 1, sampler)
         for name, sampler in (("both", "random"), ("both", "tpe"), ("alone", "random"))
     )
 
@@ -91,7 +103,7 @@ def test_processes_that_share_a_study_draw_other_numbers(mini, tmp_path):
 def test_a_failed_trial_does_not_end_the_search(mini, tmp_path, monkeypatch, logged):
     outcomes = [BusyError("run x is being written by another process"), MedicError("no room"), None]
 
-    def first(config, **_):
+    def first(asked, **_):
         if (outcome := outcomes.pop(0)) is not None:
             raise outcome
         return SimpleNamespace(path=tmp_path, record={"validation": {"acc": 0.5}})
@@ -114,14 +126,12 @@ def test_a_diverging_trial_does_not_end_the_search(mini, tmp_path, logged):
 
 
 def test_given_hyperparameters_are_not_searched(mini):
-    config = RunConfig(dataset=mini, method="vrex", target="street")
-    assert set(search_space(config)) == {"lr", "weight", "anneal"}
-    given = RunConfig(dataset=mini, method="vrex", target="street", lr=0.1, hparams="weight=3")
-    assert set(search_space(given)) == {"anneal"}
-    other = RunConfig(dataset=mini, method="vrex", penalty="coral", target="street", optimizer="adam")
-    assert set(search_space(other)) == {"lr", "gamma"}
+    asked = {"dataset": mini, "method": "vrex", "target": "street"}
+    assert set(search_space(asked)) == {"lr", "weight", "anneal"}
+    assert set(search_space({**asked, "lr": 0.1, "hparams": "weight=3"})) == {"anneal"}
+    assert set(search_space({**asked, "penalty": "coral", "optimizer": "adam"})) == {"lr", "gamma"}
     with pytest.raises(MedicError, match="'erm'"):
-        search_space(RunConfig(dataset=mini, method="erm", target="street", lr=0.1))
+        search_space({**asked, "method": "erm", "lr": 0.1})
 
 
 def test_laws_are_asked_for_as_they_are():

@@ -73,15 +73,15 @@ def test_rows_and_columns_are_the_papers(name):
 
 def test_the_authors_settings():
     (first, *_) = reproduction("pacs-resnet50").runs(methods=["medic++"])["MEDIC++", "Sketch"]
-    assert first == dict(
-        dataset="pacs",
-        backbone="resnet50",
-        iterations=6000,
-        method="medic++",
-        sampling="probe",
-        target="sketch",
-        seed=0,
-    )
+    assert first == {
+        "dataset": "pacs",
+        "backbone": "resnet50",
+        "iterations": 6000,
+        "method": "medic++",
+        "sampling": "probe",
+        "target": "sketch",
+        "seed": 0,
+    }
 
 
 SIZES = {"CMNIST": (2, 2)}

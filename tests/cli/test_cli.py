@@ -41,7 +41,7 @@ def test_every_command_has_help(medic, command):
 def test_train_then_evaluate(medic, short):
     code, out, err = medic("train", *short, "--method", "medic++")
     assert code == 0
-    assert re.search(r"iteration 2\b.*acc", err)
+    assert re.search(r"iteration 2\b.*Acc", err)
     assert re.search(r"street +medic\+\+", out)
     path = out.split()[-1]
     code, out, err = medic("train", *short, "--method", "medic++")

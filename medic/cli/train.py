@@ -10,6 +10,7 @@ from medic.cli.options import add_run_options, given_settings
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of a run."""
+    parser.add_argument("--quiet", action="store_true", help="show only warnings and the result")
     add_run_options(parser)
     parser.add_argument(
         "--print-config", action="store_true", help="print the configuration, derived settings as comments, and stop"
@@ -29,7 +30,7 @@ def run(arguments: Namespace) -> int:
     from medic.runs.train import train
 
     with distributed.group():
-        run = train(asked)
+        run = train(asked, quiet=arguments.quiet)
         if distributed.rank() == 0:
             print_run(run)
             iteration = run.description["provenance"]["iteration"]

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from medic.errors import MedicError, counted
-from medic.files import make_folder
 from medic.sweeps.estimate import estimate
 from medic.sweeps.executors import Executor, make_executor
 from medic.sweeps.overview import Overview, duration
@@ -41,7 +40,6 @@ class Launch:
         if self.dry_run:
             print((executor.preview(schedule.waiting) or plan(schedule, executor.slots)).rstrip())
         elif schedule.waiting:
-            make_folder("output", executor.output)
             schedule.run(executor, Overview(self.quiet))
         return schedule
 

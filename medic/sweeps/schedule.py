@@ -6,7 +6,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 
 from medic.errors import DiskFullError, MedicError, counted, unwritten
-from medic.files import write_text
+from medic.files import make_folder, write_text
 from medic.runs.interrupts import Interrupts, Stopped
 from medic.runs.layout import ERROR
 from medic.sweeps.executors import Executor, Kind, Outcome
@@ -75,6 +75,7 @@ class Schedule:
     def run(self, executor: Executor, overview: Overview) -> None:
         """Execute the missing runs. Ctrl-C and SIGTERM raise `Stopped` after runs in progress have saved."""
         with overview.live, executor, Interrupts() as interrupts:
+            make_folder("output", executor.output)
             while not self.ended:
                 self._return_later()
                 while self._waiting and len(self.running) < executor.slots:

@@ -14,13 +14,13 @@ from tests.tables.written import write_run
 FAMILIES = ("oscr/",)
 
 
-def test_every_recorded_number_has_an_entry_and_every_entry_is_recorded(mini, tmp_path):
-    """`domainbed` is computed by tables, `domain_loss` is under `validation`."""
+def test_every_entry_is_recorded(mini, tmp_path):
+    """A metric without an entry is shown under its key; `domainbed` is computed by tables."""
     medic.train(dataset=mini, method="medic++", output=tmp_path, **SHORT)
     (result,) = collect([tmp_path]).results
     recorded = {key for key in metric_keys([result]) if not key.startswith(FAMILIES)}
     recorded |= result.records[-1]["validation"].keys()
-    assert recorded == METRICS.keys()
+    assert recorded >= METRICS.keys()
 
 
 def test_keys_of_families_and_unknown_keys():

@@ -29,7 +29,8 @@ def test_a_record_has_these_keys_in_this_order(outputs):
     assert " ".join(found["target"]) == (
         "acc score threshold_rule threshold hscore acc_k acc_u hscore/oracle-10 "
         "oscr/cls oscr/bcls oscr/max-logit oscr/energy oscr_c oscr_b "
-        "oscr auroc aupr_in aupr_out fpr95 ccr@fpr=0.01 ccr@fpr=0.1 conf_p conf_n balance"
+        + " ".join(name for name in openset.RANKING_METRICS if name != "acc")
+        + " conf_p conf_n balance"
     )
 
 

@@ -1,7 +1,7 @@
 """Executors: where the runs of a sweep execute.
 
-The executor `name` is the class `Name` in the module `name` of this package; a new module adds an executor and its
-command-line options. These modules import torch and ray only when they start, so that `medic sweep --help` is fast.
+The executor `name` is the subclass of `Executor` in the module `name` of this package; a new module adds an executor
+and its command-line options. These modules import torch and ray only when they start, so that `medic sweep --help` is fast.
 """
 
 import dataclasses
@@ -99,8 +99,9 @@ def executor_names() -> list[str]:
 def executor_class(name: str) -> type[Executor]:
     """Return the class of an executor."""
     check_choice("executor", name, executor_names())
-    found: type[Executor] = getattr(import_module(f"{__name__}.{name}"), name.capitalize())
-    return found
+    module = import_module(f"{__name__}.{name}")
+    own = [value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__]
+    return next(value for value in own if isinstance(value, type) and issubclass(value, Executor))
 
 
 def executor_options(name: str) -> dict[str, dict[str, Any]]:

@@ -12,6 +12,8 @@ SHORT = {
     "method": "medic++", "iterations": 2, "backbone": "convnet", "holdout": 0.4, "batch_size": 2, "device": "cpu",
     "quiet": True,
 }  # fmt: skip
+SMALL = {**SHORT, "backbone": "small"}
+"""On the benchmark of 400 images."""
 
 
 def test_a_folder(root, tmp_path):
@@ -60,7 +62,7 @@ def test_cmnist(idx, tmp_path):
 
 
 def test_one_source_and_several_targets(mini, tmp_path):
-    run = medic.train(dataset=mini, sources=["printed"], output=tmp_path, **{**SHORT, "holdout": 0.2})
+    run = medic.train(dataset=mini, sources=["printed"], output=tmp_path, **{**SMALL, "holdout": 0.2})
     assert run.settings["target"] == ["handwritten", "blended", "street"]
     targets = run.record["targets"]
     assert list(targets) == run.settings["target"]
@@ -74,19 +76,19 @@ def test_one_source_and_several_targets(mini, tmp_path):
 
 
 def test_partial_classes(mini, tmp_path):
-    run = medic.train(dataset=mini, target="street", split="mini-6-1-partial", output=tmp_path, **SHORT)
+    run = medic.train(dataset=mini, target="street", split="mini-6-1-partial", output=tmp_path, **SMALL)
     assert run.settings["partial"]["printed"] == ["0", "1", "4", "5"]
     assert run.settings["unknown"] == ["9"]
     assert run.description["provenance"]["split"]["name"] == "mini-6-1-partial"
     again = medic.train(
         dataset=mini, target="street", known=list("012345"), unknown=["9"], output=tmp_path,
-        partial=["handwritten=0,1,2,3", "printed=0,1,4,5", "blended=2,3,4,5"], **SHORT,
+        partial=["handwritten=0,1,2,3", "printed=0,1,4,5", "blended=2,3,4,5"], **SMALL,
     )  # fmt: skip
     assert again.path == run.path
 
 
 def test_domainbeds_holdout_follows_the_trial_seed(mini, tmp_path):
-    settings = {**SHORT, "dataset": mini, "target": "street", "validation": "domainbed", "output": tmp_path}
+    settings = {**SMALL, "dataset": mini, "target": "street", "validation": "domainbed", "output": tmp_path}
     a, b = (medic.train(seed=seed, trial_seed=0, **settings) for seed in (0, 1))
     c = medic.train(seed=0, trial_seed=1, **settings)
     held_out = [set(run.predictions["path"][run.predictions["split"] == "validation"]) for run in (a, b, c)]

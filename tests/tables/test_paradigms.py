@@ -46,7 +46,8 @@ GRID = ("domain_splits", "class_splits", "steps", "repeat")
 
 
 def grid_of(recipe):
-    return Grid.of(recipe.grid, recipe.seed, recipe.parts.sampler and recipe.parts.sampler.build())
+    sampler = recipe.parts.sampler
+    return Grid(recipe.grid, seed=recipe.seed, sampler=None if sampler is None else sampler.build())
 
 
 def drawn(iterations=5, **settings):

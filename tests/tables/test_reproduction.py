@@ -162,7 +162,7 @@ def small(mini, monkeypatch):
     monkeypatch.setattr(paper_tables, "BUILT_IN", stage)
 
 
-SHORT = ("--iterations", "2", "--evaluate-every", "2", "--batch-size", "2")
+SHORT = ("--iterations", "1", "--evaluate-every", "1", "--batch-size", "2")
 
 
 @pytest.mark.usefixtures("small")

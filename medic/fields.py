@@ -88,7 +88,7 @@ class Limits:
         return low and high and math.isfinite(value)
 
     def __str__(self) -> str:
-        low = f"above {self.least:g}" if self.above else f"{self.least:g} or more"
+        low = f"above {self.least:g}" if self.above else f"of at least {self.least:g}"
         high = "" if self.most == math.inf else f" and {'below ' if self.below else 'at most '}{self.most:g}"
         return low + high
 
@@ -106,7 +106,7 @@ def check_range(
     limits = Limits(least, most, above, below)
     for name, value in numbers.items():
         if not limits.allow(value):
-            raise MedicError(f"{name} of {owner} is {value:g}: give a number, {limits}")
+            raise MedicError(f"{name} of {owner} is {value:g}: give a number {limits}")
 
 
 def hyperparameter(
@@ -138,7 +138,7 @@ def check_hyperparameters(part: Any) -> None:
     for name, field in hyperparameters(part).items():
         value, limits = getattr(part, name), field.metadata["limits"]
         if value is not None and not limits.allow(value):
-            raise MedicError(f"{name} of {type(part).__name__} is {value:g}: give a number, {limits}")
+            raise MedicError(f"{name} of {type(part).__name__} is {value:g}: give a number {limits}")
 
 
 @dataclass(frozen=True)
@@ -211,6 +211,6 @@ def check_setting(field: "dataclasses.Field[Any]", value: Any) -> None:
     limits, choices = field.metadata["limits"], field.metadata["choices"]
     if value is not None and limits is not None and not (isinstance(value, int | float) and limits.allow(value)):
         whole = "a whole number" if limits is COUNT or isinstance(value, int) else "a number"
-        raise MedicError(f"{field.name} is {value!r}: give {whole}, {limits}")
+        raise MedicError(f"{field.name} is {value!r}: give {whole} {limits}")
     if value is not None and choices:
         check_choice(field.name, value, choices)

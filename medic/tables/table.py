@@ -75,7 +75,7 @@ def tabulate(
     check_choice("selection", rule, SELECTIONS)
     kind = check_choice("columns", by, ["auto", "target", "source"])
     if not results:
-        raise MedicError("no finished runs to make a table of")
+        raise MedicError("no finished runs: give the --output of a sweep or of training, and wait for a run to finish")
     results = [*results, *missing]
     if kind == "auto":
         single = all(len(result.settings["sources"]) == 1 < len(result.targets) for result in results)

@@ -90,7 +90,7 @@ class TestRows:
         for split, known in (("pacs-6-1", ["k"] * 6), ("pacs-5-2", ["k"] * 5)):
             asked = {"split": split, "device": "cpu"}
             write_run(tmp_path, split, "erm", "a", 0, (0.5,), asked=asked, split=None, known=known)
-        assert labels(tmp_path) == ["erm: split pacs-5-2", "erm: split pacs-6-1"]
+        assert labels(tmp_path) == ["erm: known k,k,k,k,k", "erm: known k,k,k,k,k,k"]
 
     def test_hyperparameters_show_the_ones_that_differ(self, tmp_path):
         for name, hparams in (("0", {"trust": 5}), ("1", {"trust": 50}), ("2", {})):

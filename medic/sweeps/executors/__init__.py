@@ -1,7 +1,7 @@
 """Executors: where the runs of a sweep execute.
 
 The executor `name` is the subclass of `Executor` in the module `name` of this package; a new module adds an executor
-and its command-line options. These modules import torch and ray only when they start, to keep `medic sweep --help` fast.
+and its command-line options. These modules import torch and ray only when they start, so that help is fast.
 """
 
 import dataclasses

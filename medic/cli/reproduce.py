@@ -16,7 +16,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("name", type=str | None, nargs="?", default=None, help="name of the table: see --list")
     parser.add_argument("--list", action="store_true", help="list the tables")
     parser.add_argument(
-        "--quick", action="store_true", help="a small version on the built-in benchmark, in about half an hour"
+        "--quick", action="store_true", help="a small version on the built-in benchmark, in half an hour"
     )
     parser.add_argument("--seeds", type=int, nargs="*", default=[0], help="seeds of the runs of every cell [0]")
     parser.add_argument("--methods", type=str, nargs="*", default=[], help="only these methods of the table")

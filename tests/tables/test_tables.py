@@ -87,9 +87,10 @@ class TestRows:
         assert labels(tmp_path) == ["erm"]
 
     def test_names_that_complete_settings_replace(self, tmp_path):
-        for split, known in (("pacs-6-1", ["k"] * 6), ("pacs-5-2", ["k"] * 5)):
-            asked = {"split": split, "device": "cpu"}
-            write_run(tmp_path, split, "erm", "a", 0, (0.5,), asked=asked, split=None, known=known)
+        """A split counts by its classes: runs with the same classes share a row, whether the split was named or not."""
+        for seed, (split, known) in enumerate((("pacs-6-1", ["k"] * 6), ("pacs-5-2", ["k"] * 5), (None, ["k"] * 6))):
+            asked = {"device": "cpu"} if split is None else {"split": split, "device": "cpu"}
+            write_run(tmp_path, f"{split}", "erm", "a", seed, (0.5,), asked=asked, split=None, known=known)
         assert labels(tmp_path) == ["erm: known k,k,k,k,k", "erm: known k,k,k,k,k,k"]
 
     def test_hyperparameters_show_the_ones_that_differ(self, tmp_path):

@@ -6,11 +6,13 @@ import json
 import os
 import platform
 import subprocess
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from zipfile import BadZipFile
 
@@ -174,6 +176,12 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """The complete settings of the run."""
         return read_yaml(self.path / CONFIG)
+
+    @property
+    def config(self) -> SimpleNamespace:
+        """The complete settings as attributes. Deprecated: use `settings`."""
+        warnings.warn("Run.config is now Run.settings, a dictionary", DeprecationWarning, stacklevel=2)
+        return SimpleNamespace(**self.settings)
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:

@@ -22,15 +22,14 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
-from medic.runs.config import RunConfig
-from medic.runs.resolve import resolve
+from medic.runs.recipe import make_recipe
 from PIL import Image
 
 from medic.data import RECIPES, Storage, benchmark
 from medic.data.augment import resample
 from medic.data.decode import decode
 from medic.report.table import print_rows
-from medic.runs.build import make_trainer
+from medic.runs.build import build_trainer
 
 SIDE = 48
 COUNTS = (1_000, 10_000, 100_000)
@@ -115,9 +114,9 @@ def pacs(root: Path | None) -> list[dict[str, str]]:
 
 def batch() -> list[dict[str, str]]:
     """Measure the fraction of an iteration that drawing tasks and gathering images takes."""
-    plan = resolve(RunConfig(dataset="digits", target="street", method="medic++", device="cpu"))
-    dataset = plan.data.load(lambda line: None)
-    trainer = make_trainer(plan, dataset, plan.data.split(dataset))
+    recipe, opened = make_recipe({"dataset": "digits", "target": "street", "method": "medic++", "device": "cpu"})
+    dataset = recipe.data.load(opened, torch.device("cpu"))
+    trainer = build_trainer(recipe, dataset, recipe.data.divide(dataset, recipe.seed))
     trainer.model.train()
 
     def draw_and_gather() -> None:

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
-from medic.runs.recipe import make_recipe
 from PIL import Image
 
 from medic.data import RECIPES, Storage, benchmark
@@ -30,6 +29,7 @@ from medic.data.augment import resample
 from medic.data.decode import decode
 from medic.report.table import print_rows
 from medic.runs.build import build_trainer
+from medic.runs.recipe import make_recipe
 
 SIDE = 48
 COUNTS = (1_000, 10_000, 100_000)

@@ -383,7 +383,8 @@ def workers_of(pid):
 def test_two_sweeps_at_once_share_the_work_and_a_worker_that_dies_is_replaced(folder, undisturbed_for_long, tmp_path):
     both = [started(tmp_path, folder, [core]) for core in (CORES[0], CORES[-1])]
     wait_for("out/*/config.yaml", tmp_path, *both)  # until a run is under way
-    os.kill(workers_of(both[0].pid)[0], signal.SIGKILL)
+    workers = [worker for process in both for worker in workers_of(process.pid)]  # the other sweep may still start
+    os.kill(workers[0], signal.SIGKILL)
     said = [process.communicate()[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert all("4 of 4 runs are in" in text for text in said)

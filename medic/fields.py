@@ -93,17 +93,8 @@ class Limits:
         return low + high
 
 
-def check_range(
-    owner: str,
-    least: float = 0.0,
-    most: float = math.inf,
-    *,
-    above: bool = False,
-    below: bool = False,
-    **numbers: float,
-) -> None:
+def check_range(owner: str, limits: Limits, **numbers: float) -> None:
     """Refuse numbers, by name, that are out of the limits."""
-    limits = Limits(least, most, above, below)
     for name, value in numbers.items():
         if not limits.allow(value):
             raise MedicError(f"{name} of {owner} is {value:g}: give a number {limits}")
@@ -136,9 +127,8 @@ def hyperparameters(kind: Any) -> dict[str, "dataclasses.Field[Any]"]:
 def check_hyperparameters(part: Any) -> None:
     """Refuse values of a part's hyperparameters that are out of their limits."""
     for name, field in hyperparameters(part).items():
-        value, limits = getattr(part, name), field.metadata["limits"]
-        if value is not None and not limits.allow(value):
-            raise MedicError(f"{name} of {type(part).__name__} is {value:g}: give a number {limits}")
+        if (value := getattr(part, name)) is not None:
+            check_range(type(part).__name__, field.metadata["limits"], **{name: value})
 
 
 @dataclass(frozen=True)

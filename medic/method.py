@@ -39,7 +39,7 @@ class Method:
     name: str
     idea: str
     differs: str
-    """What differs from plain training."""
+    """The difference from plain training."""
     citation: str
     _: KW_ONLY
     preset: Mapping[str, Any] = field(default_factory=dict)

@@ -18,7 +18,7 @@ class Head(nn.Module):
     unknown: ClassVar[bool] = False
     """Whether it decides by an output for unknown."""
     nonlinear: ClassVar[str | None] = None
-    """Why its logits are not linear in the features, if they are not."""
+    """The reason if its logits are not linear in the features, or None."""
     reads_maps: ClassVar[bool] = False
     """Whether it reads the map of the backbone's last stage instead of features."""
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from medic.errors import MedicError, check_choice
-from medic.fields import check_range
+from medic.fields import Limits, check_range
 from medic.openset.metrics import as_classes, check_shapes
 from medic.openset.scores import AnyOutput, CheckedOutput, Values
 from medic.openset.weibull import fit_weibull
@@ -98,7 +98,7 @@ class OpenMax(Fitted):
         "eucos" (the original paper), which is euclidean / 200 + cosine.
         """
         _check_counts(tail=tail, alpha=alpha)
-        check_range("OpenMax", 0, above=True, shift=shift)
+        check_range("OpenMax", Limits(above=True), shift=shift)
         weights = DISTANCES[check_choice("distance", distance, DISTANCES)]
         logits, label = _training(output, label, every_class=True)
         metric = logits.new_tensor(weights)
@@ -214,7 +214,7 @@ class Mahalanobis(Fitted):
 
         The ridge makes Σ regular even with more features than samples. With `ridge` = 0 a singular Σ is refused.
         """
-        check_range("Mahalanobis", 0, ridge=ridge)
+        check_range("Mahalanobis", Limits(), ridge=ridge)
         output = CheckedOutput.of(output)
         logits, label = _training(output, label, every_class=True)
         features = _features(output)

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from medic.errors import MedicError, check_choice
-from medic.fields import check_range
+from medic.fields import Limits, check_range
 from medic.openset.scores import Values, ova_log_odds
 
 UNKNOWN = -1
@@ -237,7 +237,7 @@ def fpr_at_tpr(
     With positive="unknown", as in OpenOOD: the share of K flagged where at least `tpr` of U is detected
     (conf ≤ τ). With "known": the share of U accepted where at least `tpr` of K is accepted (conf ≥ τ).
     """
-    check_range("fpr_at_tpr", 0, 1, above=True, tpr=tpr)
+    check_range("fpr_at_tpr", Limits(0, 1, above=True), tpr=tpr)
     true, false = rank(confidence, prediction, label).detected(positive)
     return int(false[_first_at_least(true, tpr)]) / int(false[-1])
 
@@ -252,7 +252,7 @@ def ccr_at_fpr(confidence: Ranked, prediction: Column = None, label: Column = No
 
     The inequality is strict, so the false positive rate stays below `fpr`.
     """
-    check_range("ccr_at_fpr", 0, 1, above=True, fpr=fpr)
+    check_range("ccr_at_fpr", Limits(0, 1, above=True), fpr=fpr)
     known, correct, unknown = rank(confidence, prediction, label)
     return int(correct[_first_at_least(unknown, fpr) - 1]) / int(known[-1])
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from medic.errors import MedicError, check_choice
-from medic.fields import check_range
+from medic.fields import Limits, check_range
 from medic.openset.metrics import Outcomes, as_confidence
 from medic.openset.registry import SCORES, Score, get_score
 from medic.openset.scores import AnyOutput, CheckedOutput, Values
@@ -62,7 +62,7 @@ def source(score: Score, *, validation: AnyOutput, keep: float = 0.95) -> Thresh
 
     It is the ⌈keep·N⌉-th largest confidence of the N samples of `validation`; the target is not used.
     """
-    check_range("threshold rule source", 0, 1, above=True, keep=keep)
+    check_range("threshold rule source", Limits(0, 1, above=True), keep=keep)
     confidence = as_confidence(score(validation)).sort(descending=True).values
     count = len(confidence)
     if not count:
@@ -78,7 +78,7 @@ def fixed(score: Score, *, probability: float = 0.5) -> Threshold:
     0.5 is the rule of OVANet: a sample is unknown if the negative channel wins.
     """
     RULES["fixed"].check(score)
-    check_range("threshold rule fixed", 0, 1, probability=probability)
+    check_range("threshold rule fixed", Limits(0, 1), probability=probability)
     return Threshold(_logit(probability), "fixed", probability)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionSpec(Spec):
-    """Where and how fast a run executes; of these settings only the precision changes the result."""
+    """The device, speed and output of a run; of these settings only the precision changes the result."""
 
     device: str = setting("auto", "auto, cpu or cuda", choices=("auto", "cpu", "cuda"), local=True)
     precision: str = setting(

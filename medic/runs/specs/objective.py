@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveSpec(Spec):
-    """What is minimised, and how inner steps descend it."""
+    """The losses and penalty to minimise, and the inner steps that descend them."""
 
     objective: str | None = setting(
         None, "ce, ce+ova, ova, or a system's own: arpl, onering, … (default: the method's)"

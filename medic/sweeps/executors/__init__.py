@@ -22,7 +22,7 @@ PATIENCE = 120.0
 """Seconds that runs have to save a checkpoint after they were asked to stop."""
 
 Kind = Literal["done", "failed", "lost", "busy", "full", "queued"]
-"""How an attempt ended: `lost` if its process or machine died, `busy` if another process has the run's lock, `full` if
+"""The end of an attempt: `lost` if its process or machine died, `busy` if another process has the run's lock, `full` if
 the disk is full, `queued` if a cluster executes the run later."""
 
 

@@ -8,7 +8,6 @@ import socket
 import sys
 import time
 
-import psutil
 import pytest
 import torch
 
@@ -24,6 +23,7 @@ from medic.sweeps.schedule import Schedule
 from medic.sweeps.sweep import Planner
 from medic.tables import results
 from medic.training import load_checkpoint
+from tests.processes import descendants
 
 TIMES = ("step_time", "mem_gb")
 
@@ -75,15 +75,14 @@ def running(folder):
 class TestCluster:
     def test_a_killed_worker_changes_nothing(self, folder, tmp_path):
         """Three runs on two cores; one process is killed during its run: the same table as on this machine."""
-        settings = {**folder, "iterations": 20, "checkpoint_every": 1}
+        settings = {**folder, "iterations": 60, "checkpoint_every": 1}
         Launch(make_executor("local", 2), quiet=True).run(jobs(settings, tmp_path / "local", range(3)))
 
         wanted = jobs(settings, tmp_path / "ray", range(3))
         schedule, workers, killed = Schedule(wanted, retries=0), Ray(tmp_path / "ray", "cpu"), []
 
         def kill():
-            children = psutil.Process().children(recursive=True)
-            killed.append(next(process for process in children if "ray::_run" in process.cmdline()))
+            killed.append(descendants(os.getpid(), "ray::_run")[0])
             killed[0].kill()
 
         schedule.run(workers, Then(kill))

@@ -33,6 +33,7 @@ from medic.sweeps.sweep import Job, Planner, Sweep, parse_span, titles
 from medic.tables.results import collect
 from tests.built import recipe_of
 from tests.messages import naming
+from tests.processes import descendants
 
 
 def written(path, text):
@@ -375,8 +376,7 @@ def wait_for(pattern, folder, *processes):
 
 def workers_of(pid):
     """Return the processes of a sweep that execute runs; multiprocessing has one more, its resource tracker."""
-    listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
-    return [int(line.split()[0]) for line in listed.stdout.splitlines() if "spawn_main" in line]
+    return descendants(pid, "spawn_main")
 
 
 @pytest.mark.slow
@@ -384,7 +384,7 @@ def test_two_sweeps_at_once_share_the_work_and_a_worker_that_dies_is_replaced(fo
     both = [started(tmp_path, folder, [core]) for core in (CORES[0], CORES[-1])]
     wait_for("out/*/config.yaml", tmp_path, *both)  # until a run is under way
     workers = [worker for process in both for worker in workers_of(process.pid)]  # the other sweep may still start
-    os.kill(workers[0], signal.SIGKILL)
+    workers[0].kill()
     said = [process.communicate()[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert all("4 of 4 runs are in" in text for text in said)
@@ -397,10 +397,12 @@ def test_two_sweeps_at_once_share_the_work_and_a_worker_that_dies_is_replaced(fo
 def test_a_sweep_that_is_stopped_and_killed_ends_with_the_same_results(folder, undisturbed_for_long, tmp_path):
     process = started(tmp_path, folder, CORES[:2])
     wait_for("out/*/checkpoint/last.pt", tmp_path, process)
+    workers = workers_of(process.pid)
     process.send_signal(signal.SIGINT)
     assert re.search(r"stopped with [1-4] runs? left", process.communicate()[1])
     assert process.returncode == 130
-    assert not workers_of(process.pid)
+    assert workers
+    assert not any(worker.is_running() for worker in workers)
     process = started(tmp_path, folder, CORES[:2])
     wait_for("out/*/done", tmp_path, process)
     process.kill()

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from medic import distributed
 from medic._version import __version__
 from medic.data import Dataset, DatasetSummary
-from medic.errors import BusyError, MedicError, counted, unwritten
+from medic.errors import BusyError, MedicError, counted, first_line, unwritten
 from medic.files import atomic_write, locked, remove_leftovers, write_text
 from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone
 from medic.models.backbones import read_tensors
@@ -35,6 +35,7 @@ from medic.runs.command import noted_command
 from medic.runs.evaluation import LabelledOutputs
 from medic.runs.layout import ASKED, CONFIG, DONE, ENVIRONMENT, RECORDS
 from medic.runs.recipe import Recipe
+from medic.runs.seal import Seal, make_seal, read_seal
 from medic.runs.settings import read_yaml, to_yaml
 
 FORMAT = 1
@@ -104,10 +105,13 @@ class RunDirectory:
         except BusyError:
             return True
 
-    def write_start(self, recipe: Recipe, dataset: Dataset) -> None:
-        """Write what is known before training: the settings, complete and as asked for, and the environment."""
+    def write_start(self, recipe: Recipe) -> None:
+        """Write the settings, complete and as asked for."""
         write_text(self.path / ASKED, to_yaml(recipe.asked))
         write_text(self.path / CONFIG, to_yaml(recipe.settings))
+
+    def write_environment(self, recipe: Recipe, dataset: Dataset) -> None:
+        """Write what the result depends on besides the settings."""
         write_text(self.path / ENVIRONMENT, _json(environment(dataset, recipe)))
 
     def write_resumed(self, iteration: int) -> None:
@@ -144,16 +148,8 @@ class RunDirectory:
             np.savez(file, **arrays)  # type: ignore[arg-type]
 
     def write_done(self, seconds: float) -> None:
-        """Mark the run as finished, with its duration in seconds."""
-        write_text(self.path / DONE, json.dumps({"seconds": round(seconds, 2)}) + "\n")
-
-
-def seconds_taken(path: Path) -> float | None:
-    """Return the duration of a finished run in seconds, if it is known."""
-    try:
-        return float(json.loads((path / DONE).read_text())["seconds"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
+        """Mark the run as finished, with its duration in seconds and the checksums of its files."""
+        write_text(self.path / DONE, make_seal(self.path, seconds))
 
 
 class Run:
@@ -173,9 +169,19 @@ class Run:
         return f"Run({str(self.path)!r})"
 
     @cached_property
+    def seal(self) -> Seal:
+        """The duration of the run and the checksums of its files."""
+        return read_seal(self.path)
+
+    def check(self) -> None:
+        """Refuse a run with a file that is lost or differs from what the run wrote."""
+        for name in self.seal.sha256:
+            self._file(name)
+
+    @cached_property
     def settings(self) -> dict[str, Any]:
         """The complete settings of the run."""
-        return read_yaml(self.path / CONFIG)
+        return read_yaml(self._file(CONFIG))
 
     @property
     def config(self) -> SimpleNamespace:
@@ -211,10 +217,10 @@ class Run:
     def predictions(self) -> dict[str, NDArray[Any]]:
         """The arrays of `predictions.npz`, by name."""
         try:
-            with np.load(self.path / "predictions.npz", allow_pickle=False) as file:
+            with np.load(self._file("predictions.npz"), allow_pickle=False) as file:
                 return dict(file)
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-            raise MedicError(f"run {self.path} has no readable predictions.npz: {error}") from error
+            raise self._unreadable("predictions.npz", error) from error
 
     @property
     def splits(self) -> list[str]:
@@ -240,7 +246,7 @@ class Run:
         score = get_score(self.settings.get("score") or "cls")
         if score.fitter is None:
             return score
-        fitted = FITTED[score.name].from_tensors(read_tensors(self.path / "score.safetensors"))
+        fitted = FITTED[score.name].from_tensors(read_tensors(self._file("score.safetensors")))
         return dataclasses.replace(score, function=fitted, fitter=None)
 
     @property
@@ -257,7 +263,7 @@ class Run:
         backbones = [create_backbone(made["backbone"], size=size) for _ in range(made.get("networks", 1))]
         model = assemble(backbones, len(self.description["classes"]), made["head"])
         try:
-            model.load_state_dict(read_tensors(self.path / "model.safetensors"))
+            model.load_state_dict(read_tensors(self._file("model.safetensors")))
         except RuntimeError as error:
             raise MedicError(f"run {self.path} has weights of another model than model.json describes") from error
         return model.eval()
@@ -282,9 +288,21 @@ class Run:
 
     def _text(self, name: str) -> str:
         try:
-            return (self.path / name).read_text()
+            return self._file(name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise self._unreadable(name, error) from error
+
+    def _file(self, name: str) -> Path:
+        """Return the path of a file that is as the run wrote it."""
+        try:
+            self.seal.check(self.path / name)
         except OSError as error:
-            raise MedicError(f"run {self.path} has no readable {name}: {error.strerror}") from error
+            raise self._unreadable(name, error) from error
+        return self.path / name
+
+    def _unreadable(self, name: str, error: Exception) -> MedicError:
+        reason = getattr(error, "strerror", None) or first_line(error)
+        return MedicError(f"run {self.path} has no readable {name}: {reason}")
 
 
 def environment(dataset: Dataset, recipe: Recipe) -> dict[str, Any]:

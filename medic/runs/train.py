@@ -65,20 +65,26 @@ def train(
         dataset = recipe.data.load(opened, device)
         directory = RunDirectory(Path(recipe.execution.output) / run_name(recipe, dataset))
         if directory.done:
-            logger.info("%s is finished", directory.path)
-            return Run(directory.path)
+            return _finished(directory)
         session = Session(recipe, dataset, network, directory, watch, began)
         for line in _notes(recipe):
             logger.info(line)
         with directory.locked() if session.writes else nullcontext(), Interrupts() as received:
             if distributed.any_rank(session.writes and directory.done):  # by another process, meanwhile
-                logger.info("%s is finished", directory.path)
-                return Run(directory.path)
+                return _finished(directory)
             try:
                 session.run(received)
             except OSError as error:
                 raise unwritten("run", directory.path, error) from error
         return Run(directory.path)
+
+
+def _finished(directory: RunDirectory) -> Run:
+    """Return a run that needs no training, if its files are as it wrote them."""
+    run = Run(directory.path)
+    run.check()
+    logger.info("%s is finished", run.path)
+    return run
 
 
 def _notes(recipe: Recipe) -> Iterator[str]:
@@ -159,10 +165,12 @@ class Session:
             self._load()
             logger.info("%s resumes at iteration %d", self.directory.path, self.trainer.iteration)
             if self.writes:
+                self.directory.write_start(recipe)  # again, in case that a file was lost
                 self.directory.write_resumed(self.trainer.iteration)
         else:
             if self.writes:
-                self.directory.write_start(recipe, self.dataset)
+                self.directory.write_start(recipe)
+                self.directory.write_environment(recipe, self.dataset)
             self._save()
         if self.writes:
             self.trackers = start_trackers(

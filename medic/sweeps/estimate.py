@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from medic.runs.directory import seconds_taken
 from medic.sweeps.sweep import Job
 from medic.tables.results import Result
 
@@ -27,7 +26,7 @@ def estimate(jobs: Iterable[Job], results: Iterable[Result]) -> Estimate | None:
     """
     costs: dict[Kind | None, list[tuple[float, float]]] = defaultdict(list)
     for result in results:
-        if seconds := seconds_taken(result.path):
+        if seconds := result.seal.seconds:
             for kind in (_kind(result.settings), None):
                 costs[kind].append(_cost(result, seconds))
     if not costs:

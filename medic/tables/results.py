@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from medic.errors import MedicError, counted
-from medic.runs.layout import ASKED, CONFIG, DONE, ENVIRONMENT, ERROR
+from medic.runs.layout import ASKED, CONFIG, DONE, ENVIRONMENT, ERROR, RECORDS
+from medic.runs.seal import Seal, read_seal
 from medic.runs.settings import identity, read_yaml
 
 DAMAGED = "its results.jsonl is damaged"
@@ -40,6 +41,8 @@ class Result:
     records: tuple[Mapping[str, Any], ...] = ()
     environments: tuple[int, ...] = ()
     """Indices of the target domains, as in DomainBed's keys `env0_in_acc`."""
+    seal: Seal = Seal()
+    """The duration of the run and the checksums of its files."""
 
     @property
     def method(self) -> str:
@@ -181,7 +184,11 @@ def read_runs(paths: Iterable[Path]) -> Collection:
 def read_result(path: Path) -> Result:
     """Read a finished run."""
     try:
-        first, *others = (path / "results.jsonl").read_text().splitlines()
+        content = (path / RECORDS).read_bytes()
+        seal = read_seal(path)
+        seal.check(path / RECORDS, content)
+        seal.check(path / ENVIRONMENT)
+        first, *others = content.decode().splitlines()
         record = json.loads(first)
         if not {"args", "hparams"} <= record.keys():
             raise MedicError(FOREIGN)
@@ -191,9 +198,9 @@ def read_result(path: Path) -> Result:
         if not all(one["target"] and one["validation"] for one in records):
             raise MedicError(DAMAGED)
         settings, asked, domains = record["hparams"], record.pop("asked", None), tuple(record["args"]["test_envs"])
-        return Result(path, settings, asked, records, domains)
+        return Result(path, settings, asked, records, domains, seal)
     except OSError as error:
-        raise MedicError(f"its results.jsonl cannot be read: {error.strerror}") from error
+        raise MedicError(f"its {Path(error.filename).name} cannot be read: {error.strerror}") from error
     except MedicError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -1,8 +1,8 @@
 """Checkpoints: one file that is complete or does not exist."""
 
-import pickle
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import torch
 
@@ -25,10 +25,13 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint; nothing in the file is executed."""
     try:
+        with ZipFile(path) as archive:
+            if archive.testzip() is not None:  # torch writes checksums, but does not compare them
+                raise BadZipFile("a checksum differs")
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, OSError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
+    except Exception as error:  # whatever zipfile, pickle and torch raise for a damaged file
         raise MedicError(
-            f"checkpoint {path} is truncated or not a checkpoint of medic: delete it to restart the run"
+            f"checkpoint {path} is damaged or not a checkpoint of medic: delete it to restart the run"
         ) from error
     if not isinstance(state, dict) or state.get("medic_checkpoint") != FORMAT:
         raise MedicError(f"checkpoint {path} was written by another version of medic: delete it to restart the run")

@@ -1,0 +1,111 @@
+"""A flipped bit in a file of a run is noticed, or has no effect."""
+
+import json
+import random
+import shutil
+
+import pytest
+
+import medic
+from medic.errors import MedicError
+from medic.runs.directory import Run
+from medic.tables.results import collect
+from medic.training import load_checkpoint
+from tests.messages import naming
+from tests.runs.short import SHORT
+
+
+def flip(path, position, bit=0):
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1 << bit
+    path.write_bytes(content)
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    """Return a function that makes a fresh copy of a finished run."""
+    numbers = iter(range(10**6))
+    return lambda: shutil.copytree(run.path, tmp_path / "copies" / str(next(numbers)))
+
+
+def used(path):
+    """Everything that a person can get from a finished run."""
+    run = Run(path)
+    run.check()
+    [result] = collect([path]).results
+    return run.settings, run.metrics, list(run.model.state_dict()), run.splits, run.score.name, result.environment
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["asked.yaml", "config.yaml", "done", "environment.json", "model.json", "model.safetensors", "predictions.npz",
+     "results.jsonl"],
+)  # fmt: skip
+def test_a_finished_run(name, copy):
+    draws = random.Random(name)
+    for _ in range(3):
+        path = copy()
+        flip(path / name, draws.randrange((path / name).stat().st_size), draws.randrange(8))
+        with pytest.raises(MedicError, match=naming(name)):
+            used(path)
+
+
+def test_a_table_leaves_a_damaged_run_out_and_names_the_file(copy):
+    path = copy()
+    records = path / "results.jsonl"
+    changed = records.read_text().replace('"acc": 0.', '"acc": 0.9', 1)
+    assert changed != records.read_text()
+    records.write_text(changed)
+    found = collect([path.parent])
+    assert (found.results, list(found.damaged)) == ((), [path])
+    assert "results.jsonl" in found.damaged[path]
+
+
+def test_the_same_command_does_not_return_a_damaged_run(run, mini):
+    flip(run.path / "predictions.npz", 5000)
+    with pytest.raises(MedicError, match=naming("predictions.npz")):
+        medic.train(dataset=mini, method="medic++", output=str(run.path.parent), **SHORT)
+
+
+def test_a_checkpoint(run, tmp_path):
+    """Flips in padding and in unused fields of the archive change nothing; all others are noticed."""
+
+    def plain(tree):
+        if isinstance(tree, dict):
+            return {key: plain(value) for key, value in tree.items()}
+        if isinstance(tree, list | tuple):
+            return [plain(value) for value in tree]
+        return tree.tolist() if hasattr(tree, "tolist") else tree
+
+    path = run.path / "checkpoint" / "last.pt"
+    whole, draws, noticed = json.dumps(plain(load_checkpoint(path))), random.Random(0), 0
+    for _ in range(40):
+        shutil.copy(path, tmp_path / "last.pt")
+        flip(tmp_path / "last.pt", draws.randrange(path.stat().st_size), draws.randrange(8))
+        try:
+            assert json.dumps(plain(load_checkpoint(tmp_path / "last.pt"))) == whole
+        except MedicError:
+            noticed += 1
+    assert noticed > 20
+
+
+def test_settings_that_were_lost_are_written_again_when_a_run_resumes(mini, tmp_path, monkeypatch):
+    from tests.runs.parts import in_parts
+
+    settings = {"dataset": mini, "method": "erm", **SHORT}
+    train = medic.train
+
+    def losing(**given):
+        for path in tmp_path.glob("*/config.yaml"):
+            path.unlink()
+        return train(**given)
+
+    monkeypatch.setattr(medic, "train", losing)
+    assert in_parts(settings, tmp_path, monkeypatch, (1,)).settings["method"] == "erm"
+
+
+def test_a_run_of_an_earlier_version_has_no_checksums(copy):
+    path = copy()
+    for content in ("", '{"seconds": 1.5}\n'):
+        (path / "done").write_text(content)
+        assert used(path)[0]["method"] == "medic++"

@@ -171,7 +171,10 @@ class Run:
     @cached_property
     def seal(self) -> Seal:
         """The duration of the run and the checksums of its files."""
-        return read_seal(self.path)
+        try:
+            return read_seal(self.path)
+        except MedicError as error:
+            raise self._damaged(error) from error
 
     def check(self) -> None:
         """Refuse a run with a file that is lost or differs from what the run wrote."""
@@ -298,7 +301,12 @@ class Run:
             self.seal.check(self.path / name)
         except OSError as error:
             raise self._unreadable(name, error) from error
+        except MedicError as error:
+            raise self._damaged(error) from error
         return self.path / name
+
+    def _damaged(self, error: MedicError) -> MedicError:
+        return MedicError(f"run {self.path} cannot be used, {error}: delete {self.path} and run it again")
 
     def _unreadable(self, name: str, error: Exception) -> MedicError:
         reason = getattr(error, "strerror", None) or first_line(error)

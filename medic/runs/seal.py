@@ -23,7 +23,7 @@ class Seal:
         if (wanted := self.sha256.get(path.name)) is None:
             return
         if wanted != (_digest(path) if content is None else hashlib.sha256(content).hexdigest()):
-            raise MedicError(f"{path} is damaged, its checksum differs: delete {path.parent} and run it again")
+            raise damaged(path.name)
 
 
 def make_seal(folder: Path, seconds: float) -> str:
@@ -44,7 +44,12 @@ def read_seal(folder: Path) -> Seal:
             raise ValueError
         return Seal(**content)
     except (OSError, ValueError, TypeError) as error:
-        raise MedicError(f"{folder / DONE} is damaged: delete {folder} and run it again") from error
+        raise damaged(DONE) from error
+
+
+def damaged(name: str) -> MedicError:
+    """Return the error for a damaged file of a run; whoever catches it names the run."""
+    return MedicError(f"its {name} is damaged")
 
 
 def _digest(path: Path) -> str:

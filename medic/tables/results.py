@@ -11,10 +11,9 @@ from typing import Any
 
 from medic.errors import MedicError, counted
 from medic.runs.layout import ASKED, CONFIG, DONE, ENVIRONMENT, ERROR, RECORDS
-from medic.runs.seal import Seal, read_seal
+from medic.runs.seal import Seal, damaged, read_seal
 from medic.runs.settings import identity, read_yaml
 
-DAMAGED = "its results.jsonl is damaged"
 FOREIGN = "its results.jsonl was not written by medic"
 
 _SETTINGS = ', "args": {'
@@ -133,7 +132,8 @@ class Collection:
         if len(self.failed) > 3:
             yield f"{len(self.failed) - 3} more runs failed"
         for path, reason in self.damaged.items():
-            yield f"{path} is left out: {reason}{f'; delete {path} and run it again' if reason == DAMAGED else ''}"
+            way = f"; delete {path} and run it again" if reason.endswith("damaged") else ""
+            yield f"{path} is left out: {reason}{way}"
 
 
 def short(value: Any) -> str:
@@ -196,7 +196,7 @@ def read_result(path: Path) -> Result:
         shortened = ",".join(line.partition(_SETTINGS)[0] + "}" for line in others)
         records = (record, *json.loads(f"[{shortened}]"))
         if not all(one["target"] and one["validation"] for one in records):
-            raise MedicError(DAMAGED)
+            raise damaged(RECORDS)
         settings, asked, domains = record["hparams"], record.pop("asked", None), tuple(record["args"]["test_envs"])
         return Result(path, settings, asked, records, domains, seal)
     except OSError as error:
@@ -204,7 +204,7 @@ def read_result(path: Path) -> Result:
     except MedicError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise MedicError(DAMAGED) from error
+        raise damaged(RECORDS) from error
 
 
 def _read_unfinished(path: Path) -> Result | None:

@@ -1,6 +1,7 @@
 """Rules that hold images of each domain out of training."""
 
 import hashlib
+from itertools import product
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -37,12 +38,16 @@ def make_parts(dataset: Dataset, rule: Rule, share: float, seed: int) -> Parts:
 
 
 def _cells(dataset: Dataset, share: float, seed: int) -> Tensor:
-    """Mark the held-out images (N,) of every cell; a cell with one image keeps it for training."""
+    """Mark the held-out images (N,) of every cell; a cell with one image keeps it for training.
+
+    Each cell has its own generator, named by domain and class, so that no domain changes the draws of another.
+    """
     held_out = torch.zeros(len(dataset.label), dtype=torch.bool)
-    generator = torch.Generator().manual_seed(seed)
     cell = dataset.domain * len(dataset.classes) + dataset.label
     sizes = torch.bincount(cell, minlength=len(dataset.domains) * len(dataset.classes)).tolist()
-    for rows in cell.argsort(stable=True).split(sizes):
+    names = product(dataset.domains, dataset.classes)
+    for rows, (domain, name) in zip(cell.argsort(stable=True).split(sizes), names, strict=True):
+        generator = torch.Generator().manual_seed(seed_hash(seed, domain, name))
         order = rows[torch.randperm(len(rows), generator=generator)]
         held_out[order[: min(round(share * len(rows)), max(0, len(rows) - 1))]] = True
     return held_out

@@ -22,7 +22,7 @@ from medic.models import OURS, Classifier
 from medic.runs import memory
 from medic.runs.build import Network, build_network, build_objective, build_trainer
 from medic.runs.directory import Run, RunDirectory, run_name
-from medic.runs.evaluation import Evaluator, choose_threshold, measured, predictions
+from medic.runs.evaluation import Evaluator, choose_threshold, predictions
 from medic.runs.interrupts import Interrupts, Stopped
 from medic.runs.progress import Progress
 from medic.runs.recipe import COMPILED, Recipe, make_recipe
@@ -138,9 +138,9 @@ class Session:
         self.watch = watch
 
     def _compiles_evaluation(self) -> bool:
-        """Whether compiling pays off for evaluation too."""
+        """Whether compiling pays off for evaluation too; it rounds differently, so the target must not decide."""
         evaluations = -(-self.recipe.optim.iterations // self.every)
-        images = len(self.problem.train) + sum(len(samples) for samples in measured(self.problem).values())
+        images = len(self.problem.train) + len(self.problem.validation)
         return self.recipe.compiles(self.device) and evaluations * images >= COMPILED
 
     def _check(self) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import medic
+from tests.built import recipe_of
 from tests.data.pictures import picture
 
 SETTINGS = {
@@ -87,3 +88,9 @@ def test_the_target_changes_nothing_but_its_own_metrics(change, validation, root
     assert first.record["iteration"] == second.record["iteration"]
     assert first.description["threshold"] == second.description["threshold"]
     assert [record["validation"] for record in first.records] == [record["validation"] for record in second.records]
+
+
+def test_a_class_that_only_the_target_has_is_unknown(root):
+    with_a_new_class(root / "a")
+    recipe = recipe_of(dataset="folder", root=str(root), target="a", backbone="convnet", image_size=32)
+    assert (recipe.data.known, recipe.data.unknown) == (["cat", "dog", "owl"], ["ant"])

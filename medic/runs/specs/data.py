@@ -246,10 +246,13 @@ class DataSpec(Spec):
             if self.partial is None:
                 return split
             known, unknown = list(split.known), list(split.unknown)
-        if known is None:
-            known = [name for name in classes if name not in (unknown or ())]
+        present = _present_classes(opened, sources)
+        if known is None:  # a class that only the target has cannot be learned
+            somewhere = set().union(*present.values())
+            known = [name for name in classes if name in somewhere and name not in (unknown or ())]
         if _is_auto(self.partial):
-            partial = _present_classes(opened, known, sources)
+            found = {source: [name for name in known if name in present[source]] for source in sources}
+            partial = {source: has for source, has in found.items() if len(has) < len(known)}
         return listed_split(classes, known, unknown, partial)
 
 
@@ -265,15 +268,14 @@ def _is_auto(partial: object) -> bool:
     return partial in ("auto", ["auto"])
 
 
-def _present_classes(opened: "LazyDataset", known: Sequence[str], sources: Sequence[str]) -> dict[str, list[str]]:
-    """Return the known classes of every source that lacks some, according to its files."""
+def _present_classes(opened: "LazyDataset", sources: Sequence[str]) -> dict[str, set[str]]:
+    """Return the classes that every source has images of; a dataset that is not a list of files has all."""
     from medic.data import ImageList
 
     if not isinstance(opened, ImageList):
-        return {}
+        return {source: set(opened.classes) for source in sources}
     counts = opened.counts()
-    found = {source: [name for name in known if counts[source][name]] for source in sources}
-    return {source: has for source, has in found.items() if len(has) < len(known)}
+    return {source: {name for name in opened.classes if counts[source][name]} for source in sources}
 
 
 def _parse_partial(

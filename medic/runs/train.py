@@ -5,7 +5,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,9 @@ def train(
     and SIGTERM.
     """
     began = time.monotonic()
-    with distributed.group(), torch.random.fork_rng(), shown(quiet or distributed.rank() > 0):
+    with distributed.group(), torch.random.fork_rng(), shown(quiet or distributed.rank() > 0), _threads_restored():
         recipe, opened = make_recipe(asked)
+        torch.set_num_threads(recipe.execution.threads or torch.get_num_threads())
         device = recipe.execution.pick_device()
         memory.reset_peak()  # of an earlier run of this process
         if device.type == "cuda":
@@ -77,6 +78,16 @@ def train(
             except OSError as error:
                 raise unwritten("run", directory.path, error) from error
         return Run(directory.path)
+
+
+@contextmanager
+def _threads_restored() -> Iterator[None]:
+    """Leave torch with as many threads as before."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _finished(directory: RunDirectory) -> Run:
@@ -329,6 +340,7 @@ class Session:
             "best": self.best,
             "losses": self.losses,
             "spent": time.monotonic() - self.began,
+            "threads": torch.get_num_threads(),
             "averaging": None if self.averaging is None else self.averaging.state_dict(),
         }
         if self.writes:
@@ -348,6 +360,12 @@ class Session:
             raise MedicError(f"checkpoint {path} does not belong to this run: delete it to restart the run") from error
         self._saved = self.trainer.iteration
         self.began -= state.get("spent", 0.0)
+        threads = state.get("threads", torch.get_num_threads())
+        if threads != torch.get_num_threads():
+            logger.info(
+                "%s for the run, as it started: another number changes the last digits", counted(threads, "thread")
+            )
+            torch.set_num_threads(threads)
         if self.writes:
             self.directory.write_records(self.records)
 

@@ -107,3 +107,20 @@ def test_two_processes_do_not_do_the_same_run(mini, tmp_path, monkeypatch):
     monkeypatch.setattr(Trainer, "step", also)
     with pytest.raises(pytest.skip.Exception):
         medic.train(dataset=mini, method="erm", output=str(tmp_path), **SHORT)
+
+
+def test_a_run_keeps_its_number_of_threads_when_it_resumes(mini, tmp_path, monkeypatch):
+    """Sums of floats depend on it, and another machine or `--jobs` would set another."""
+    settings = {"dataset": mini, "method": "erm", **SHORT}
+    used, train, step, before = [], medic.train, Trainer.step, torch.get_num_threads()
+
+    def counted(self):
+        used.append(torch.get_num_threads())
+        return step(self)
+
+    threads = iter([3, 1])
+    monkeypatch.setattr(Trainer, "step", counted)
+    monkeypatch.setattr(medic, "train", lambda **given: train(**given, threads=next(threads)))
+    in_parts(settings, tmp_path, monkeypatch, (2,))
+    assert used == [3] * 4
+    assert torch.get_num_threads() == before

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from medic.errors import MedicError
-from medic.fields import Spec, setting
+from medic.fields import COUNT, Spec, setting
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +29,13 @@ class ExecutionSpec(Spec):
         "auto",
         "compile the network by torch.compile: auto (on a GPU, for long runs), on or off",
         choices=("auto", "on", "off"),
+        local=True,
+    )
+    threads: int | None = setting(
+        None,
+        "threads on the CPU, kept when a run resumes; another number changes the last digits (default: all cores, "
+        "or a share of them in a sweep)",
+        limits=COUNT,
         local=True,
     )
     track: str = setting("auto", "experiment trackers: auto, none, or a list of tensorboard, wandb, mlflow", local=True)

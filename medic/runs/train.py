@@ -383,6 +383,8 @@ class Session:
             self.directory.write_predictions(predictions(self.dataset, self.problem, saved, score, threshold.value))
             if isinstance(score.function, openset.Fitted):
                 self.directory.write_score(score.function.tensors)
+            if openset.RULES[self.rule].oracle:  # it used target labels, which nobody who uses the model has
+                threshold = choose_threshold(outputs, score, "source")
             self.directory.write_model(self._whole(model), self._description(threshold, self._selected()))
             self.directory.write_done(time.monotonic() - self.began)
         distributed.barrier()

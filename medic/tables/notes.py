@@ -59,6 +59,10 @@ def differences(results: Iterable[Result]) -> Iterator[str]:
     yield from _environments(used, "commits", ("commit", "medic"), lambda settings: None)
     yield from _environments(used, "weight files", ("weights",), lambda settings: settings["backbone"])
     yield from _environments(used, "precisions", ("precision",), lambda settings: None)
+    oracles = [result.path.name for result in used if str(result.settings.get("threshold")).startswith("oracle")]
+    if oracles:
+        found = f"{runs_are(len(oracles))} of threshold oracle-10, such as {oracles[0]}"
+        yield f"{found}: H-score, acc_k and acc_u use target labels, which is not a valid result"
     unknown = [result.path.name for result in used if not result.environment]
     if unknown:
         yield f"{runs_are(len(unknown))} of an unknown commit: {unknown[0]} has no readable {ENVIRONMENT}"

@@ -15,6 +15,8 @@ from medic.runs import progress
 from medic.runs.review import infer_again, review
 from medic.runs.settings import SETTINGS, read_yaml
 from medic.runs.train import Session
+from medic.tables.notes import differences
+from medic.tables.results import collect
 from medic.training import Trainer
 from tests.messages import naming
 from tests.runs.short import SHORT
@@ -256,3 +258,12 @@ class TestReading:
         assert "ova_logits" not in run.predictions
         with pytest.raises(MedicError, match=naming("'bcls' one-vs-all")):
             review(run, "bcls", "source")
+
+
+def test_a_threshold_chosen_by_target_labels_is_not_kept_with_the_model(mini, tmp_path):
+    run = medic.train(dataset=mini, method="erm", output=tmp_path, threshold="oracle-10", **SHORT)
+    assert run.metrics["threshold_rule"] == "oracle-10"
+    assert run.description["threshold"]["rule"] == "source"
+    assert run.description["threshold"]["value"] != run.metrics["threshold"]
+    [result] = collect([tmp_path]).results
+    assert any("oracle-10" in note and "target labels" in note for note in differences([result]))

@@ -39,6 +39,8 @@ from medic.runs.seal import Seal, make_seal, read_seal
 from medic.runs.settings import read_yaml, to_yaml
 
 FORMAT = 1
+NUMBERS = 2
+"""Raised whenever the same settings give other numbers, so that no earlier run is taken for a new one."""
 SHOWN = 3
 """The number of runs of a folder that a message names."""
 _TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
@@ -47,7 +49,7 @@ _TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
 def run_name(recipe: Recipe, dataset: Dataset | DatasetSummary) -> str:
     """Return the name of a run's directory: a hash of what changes its result, not of where files are."""
     identity = {
-        "format": FORMAT,
+        "format": NUMBERS,
         "images": recipe.data.fingerprint(dataset, recipe.tasks.axes or ()),
         "weights": None if recipe.weights is None else file_hash(recipe.weights),
         "settings": recipe.identity,

@@ -57,7 +57,7 @@ class Daml(Objective):
             plain = losses.diagonal() + self.distill * self._distillation(logits)
         else:
             same = torch.eye(count, dtype=torch.bool, device=losses.device)
-            plain = torch.where(same, torch.zeros_like(losses), losses).sum(1)
+            plain = losses.masked_fill(same, 0).sum(1)
         return plain + self.mixup * self._mixup(networks, features, step)
 
     def _distillation(self, logits: Tensor) -> Tensor:

@@ -81,22 +81,18 @@ def _convolution(channels: int, side: int, stride: int) -> nn.Conv2d:
 
 
 class Follower(AuxiliaryNetwork):
-    """A network like the backbone that learns how sure the model is of an image: w(x) = sigmoid(·) + 1e-5.
+    """A copy of the model's backbone that learns how sure the model is of an image: w(x) = sigmoid(·) + 1e-5.
 
     It descends mean (w - conf)² on the images of every iteration, conf the model's confidence q_ŷ in evaluation mode.
+    Its batch-norm statistics move if those of the model do.
     """
 
-    def __init__(self, lr: float) -> None:
+    def __init__(self, model: nn.Module, lr: float) -> None:
         super().__init__()
-        self.lr = lr
-        self.backbone: nn.Module | None = None
-
-    def prepare(self, model: nn.Module) -> None:
-        """Copy the model's backbone and its policy for batch-norm statistics."""
         backbone, features = getattr(model, "backbone", None), getattr(model, "features", None)
         if not isinstance(backbone, nn.Module) or not isinstance(features, int):
             raise MedicError(f"EBiL-HaDS copies the backbone of a Classifier, not of a {type(model).__name__}")
-        self.backbone, self.linear = copy.deepcopy(backbone), nn.Linear(features, 1)
+        self.backbone, self.linear, self.lr = copy.deepcopy(backbone), nn.Linear(features, 1), lr
         self.moves_norms = getattr(model, "norms", "trained") == "trained"
 
     def make_optimizers(self) -> None:
@@ -105,8 +101,6 @@ class Follower(AuxiliaryNetwork):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the weights w (N, 1) of images."""
-        if self.backbone is None:
-            raise MedicError("EBiL-HaDS is not prepared: call objective.prepare(model, setup) before training")
         features = self.backbone(x)
         with torch.autocast(features.device.type, enabled=False):
             return torch.sigmoid(self.linear(features.to(self.linear.weight.dtype))) + 1e-5
@@ -141,17 +135,19 @@ class EbilHads(Objective):
         super().__post_init__()
         if self.change is not None:
             raise MedicError("objective 'ebil' reads maps, so features cannot be changed: use another --objective")
-        self.follower = Follower(self.follower_lr)
+        self.follower: Follower | None = None
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
         """Make the follower; refuse forward passes of one image, which has no batch-norm statistics."""
         if (setup.images if self.passes == "step" else setup.images // setup.tasks) < 2:
             raise MedicError("the branches of EBiL-HaDS need batches of at least two images: use --batch-size 2")
-        self.follower.prepare(model)  # before a penalty taps the maps of the backbone
+        self.follower = Follower(model, self.follower_lr)  # before a penalty taps the maps of the backbone
         super().prepare(model, setup)
 
     def forward(self, model: nn.Module, step: Step) -> Risk:
         """Forward a step and measure it."""
+        if self.follower is None:
+            raise MedicError("EBiL-HaDS is not prepared: call objective.prepare(model, setup) before training")
         output = self.outputs(model, step)
         weights = self.follower.weigh(step.x)
         branches = output.branches or ()
@@ -222,6 +218,7 @@ class HardDomain(Callback):
         grid, cells = trainer.grid, trainer.cells
         assert isinstance(trainer.objective, EbilHads)
         follower = trainer.objective.follower
+        assert follower is not None
         infer = Inference(follower, trainer.images, trainer.preprocessing, trainer.device, trainer.precision)
         means = {}
         for domain in sorted({cell[0] for cell in cells.keys}):

@@ -18,6 +18,7 @@ from medic.models.heads import Head, linear
 from medic.modules import statistics_kept
 from medic.objectives import CE, OBJECTIVES, OVA, Objective, ObjectiveKind, Risk, Setup
 from medic.objectives.losses import acceptance
+from medic.objectives.objective import features_of
 from medic.outputs import Output
 from medic.strategies import TwoStep
 from medic.tasks import GridSpec, Step
@@ -128,8 +129,7 @@ class Prototypes(Callback):
         if trainer.iteration < self.trust * self.every:
             return
         output = self._infer(trainer.samples.indices)
-        assert output.features is not None
-        points = embed(output.features.cpu().double())
+        points = embed(features_of(output).cpu().double())
         domain, classes = trainer.samples.domain, output.logits.shape[1]
         trusted = self.clean > 0
         found = find_prototypes(points[trusted], self.given[trusted], domain[trusted], classes)

@@ -19,15 +19,9 @@ from medic.training.bf16 import Bf16Weights
 from tests.built import built, recipe_of
 from tests.messages import naming
 
+pytestmark = pytest.mark.usefixtures("double")
+
 SETUP = Setup(shape=(3, 32, 32), mean=(0.2, 0.3, 0.4), std=(0.5, 0.6, 0.7))
-
-
-@pytest.fixture(autouse=True)
-def double():
-    torch.set_default_dtype(torch.float64)
-    torch.manual_seed(0)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def of(*rows):

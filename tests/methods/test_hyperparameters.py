@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -185,8 +186,7 @@ def test_declared_limits_are_checked(values):
 
 def test_a_new_penalty_is_known_by_its_name(mini):
     """It is trained, and its hyperparameters are checked, with nothing but its class."""
-    before = dict(PENALTIES)
-    try:
+    with patch.dict(PENALTIES):
 
         @dataclass(eq=False)
         class Confident(Penalty, name="confident"):
@@ -200,6 +200,3 @@ def test_a_new_penalty_is_known_by_its_name(mini):
         assert trainer.step() + trainer.wait()
         with pytest.raises(MedicError, match=naming("strength 5")):
             recipe_of(dataset=mini, method="erm", penalty="confident", hparams="strength=5")
-    finally:
-        PENALTIES.clear()
-        PENALTIES.update(before)

@@ -14,8 +14,6 @@ from medic.models.gfnet import GlobalFilter
 from medic.modules import DeclaredModule
 
 Variant = Literal["e", "s"]
-EPSILON = 1e-6
-"""Added to every variance before its root is taken."""
 
 
 @dataclass(eq=False)
@@ -79,7 +77,7 @@ def low_frequencies(height: int, width: int, share: float) -> tuple[range, range
 
 def _deviation(values: Tensor, dims: int | tuple[int, ...]) -> Tensor:
     """Return the deviation over some dimensions, which are kept; never 0."""
-    return (values.var(dims, correction=1, keepdim=True) + EPSILON).sqrt()
+    return (values.var(dims, correction=1, keepdim=True) + 1e-6).sqrt()
 
 
 def _polar(z: Tensor) -> tuple[Tensor, Tensor]:

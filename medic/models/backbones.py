@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medic.errors import MedicError, closest, first_line
+from medic.models import _torchvision
 from medic.models.convnet import ConvNet, MnistCnn
 from medic.models.gfnet import GFNet, load_official
 from medic.pixels import normalised
@@ -98,8 +99,6 @@ def _from_timm(name: str) -> Backbone:
 
 def import_timm(name: str) -> Any:
     """Import timm, which takes seconds, and check that it has a model."""
-    from medic.models import _torchvision
-
     _torchvision.ensure()
     import timm
 

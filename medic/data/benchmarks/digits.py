@@ -34,7 +34,6 @@ _PER_CELL = 120  # images of one class in one domain
 _SEED = 2024
 _STENCIL = 72  # height of a stencil in pixels
 _FINE = 3  # the canvas is drawn at this multiple of the image size and averaged, for smooth edges at any angle
-_GLYPH_NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
 Floats: TypeAlias = NDArray[np.float64]
 Stencils: TypeAlias = Sequence[Sequence[Image.Image]]  # by class and source (a scan or a font)
@@ -107,10 +106,10 @@ def _street(stencils: Stencils, label: int, source: int, rng: np.random.Generato
 def _place(
     stencil: Image.Image,
     rng: np.random.Generator,
-    height: tuple[float, float],
+    height: tuple[int, int],
     angle: float,
     drift: float,
-    shear: float = 0.0,
+    shear: float = 0,
 ) -> Floats:
     """Place a stencil near the centre of the canvas at random and return its coverage (32, 32).
 
@@ -234,9 +233,11 @@ def _fonts() -> list[Path]:
     import matplotlib
     from matplotlib.ft2font import FT2Font
 
+    names = "zero one two three four five six seven eight nine".split()
+
     def draws_digits(path: Path) -> bool:
         font = FT2Font(str(path))
-        return [font.get_glyph_name(font.get_char_index(ord(digit))) for digit in CLASSES] == _GLYPH_NAMES
+        return [font.get_glyph_name(font.get_char_index(ord(digit))) for digit in CLASSES] == names
 
     return sorted(filter(draws_digits, Path(matplotlib.get_data_path(), "fonts", "ttf").glob("*.ttf")))
 

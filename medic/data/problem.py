@@ -57,8 +57,10 @@ def choose_domains(
         check_choice("domain", domain, domains)
     if targets is None and sources is None:
         raise MedicError(f"no target given: choose a domain with --target, one of {', '.join(domains)}")
-    targets = [domain for domain in domains if domain not in (sources or ())] if targets is None else targets
-    sources = [domain for domain in domains if domain not in targets] if sources is None else sources
+    if targets is None:
+        targets = [domain for domain in domains if domain not in (sources or ())]
+    if sources is None:
+        sources = [domain for domain in domains if domain not in targets]
     both = [domain for domain in targets if domain in sources]
     if both:
         raise MedicError(f"the target {both[0]!r} is among the sources {', '.join(sources)}: remove it from --sources")

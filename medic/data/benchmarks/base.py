@@ -137,7 +137,7 @@ class Benchmark:
 
 
 def _by_spelling(names: Sequence[str], aliases: Mapping[str, str]) -> dict[str, str]:
-    return {folded(alias): name for alias, name in (*zip(names, names, strict=True), *aliases.items())}
+    return {folded(name): name for name in names} | {folded(alias): name for alias, name in aliases.items()}
 
 
 def drive(identifier: str, name: str, checksum: str | None = None) -> File:

@@ -78,12 +78,12 @@ class Mapped(Images):
 
     def load(self, device: torch.device) -> Resident:
         """Read all images, in threads, into the memory of a device."""
-        loaded = np.empty(self.shape, np.uint8)
+        loaded, rows = np.empty(self.shape, np.uint8), np.arange(self.shape[0])
 
         def read(start: int) -> None:
             part = slice(start, start + 256)
             loaded[part] = self.pixels[part]
-            self._check(loaded[part], np.arange(len(loaded))[part])
+            self._check(loaded[part], rows[part])
 
         with ThreadPoolExecutor() as pool:
             list(pool.map(read, range(0, len(loaded), 256)))

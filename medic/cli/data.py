@@ -70,6 +70,8 @@ def _check(bench: "Benchmark", root: Path | None) -> int:
     _print_list("equal images", [" = ".join(names) for names in found.duplicates])
     if bench.counts and not found.differences:
         print("counts: as published")
+    if not found.bad:
+        print("damaged images: none; every image was read")
     print(f"hash of the images: {found.hash}")
     return 0 if found.fine else 1
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from medic.fields import hyperparameter
 from medic.modules import evaluating
 from medic.outputs import Output
-from medic.strategies.base import Measured, buffers, trainable, weights_restored
+from medic.strategies.base import Measured, buffers, weights_restored
 from medic.strategies.inner import sgd
 from medic.tasks import Cells, Step
 from medic.tasks.informative import choose
@@ -47,13 +47,12 @@ class InformativeTasks(Callback):
         visited = [candidates[position] for position in order]
         domains = Cells([samples.domain], len(samples))
         batches = [domains.draw(key, min(SHOWN, domains.size(key)), grid.generator) for key in domains.keys]
-        measured = Measured(trainer.model, trainer.objective)
-        with evaluating(trainer.model), buffers(measured, "restore", 0.0):
+        modules = Measured(trainer.model, trainer.objective)
+        with evaluating(trainer.model), buffers(modules, "restore", 0.0):
             shown = [_inputs(trainer, batch) for batch in batches]
             before = _predictions(trainer, shown)
-            after = (
-                _after_a_step(trainer, grid.sample(trainer.cells, task, trainer.batch_size), shown) for task in visited
-            )
+            drawn = (grid.sample(trainer.cells, task, trainer.batch_size) for task in visited)
+            after = (_after_a_step(trainer, chosen, shown) for chosen in drawn)
             chosen = choose(before, after, [len(batch) for batch in batches], sum(grid.spec.round), self.delta)
         grid.chosen = [visited[position] for position in chosen]
 
@@ -68,12 +67,11 @@ def _after_a_step(trainer: "Trainer", chosen: Tensor, shown: Sequence[Tensor]) -
         (len(chosen),),
         {name: values[chosen].to(device) for name, values in labels.items()},
     )
-    parameters = list(trainable(trainer.model, trainer.objective).values())
-    with weights_restored(parameters):
+    measured = Measured(trainer.model, trainer.objective)
+    with weights_restored(measured.adapted):
         with torch.enable_grad(), arithmetic(trainer.precision, device):
-            risk = trainer.objective(trainer.model, step)
-            gradients = torch.autograd.grad(risk.total, parameters, allow_unused=True)
-        sgd(getattr(trainer.strategy, "lr", RATE))(parameters, list(gradients))
+            gradients = torch.autograd.grad(measured(step).total, measured.adapted, allow_unused=True)
+        sgd(getattr(trainer.strategy, "lr", RATE))(measured.adapted, list(gradients))
         return _predictions(trainer, shown)
 
 

@@ -1,5 +1,6 @@
 """Inference: a model applied to images in evaluation mode."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -94,12 +95,8 @@ class Inference:
     def _average(self, positions: Tensor, draws: Sequence[Tensor]) -> Output:
         """Return the mean outputs over views, augmented by their draws (N, …)."""
         pixels = self.images.gather(positions, self.device).float() / 255
-        total: Output | None = None
-        for view in draws:
-            varied = VIEW.apply(pixels, view.to(self.device), self.preprocessing.size)
-            output = self._pass(self.preprocessing(varied))
-            total = output if total is None else total.plus(output)
-        assert total is not None
+        varied = (VIEW.apply(pixels, view.to(self.device), self.preprocessing.size) for view in draws)
+        total = functools.reduce(Output.plus, (self._pass(self.preprocessing(view)) for view in varied))
         return total.map(lambda sums: sums / self.views)
 
     def _capture(self, positions: Tensor) -> Callable[[Tensor], Output]:

@@ -192,27 +192,20 @@ class Trainer:
 
         Every process draws for all samples and takes its share of each task.
         """
-        tasks = [task.indices for step in steps for task in step]
-        positions = self.samples.indices[torch.cat(tasks)]
-        height, width = self.images.shape[2:]
-        frames = None if self.frames is None else self.frames[positions]
-        draws = self.augmentation.draw(len(positions), height, width, self.generator, frames).split(
-            [len(t) for t in tasks]
-        )
-        mine = [distributed.share(len(indices)) for indices in tasks]
-        chosen = torch.cat([indices[part] for indices, part in zip(tasks, mine, strict=True)])
-        positions = self.samples.indices[chosen]
         totals = tuple(tuple(len(task.indices) for task in step) for step in steps)
-        return Batch(
-            positions,
-            torch.cat([rows[part] for rows, part in zip(draws, mine, strict=True)]),
-            self.samples.label[chosen],
-            {"domain": self.samples.domain[chosen]}
-            | {name: values[chosen] for name, values in self.samples.attributes.items()},
-            tuple(tuple(len(range(total)[distributed.share(total)]) for total in step) for step in totals),
-            totals,
-            None if self.images.device == self.device else self.images.gather(positions, torch.device("cpu")),
-        )
+        sizes = tuple(tuple(len(range(total)[distributed.share(total)]) for total in step) for step in totals)
+        drawn = torch.cat([task.indices for step in steps for task in step])
+        frames = None if self.frames is None else self.frames[self.samples.indices[drawn]]
+        draws = self.augmentation.draw(len(drawn), *self.images.shape[2:], self.generator, frames)
+        rows = torch.arange(len(drawn)).split([total for step in totals for total in step])
+        mine = torch.cat([task[distributed.share(len(task))] for task in rows])
+        chosen = drawn[mine]
+        positions, y = self.samples.indices[chosen], self.samples.label[chosen]
+        labels = {"domain": self.samples.domain, **self.samples.attributes}
+        attributes = {name: values[chosen] for name, values in labels.items()}
+        on_device = self.images.device == self.device
+        pixels = None if on_device else self.images.gather(positions, torch.device("cpu"))
+        return Batch(positions, draws[mine], y, attributes, sizes, totals, pixels)
 
     def _launched(self, outcome: Outcome) -> _InFlight:
         """Copy the results of an iteration to the host without waiting."""

@@ -15,6 +15,7 @@ from medic.strategies.inner import sgd
 from medic.tasks import Cells, Step
 from medic.tasks.informative import choose
 from medic.training.callbacks.base import Callback
+from medic.training.inference import load
 from medic.training.precision import arithmetic
 
 if TYPE_CHECKING:
@@ -85,7 +86,6 @@ def _predictions(trainer: "Trainer", shown: Sequence[Tensor]) -> Tensor:
 
 def _inputs(trainer: "Trainer", chosen: Tensor) -> Tensor:
     """Return the inputs of training samples, at positions (N,), without augmentation."""
-    raw = trainer.images.gather(trainer.samples.indices[chosen], trainer.device)
-    if raw.is_floating_point():  # features of a frozen backbone
-        return raw
-    return trainer.preprocessing(raw.float() / 255).contiguous(memory_format=torch.channels_last)
+    positions = trainer.samples.indices[chosen]
+    inputs = load(trainer.images, positions, trainer.preprocessing, trainer.device)
+    return inputs.contiguous(memory_format=torch.channels_last)

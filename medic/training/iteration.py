@@ -11,8 +11,7 @@ from medic import distributed
 from medic.models import Classifier
 from medic.models.heads import Head
 from medic.tasks import Step
-from medic.training.bf16 import Bf16Weights
-from medic.training.precision import arithmetic
+from medic.training.precision import Bf16Weights, arithmetic
 
 if TYPE_CHECKING:
     from medic.training.trainer import Trainer
@@ -124,16 +123,17 @@ class Iteration:
 
     def load(self, batch: Batch) -> Iterator[Step]:
         """Gather, augment and normalise the images of every step."""
-        counts = [sum(sizes) for sizes in batch.sizes]
-        columns: Sequence[Tensor] = [batch.positions, batch.draws, batch.y, *batch.attributes.values()]
-        rows = zip(*(column.split(counts) for column in columns), strict=True)
-        pixels = [None] * len(counts) if batch.pixels is None else batch.pixels.split(counts)
-        shapes = zip(batch.sizes, batch.totals, strict=True)
-        parts = enumerate(zip(shapes, pixels, rows, strict=True))
-        for index, ((sizes, totals), given, (positions, draws, y, *attributes)) in parts:
-            raw = self.trainer.images.gather(positions, self.trainer.device) if given is None else given
-            inputs = raw if raw.is_floating_point() else self.augment(raw, draws)  # features of a frozen backbone stay
-            yield Step(inputs, y, sizes, dict(zip(batch.attributes, attributes, strict=True)), totals, index)
+        start = 0
+        for index, (sizes, totals) in enumerate(zip(batch.sizes, batch.totals, strict=True)):
+            rows = slice(start, start + sum(sizes))
+            if batch.pixels is None:
+                raw = self.trainer.images.gather(batch.positions[rows], self.trainer.device)
+            else:
+                raw = batch.pixels[rows]
+            inputs = raw if raw.is_floating_point() else self.augment(raw, batch.draws[rows])  # frozen features stay
+            attributes = {name: values[rows] for name, values in batch.attributes.items()}
+            yield Step(inputs, batch.y[rows], sizes, attributes, totals, index)
+            start = rows.stop
 
     def _augment(self, pixels: Tensor, draws: Tensor) -> Tensor:
         """Turn uint8 pixels (N, C, H, W) into inputs: augmented, normalised, channels last."""

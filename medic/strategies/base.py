@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from medic.errors import MedicError, check_choice, counted
-from medic.fields import check_hyperparameters
+from medic.fields import POSITIVE, Limits, check_hyperparameters, check_range
 from medic.objectives import Risk
 from medic.tasks import Step
 
@@ -76,10 +76,8 @@ class InnerLoop(Strategy):
 
     def __post_init__(self) -> None:
         check_choice("bn_buffers", self.bn_buffers, get_args(BnBuffers))
-        if not 0 < self.lr < float("inf"):
-            raise MedicError(f"lr of the inner steps is {self.lr}: give a number above 0")
-        if not 0 <= self.bn_rate <= 1:
-            raise MedicError(f"bn_rate of the inner steps is {self.bn_rate}: give a number from 0 to 1")
+        check_range("the inner steps", POSITIVE, lr=self.lr)
+        check_range("the inner steps", Limits(0, 1), bn_rate=self.bn_rate)
         super().__post_init__()
 
     def check_steps(self, count: int) -> None:

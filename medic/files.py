@@ -28,16 +28,12 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 @contextmanager
 def locked(path: Path, busy: Exception | None = None) -> Iterator[None]:
     """Hold the lock file `path`; if another process holds it, wait, or raise `busy`."""
-    lock = FileLock(path)
     try:
-        lock.acquire(blocking=busy is None)
-    except Timeout:
-        assert busy is not None
-        raise busy from None
-    try:
+        held = FileLock(path).acquire(blocking=busy is None)
+    except Timeout as error:
+        raise busy or error from None
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def make_folder(what: str, path: Path) -> None:

@@ -1,10 +1,9 @@
 """`medic data check` and `medic data fetch`."""
 
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from jsonargparse import ArgumentParser, Namespace
 
 if TYPE_CHECKING:
     from medic.data import Benchmark
@@ -17,17 +16,13 @@ def add_options(parser: ArgumentParser) -> None:
     """Add the action, the dataset and the options of both actions."""
     parser.add_argument(
         "action",
-        type=str | None,
         nargs="?",
-        default=None,
         help="check: compare the images on disk with the published counts; fetch: download a dataset",
     )
-    parser.add_argument("name", type=str | None, nargs="?", default=None, help="dataset (see `medic datasets`)")
-    parser.add_argument(
-        "--root", type=str | None, default=None, metavar="DIR", help="folder with the images, or to download into"
-    )
-    parser.add_argument("--url", type=str | None, default=None, help="fetch: another address to download from")
-    parser.add_argument("--archive", type=str | None, default=None, metavar="FILE", help="fetch: an archive on disk")
+    parser.add_argument("name", nargs="?", help="dataset (see `medic datasets`)")
+    parser.add_argument("--root", metavar="DIR", help="folder with the images, or to download into")
+    parser.add_argument("--url", help="fetch: another address to download from")
+    parser.add_argument("--archive", metavar="FILE", help="fetch: an archive on disk")
 
 
 def run(arguments: Namespace) -> int:

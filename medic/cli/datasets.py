@@ -1,8 +1,7 @@
 """`medic datasets`."""
 
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
-
-from jsonargparse import ArgumentParser, Namespace
 
 if TYPE_CHECKING:
     from medic.data import Benchmark

@@ -1,22 +1,17 @@
 """`medic evaluate`."""
 
 import json
+from argparse import ArgumentParser, Namespace
 from typing import Any
-
-from jsonargparse import ArgumentParser, Namespace
 
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic evaluate`."""
-    parser.add_argument("run", type=str, help="directory of a finished run")
-    parser.add_argument(
-        "--score", type=str | None, default=None, help="cls, bcls, max-logit, energy, knn, … (all available scores)"
-    )
-    parser.add_argument(
-        "--threshold", type=str | None, default=None, help="rule: source, fixed, hard or oracle-10 (the run's)"
-    )
+    parser.add_argument("run", help="directory of a finished run")
+    parser.add_argument("--score", help="cls, bcls, max-logit, energy, knn, … (all available scores)")
+    parser.add_argument("--threshold", help="rule: source, fixed, hard or oracle-10 (the run's)")
     parser.add_argument("--rerun", action="store_true", help="run the model on the images again")
-    parser.add_argument("--device", type=str | None, default=None, help="for --rerun: auto, cpu or cuda (auto)")
+    parser.add_argument("--device", help="for --rerun: auto, cpu or cuda (auto)")
     parser.add_argument("--json", action="store_true", help="print as JSON")
 
 

@@ -1,8 +1,7 @@
 """`medic methods`."""
 
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
-
-from jsonargparse import ArgumentParser, Namespace
 
 if TYPE_CHECKING:
     from medic.method import Method

@@ -1,9 +1,8 @@
 """`medic reproduce`."""
 
 import logging
+from argparse import ArgumentParser, Namespace
 from dataclasses import replace
-
-from jsonargparse import ArgumentParser, Namespace
 
 from medic.cli.options import add_run_options, given_settings
 from medic.cli.sweep import add_executor_options, launch
@@ -13,17 +12,15 @@ logger = logging.getLogger(__name__)
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic reproduce`."""
-    parser.add_argument("name", type=str | None, nargs="?", default=None, help="name of the table: see --list")
+    parser.add_argument("name", nargs="?", help="name of the table: see --list")
     parser.add_argument("--list", action="store_true", help="list the tables")
     parser.add_argument(
         "--quick", action="store_true", help="a small version on the built-in benchmark, in half an hour"
     )
     parser.add_argument("--seeds", type=int, nargs="*", default=[0], help="seeds of the runs of every cell [0]")
-    parser.add_argument("--methods", type=str, nargs="*", default=[], help="only these methods of the table")
-    parser.add_argument(
-        "--only", type=str, nargs="*", default=[], metavar="COLUMN", help="only these columns of the table"
-    )
-    parser.add_argument("--format", type=str, default="text", help="text, markdown, latex, csv or json [text]")
+    parser.add_argument("--methods", nargs="*", default=[], help="only these methods of the table")
+    parser.add_argument("--only", nargs="*", default=[], metavar="COLUMN", help="only these columns of the table")
+    parser.add_argument("--format", default="text", help="text, markdown, latex, csv or json [text]")
     add_executor_options(parser)
     add_run_options(parser)
 

@@ -1,9 +1,8 @@
 """`medic sweep`."""
 
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from jsonargparse import ArgumentParser, Namespace
 
 from medic.cli.options import add_run_options, given_settings
 from medic.sweeps.executors import executor_names, executor_options, make_executor
@@ -14,9 +13,9 @@ if TYPE_CHECKING:
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options that describe runs, and those of executors."""
-    parser.add_argument("file", type=str | None, nargs="?", default=None, help="YAML file: settings, span, variants")
+    parser.add_argument("file", nargs="?", help="YAML file: settings, span, variants")
     parser.add_argument(
-        "--span", type=str, nargs="*", default=[], metavar="NAME=A,B", help="values of a setting to combine: seed=0..2"
+        "--span", nargs="*", default=[], metavar="NAME=A,B", help="values of a setting to combine: seed=0..2"
     )
     add_executor_options(parser)
     add_run_options(parser)
@@ -27,11 +26,9 @@ def add_executor_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="show the runs and an estimate of their time; for slurm, the script"
     )
-    parser.add_argument("--executor", type=str, default="local", help=f"{', '.join(executor_names())} [local]")
-    parser.add_argument("--jobs", type=int | None, default=None, help="runs at a time (one per GPU, or per core)")
-    parser.add_argument(
-        "--retries", type=int | None, default=None, help="how often a failed run is tried again (default: 1)"
-    )
+    parser.add_argument("--executor", default="local", help=f"{', '.join(executor_names())} [local]")
+    parser.add_argument("--jobs", type=int, help="runs at a time (one per GPU, or per core)")
+    parser.add_argument("--retries", type=int, help="how often a failed run is tried again (default: 1)")
     for executor in executor_names():
         for name, arguments in executor_options(executor).items():
             parser.add_argument(f"--{name.replace('_', '-')}", **arguments)
@@ -42,7 +39,7 @@ def launch(arguments: Namespace) -> "Launch":
     """Return the launch that the options describe."""
     from medic.sweeps.launch import Launch
 
-    options = {name: arguments[name] for each in executor_names() for name in executor_options(each)}
+    options = {name: getattr(arguments, name) for each in executor_names() for name in executor_options(each)}
     executor = make_executor(arguments.executor, arguments.jobs, **options)
     return Launch(executor, arguments.retries, arguments.dry_run, arguments.quiet)
 

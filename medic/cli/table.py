@@ -1,12 +1,11 @@
 """`medic table`."""
 
 import logging
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from jsonargparse import ArgumentParser, Namespace
 
 if TYPE_CHECKING:
     from medic.metrics import Metric
@@ -19,27 +18,20 @@ logger = logging.getLogger(__name__)
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic table`."""
-    parser.add_argument("folders", type=str, nargs="+", help="folders with runs, or runs")
+    parser.add_argument("folders", nargs="+", help="folders with runs, or runs")
     parser.add_argument(
         "--selection",
-        type=str,
         default="validation",
         help="model selection: validation, domainbed, last, leave-one-out or oracle [validation]",
     )
     parser.add_argument(
-        "--metrics", type=str, nargs="*", default=[], help="keys of results.jsonl: acc, hscore/oracle-10, auroc, …"
+        "--metrics", nargs="*", default=[], help="keys of results.jsonl: acc, hscore/oracle-10, auroc, …"
     )
-    parser.add_argument("--columns", type=str, default="auto", help="target or source domains, or auto [auto]")
-    parser.add_argument("--format", type=str, default="text", help="text, markdown, latex, csv or json [text]")
-    parser.add_argument(
-        "--paper", type=str | None, default=None, help="compare with a table of the paper, for example pacs-resnet50"
-    )
-    parser.add_argument(
-        "--compare", type=str, nargs=2, default=None, metavar=("BASE", "ROW"), help="test ROW against BASE"
-    )
-    parser.add_argument(
-        "--explain", type=str, nargs=2, default=None, metavar=("ROW", "COLUMN"), help="list the runs behind a cell"
-    )
+    parser.add_argument("--columns", default="auto", help="target or source domains, or auto [auto]")
+    parser.add_argument("--format", default="text", help="text, markdown, latex, csv or json [text]")
+    parser.add_argument("--paper", help="compare with a table of the paper, for example pacs-resnet50")
+    parser.add_argument("--compare", nargs=2, metavar=("BASE", "ROW"), help="test ROW against BASE")
+    parser.add_argument("--explain", nargs=2, metavar=("ROW", "COLUMN"), help="list the runs behind a cell")
 
 
 def run(arguments: Namespace) -> int:

@@ -1,9 +1,8 @@
 """`medic train`."""
 
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from typing import Any
-
-from jsonargparse import ArgumentParser, Namespace
 
 from medic.cli.options import add_run_options, given_settings
 

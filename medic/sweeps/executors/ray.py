@@ -34,7 +34,7 @@ class Ray(Executor):
 
     address: str | None = option("Ray cluster to join (default: start one)", metavar="HOST:PORT")
     host: str | None = option("address on which a started Ray listens (default: localhost)")
-    cpus_per_run: int | None = option("cores of a run on Ray (default: 1)", metavar="N")
+    cpus_per_run: int | None = option("cores of a run on Ray (default: 1)", type=int, metavar="N")
 
     losses: ClassVar[int] = 0  # Ray itself restarts tasks, before it reports a loss
 

@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 
 from medic.cli.options import add_run_options, given_settings
-from medic.cli.sweep import add_executor_options, launch
+from medic.cli.sweep import add_executor_options, chosen_executor
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,7 @@ def run(arguments: Namespace) -> int:
     from medic.errors import MedicError, check_choice
     from medic.report.against import AgainstPaper
     from medic.report.formats import FORMATS, print_table
+    from medic.sweeps.launch import launch
     from medic.sweeps.sweep import Planner
     from medic.tables.paper_tables import reproduction
     from medic.tables.results import read_runs, runs_are
@@ -50,7 +51,8 @@ def run(arguments: Namespace) -> int:
         logger.warning("%s", warning)
     planner = Planner()
     cells = {place: planner.jobs(several) for place, several in asked.items()}
-    schedule = launch(arguments).run([job for jobs in cells.values() for job in jobs])
+    jobs = [job for several in cells.values() for job in several]
+    schedule = launch(jobs, chosen_executor(arguments), arguments.retries, arguments.dry_run, arguments.quiet)
     if arguments.dry_run or schedule.queued:  # nothing has run yet
         return 1 if schedule.damaged else 0
     collection = read_runs(job.directory.path for job in schedule.jobs)
@@ -63,8 +65,7 @@ def run(arguments: Namespace) -> int:
     for note in collection.notes():
         logger.warning("%s", note)
     print_table(made, against, arguments.format)
-    output = schedule.jobs[0].directory.path.parent
-    logger.info("%d of %s finished in %s", len(collection.results), runs_are(len(schedule.jobs)), output)
+    logger.info("%d of %s finished in %s", len(collection.results), runs_are(len(schedule.jobs)), schedule.output)
     return 0 if len(collection.results) == len(schedule.jobs) else 1
 
 

@@ -22,11 +22,10 @@ from medic.data.holdout import seed_hash
 from medic.errors import MedicError
 from medic.runs.directory import RunDirectory
 from medic.runs.draws import SHARED, draw
-from medic.sweeps.estimate import estimate
 from medic.sweeps.executors import Executor, executor_class, executor_names, executor_options
 from medic.sweeps.executors.here import Here
 from medic.sweeps.files import read_sweep
-from medic.sweeps.launch import needed_device
+from medic.sweeps.launch import estimate, needed_device
 from medic.sweeps.overview import Overview
 from medic.sweeps.schedule import Schedule
 from medic.sweeps.sweep import Job, Planner, Sweep, parse_span, titles

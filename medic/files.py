@@ -36,12 +36,19 @@ def locked(path: Path, busy: Exception | None = None) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def writing(what: str, place: Path) -> Iterator[None]:
+    """Raise a `MedicError` that names the place, if the system refuses to write inside."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritten(what, place, error) from error
+
+
 def make_folder(what: str, path: Path) -> None:
     """Create a folder that will be written into."""
-    try:
+    with writing(what, path):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritten(what, path, error) from error
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from medic.errors import DiskFullError, MedicError, counted, unwritten
-from medic.files import make_folder, write_text
+from medic.errors import DiskFullError, MedicError, counted
+from medic.files import make_folder, write_text, writing
 from medic.runs.interrupts import Interrupts, Stopped
 from medic.runs.layout import ERROR
 from medic.sweeps.executors import Executor, Kind, Outcome
@@ -141,11 +141,9 @@ class Schedule:
         found = {"reason": outcome.reason, "trace": outcome.trace, "attempts": attempts.total(), "when": time.time()}
         if earlier := read_error(path):
             found["earlier"] = [*earlier.pop("earlier", []), earlier]
-        try:
+        with writing("output", path.parent):
             path.mkdir(parents=True, exist_ok=True)
             write_text(path / ERROR, json.dumps(found, indent=2) + "\n")
-        except OSError as error:
-            raise unwritten("output", path.parent, error) from error
         if attempts[outcome.kind] > allowed:
             self.failed[outcome.name] = outcome.reason
         else:

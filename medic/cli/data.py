@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from medic.errors import MedicError, check_choice
+from medic.report.table import print_rows
+
 if TYPE_CHECKING:
     from medic.data import Benchmark
 
@@ -28,7 +31,6 @@ def add_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Check or fetch a dataset."""
     from medic.data import benchmark
-    from medic.errors import MedicError, check_choice
 
     if arguments.action is None:
         raise MedicError("no action: use `medic data check NAME --root DIR` or `medic data fetch NAME --root DIR`")
@@ -48,7 +50,6 @@ def run(arguments: Namespace) -> int:
 
 def _check(bench: "Benchmark", root: Path | None) -> int:
     from medic.data.check import check
-    from medic.report.table import print_rows
 
     found = check(bench, root)
     print(f"{bench.name}: {found.place}")

@@ -3,6 +3,9 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from medic.errors import MedicError, counted
+from medic.report.table import print_runs
+
 COMPARED = ("erm", "medic++")
 
 
@@ -19,9 +22,7 @@ def add_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Train both methods with the one-vs-all head, print a table and write a page."""
     from medic.data import benchmark
-    from medic.errors import MedicError, counted
     from medic.report.page import write_page
-    from medic.report.table import print_runs
     from medic.runs.recipe import make_recipe
     from medic.runs.train import train
 

@@ -4,6 +4,10 @@ import json
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
+from medic.errors import MedicError
+from medic.metrics import DEFAULT, METRICS, find_metric
+from medic.report.table import print_rows
+
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic evaluate`."""
@@ -17,9 +21,6 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print every metric of a run, with a column per score."""
-    from medic.errors import MedicError
-    from medic.metrics import DEFAULT, METRICS, find_metric
-    from medic.report.table import print_rows
     from medic.runs.directory import Run
     from medic.runs.review import infer_again, review
 
@@ -61,8 +62,6 @@ def _is_of_another_column(key: str) -> bool:
 
 def _text(key: str, value: Any) -> str:
     """Return a value for people: in percent, except for the threshold."""
-    from medic.metrics import find_metric
-
     if isinstance(value, float):
         scale = find_metric(key).scale
         return f"{scale * value:.{2 if scale > 1 else 4}f}"

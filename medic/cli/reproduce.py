@@ -6,6 +6,10 @@ from dataclasses import replace
 
 from medic.cli.options import add_run_options, given_settings
 from medic.cli.sweep import add_executor_options, chosen_executor
+from medic.errors import MedicError, check_choice
+from medic.report.formats import FORMATS, print_table
+from medic.report.table import print_rows
+from medic.tables.results import read_runs, runs_are
 
 logger = logging.getLogger(__name__)
 
@@ -27,13 +31,10 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Train the missing runs of a table and print it."""
-    from medic.errors import MedicError, check_choice
     from medic.report.against import AgainstPaper
-    from medic.report.formats import FORMATS, print_table
     from medic.sweeps.launch import launch
     from medic.sweeps.sweep import Planner
     from medic.tables.paper_tables import reproduction
-    from medic.tables.results import read_runs, runs_are
 
     if arguments.list:
         return _list()
@@ -70,7 +71,6 @@ def run(arguments: Namespace) -> int:
 
 
 def _list() -> int:
-    from medic.report.table import print_rows
     from medic.tables.paper_tables import NAMES, reproduction
 
     rows = []

@@ -3,6 +3,8 @@
 from argparse import ArgumentParser, Namespace
 
 from medic.cli.options import add_run_options, given_settings
+from medic.errors import MedicError, counted
+from medic.runs.settings import SETTINGS
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -17,8 +19,6 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Search for a method's hyperparameters by source validation."""
-    from medic.errors import MedicError, counted
-    from medic.runs.settings import SETTINGS
     from medic.sweeps.search import Study, default_storage, finished_trials
 
     if arguments.trials < 1:

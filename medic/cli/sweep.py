@@ -6,6 +6,7 @@ from pathlib import Path
 from medic.cli.options import add_run_options, given_settings
 from medic.logs import shown
 from medic.sweeps.executors import Executor, executor_names, executor_options, make_executor
+from medic.tables.results import runs_are
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -43,7 +44,6 @@ def run(arguments: Namespace) -> int:
     from medic.sweeps.files import read_sweep
     from medic.sweeps.launch import launch, report
     from medic.sweeps.sweep import Planner, Sweep, parse_span
-    from medic.tables.results import runs_are
 
     sweep = Sweep({}) if arguments.file is None else read_sweep(Path(arguments.file))
     sweep = sweep.changed(given_settings(arguments), parse_span(arguments.span))

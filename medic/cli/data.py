@@ -23,9 +23,9 @@ def add_options(parser: ArgumentParser) -> None:
         help="check: compare the images on disk with the published counts; fetch: download a dataset",
     )
     parser.add_argument("name", nargs="?", help="dataset (see `medic datasets`)")
-    parser.add_argument("--root", metavar="DIR", help="folder with the images, or to download into")
+    parser.add_argument("--root", type=Path, metavar="DIR", help="folder with the images, or to download into")
     parser.add_argument("--url", help="fetch: another address to download from")
-    parser.add_argument("--archive", metavar="FILE", help="fetch: an archive on disk")
+    parser.add_argument("--archive", type=Path, metavar="FILE", help="fetch: an archive on disk")
 
 
 def run(arguments: Namespace) -> int:
@@ -41,11 +41,14 @@ def run(arguments: Namespace) -> int:
     if arguments.action == "fetch":
         if arguments.root is None:
             raise MedicError(f"no root given: use `medic data fetch {bench.name} --root DIR`")
-        return _fetch(bench, arguments)
+        from medic.data.fetch import fetch
+
+        print(fetch(bench, arguments.root, url=arguments.url, archive=arguments.archive))
+        return 0
     for name in ("url", "archive"):
         if getattr(arguments, name) is not None:
             raise MedicError(f"--{name} is an option of `medic data fetch`")
-    return _check(bench, None if arguments.root is None else Path(arguments.root))
+    return _check(bench, arguments.root)
 
 
 def _check(bench: "Benchmark", root: Path | None) -> int:
@@ -78,11 +81,3 @@ def _print_list(title: str, lines: Sequence[str]) -> None:
         print(f"  {line}")
     if len(lines) > SHOWN:
         print(f"  and {len(lines) - SHOWN} more")
-
-
-def _fetch(bench: "Benchmark", arguments: Namespace) -> int:
-    from medic.data.fetch import fetch
-
-    archive = None if arguments.archive is None else Path(arguments.archive)
-    print(fetch(bench, Path(arguments.root), url=arguments.url, archive=archive))
-    return 0

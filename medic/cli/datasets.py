@@ -8,6 +8,10 @@ from medic.report.table import print_facts, print_rows
 if TYPE_CHECKING:
     from medic.data import Benchmark
 
+HINT = """
+digits is built in. `medic datasets NAME` shows the classes of a benchmark, where its images are searched
+for, and the defaults of a run on it."""
+
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the name of a dataset and the output format."""
@@ -20,23 +24,19 @@ def run(arguments: Namespace) -> int:
     from medic.data import BENCHMARKS, benchmark
 
     if arguments.name is not None:
-        found = describe(benchmark(arguments.name))
-        if arguments.json:
-            print_rows([found], as_json=True)
-        else:
-            _print(found)
-        return 0
-    rows = [_row(describe(bench)) for bench in BENCHMARKS.values()]
+        rows: list[dict[str, Any]] = [describe(benchmark(arguments.name))]
+    else:
+        rows = [_row(describe(bench)) for bench in BENCHMARKS.values()]
     if arguments.json:
         print_rows(rows, as_json=True)
-        return 0
-    shown = ("dataset", "classes", "split", "images")
-    last = [", ".join(bench.domains) or bench.description for bench in BENCHMARKS.values()]
-    print_rows(
-        [{**{title: row[title] for title in shown}, "domains": text} for row, text in zip(rows, last, strict=True)]
-    )
-    print("\ndigits is built in. `medic datasets NAME` shows the classes of a benchmark, where its images are searched")
-    print("for, and the defaults of a run on it.")
+    elif arguments.name is not None:
+        _print(rows[0])
+    else:
+        for row in rows:
+            row["domains"] = row["what it is"] if row["domains"] == "yours" else row["domains"]
+        shown = ("dataset", "classes", "split", "images", "domains")
+        print_rows([{title: row[title] for title in shown} for row in rows])
+        print(HINT)
     return 0
 
 

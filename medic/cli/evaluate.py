@@ -33,7 +33,8 @@ def run(arguments: Namespace) -> int:
         print(json.dumps(found, indent=2))
         return 0
     targets = {score: values["target"] for score, values in found.items()}
-    keys = dict.fromkeys(key for values in targets.values() for key in values if not _is_of_another_column(key))
+    known = dict.fromkeys(key for values in targets.values() for key in values)
+    keys = [key for key in known if "/" not in key and key not in ("oscr_c", "oscr_b")]  # others have their own column
     rows = [
         {
             "in percent": find_metric(key).title,
@@ -53,11 +54,6 @@ def run(arguments: Namespace) -> int:
             ]
             print_rows(shown, numeric=list(shown[0])[1:])
     return 0
-
-
-def _is_of_another_column(key: str) -> bool:
-    """Whether a metric belongs to another score or threshold rule than that of its column."""
-    return "/" in key or key in ("oscr_c", "oscr_b")
 
 
 def _text(key: str, value: Any) -> str:

@@ -100,8 +100,7 @@ def executor_class(name: str) -> type[Executor]:
     """Return the class of an executor."""
     check_choice("executor", name, executor_names())
     module = import_module(f"{__name__}.{name}")
-    own = [value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__]
-    return next(value for value in own if isinstance(value, type) and issubclass(value, Executor))
+    return next(found for found in Executor.__subclasses__() if found.__module__ == module.__name__)
 
 
 def executor_options(name: str) -> dict[str, dict[str, Any]]:

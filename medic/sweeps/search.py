@@ -95,9 +95,9 @@ class Study:
         optuna = import_optuna()
         self.draw_with(study, trial.number)
         drawn = {name: suggest(trial, name, law) for name, law in space.items()}
-        shared = {name: drawn.pop(name) for name in ("lr", "weight_decay") if name in drawn}
+        shared: dict[str, Any] = {name: drawn.pop(name) for name in ("lr", "weight_decay") if name in drawn}
         hparams = {**drawn, **parse_hparams(self.asked.get("hparams"))}
-        asked: dict[str, Any] = {**self.asked, **shared, "hparams": hparams or None}
+        asked = {**self.asked, **shared, "hparams": hparams or None}
         best = float("-inf")
 
         def watch(record: Record) -> None:

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, KeyboardInterrupt):
             print(f"medic: {str(error) or 'stopped'}", file=sys.stderr)
             return int(getattr(error, "exit_code", 130))
-        print(f"medic: error: {error}", file=sys.stderr)
+        print("medic: error:", *map(str.strip, str(error).splitlines()), file=sys.stderr)  # one line
         return 1 if isinstance(error, TrainingError) else 2
 
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
-from medic.errors import MedicError
+from medic.errors import MedicError, first_line
 
 
 def world() -> int:
@@ -28,23 +28,35 @@ def rank() -> int:
 @contextmanager
 def group() -> Iterator[None]:
     """Join the processes that `torchrun` started, if any; each uses the GPU of its local rank."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or world() > 1:
+    if _variable("WORLD_SIZE", 1) == 1 or world() > 1:
         yield
         return
     if torch.cuda.is_available():
-        local = int(os.environ.get("LOCAL_RANK", "0"))
+        local = _variable("LOCAL_RANK", 0)
         if local >= torch.cuda.device_count():
             raise MedicError(
                 f"{local + 1} processes need {local + 1} GPUs, but this machine has {torch.cuda.device_count()}: "
                 "lower --nproc-per-node"
             )
         torch.cuda.set_device(local)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    except (ValueError, RuntimeError) as error:
+        reason = first_line(error)
+        raise MedicError(f"cannot join the processes of WORLD_SIZE: {reason}; use torchrun, or unset it") from error
     try:
         yield
         dist.barrier()  # a process that leaves early can abort the others
     finally:
         dist.destroy_process_group()
+
+
+def _variable(name: str, default: int) -> int:
+    """Return a whole number from the environment."""
+    text = os.environ.get(name) or str(default)
+    if not text.isdecimal():
+        raise MedicError(f"{name} is {text!r} in the environment: unset it, or start the processes with torchrun")
+    return int(text)
 
 
 def share(count: int) -> slice:

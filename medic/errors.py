@@ -6,7 +6,8 @@ import importlib
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -24,6 +25,41 @@ class DiskFullError(MedicError):
 
 class TrainingError(RuntimeError):
     """Training cannot continue, for example with a loss that is NaN. The last checkpoint is kept; exit code 1."""
+
+
+class OutOfMemoryError(TrainingError):
+    """The memory of this machine or of its GPU is too small."""
+
+
+_SHORTAGE = re.compile(r"out of memory|can(?:'t|not) allocate memory|ALLOC_FAILED", re.IGNORECASE)
+_REQUEST = re.compile(r"tried to allocate [\d.]+ \w+", re.IGNORECASE)
+
+
+@contextmanager
+def memory_checked() -> Iterator[None]:
+    """Raise an `OutOfMemoryError` that names the options to lower, if memory runs out inside."""
+    try:
+        yield
+    except OutOfMemoryError:
+        raise
+    except Exception as error:
+        chain: list[BaseException] = [error]  # others may have taken a lack of memory for a mistake
+        while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
+            chain.append(cause)
+        shortage = next(filter(_is_shortage, chain), None)
+        if shortage is None:
+            raise
+        asked = _REQUEST.search(str(shortage))
+        reason = f" ({asked[0].lower()})" if asked else ""
+        way = "lower --batch-size or, in a sweep, --jobs; --store stream keeps images on disk"
+        raise OutOfMemoryError(f"out of memory{reason}: {way}") from error
+
+
+def _is_shortage(error: BaseException) -> bool:
+    """Whether Python, the system or torch has no memory left; torch raises a `RuntimeError` on a CPU."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError | OSError) and _SHORTAGE.search(str(error)) is not None
+    )
 
 
 def unwritten(what: str, place: object, error: OSError) -> MedicError:
@@ -68,8 +104,14 @@ def first_line(error: Exception) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """Remove the user names and passwords of addresses in a text."""
-    return re.sub(r"(?<=://)\S*@", "", text)
+    """Remove the user names and passwords of addresses in a text, also of malformed ones."""
+    return re.sub(r"(\w:[/\\]*)[^\s/\\]\S*@", r"\1", text)
+
+
+def one_line(text: str) -> str:
+    """Return a text as one line, with its control characters and undecodable bytes escaped."""
+    line = " ".join(map(str.strip, text.splitlines()))
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in line)
 
 
 def counted(number: int, noun: str) -> str:

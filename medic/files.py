@@ -60,4 +60,4 @@ def remove_leftovers(folder: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     with atomic_write(path) as file:
-        file.write(text.encode())
+        file.write(text.encode(errors="backslashreplace"))  # a name that is no text, as JSON escapes it

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
+from medic.errors import one_line
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -27,7 +29,7 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         mark = "medic: note: " if record.levelno >= logging.WARNING else ""
-        console().print(mark + self.format(record))
+        console().print(mark + one_line(self.format(record)))
 
 
 @contextmanager

@@ -34,7 +34,9 @@ def run(arguments: Namespace) -> int:
         return 0
     targets = {score: values["target"] for score, values in found.items()}
     known = dict.fromkeys(key for values in targets.values() for key in values)
-    keys = [key for key in known if "/" not in key and key not in ("oscr_c", "oscr_b")]  # others have their own column
+    # Other scores have their own column, and the threshold is not a percentage.
+    apart = ("score", "threshold", "threshold_rule", "oscr_c", "oscr_b")
+    keys = [key for key in known if "/" not in key and key not in apart]
     rows = [
         {
             "in percent": find_metric(key).title,
@@ -43,6 +45,11 @@ def run(arguments: Namespace) -> int:
         for key in keys
     ]
     print_rows(rows, numeric=list(found))
+    if rules := {values["threshold_rule"] for values in targets.values() if "threshold_rule" in values}:
+        thresholds = [
+            f"{score} {values['threshold']:.4f}" for score, values in targets.items() if "threshold" in values
+        ]
+        print(f"\nthreshold by rule {', '.join(sorted(rules))}: {', '.join(thresholds)}")
     by_domain = (*DEFAULT, METRICS["auroc"])
     for score, values in found.items():
         parts = {**values["targets"], **({"(sources)": values["source"]} if "source" in values else {})}

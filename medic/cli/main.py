@@ -1,15 +1,27 @@
 """The command line: finds a command, runs it, and turns errors into one line and an exit code."""
 
+import io
+import os
 import re
+import signal
 import sys
 import warnings
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO
 
 from medic._version import __version__
-from medic.errors import MedicError, TrainingError, check_choice, closest
+from medic.errors import (
+    MedicError,
+    TrainingError,
+    check_choice,
+    closest,
+    memory_checked,
+    one_line,
+    without_credentials,
+)
 from medic.logs import shown
 
 COMMANDS = {
@@ -24,31 +36,113 @@ COMMANDS = {
     "datasets": "list the benchmarks",
     "data": "check a dataset on disk, or download one",
 }
+LONGEST = 1000
+"""Characters of an error that are shown; a value that was given may have thousands."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. The exit code is 0, 1 if training failed, 2 for a user's mistake, 130 on Ctrl-C."""
+    """Run a command.
+
+    The exit code is 0, 1 if training failed, 2 for a user's mistake, 130 on Ctrl-C, and 141, as of other programs, if
+    the reader of the output has gone, such as `head`.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = _show_warning  # type: ignore[assignment]
-            return _run([argument for argument in given if argument != "--debug"])
-    except BrokenPipeError:  # the reader of our output, such as `head`, has gone
-        sys.stderr.close()
-        return 0
-    except (MedicError, TrainingError, KeyboardInterrupt) as error:
-        if debug:
-            raise
-        if isinstance(error, KeyboardInterrupt):
+    with _streams():
+        try:
+            with warnings.catch_warnings(), memory_checked():
+                warnings.showwarning = _show_warning  # type: ignore[assignment]
+                code = _run([argument for argument in given if argument != "--debug"])
+                sys.stdout.flush()  # not when Python exits, where an error could not be caught
+                return code
+        except KeyboardInterrupt as error:
+            if debug:
+                raise
             print(f"medic: {str(error) or 'stopped'}", file=sys.stderr)
-            return int(getattr(error, "exit_code", 130))
-        print("medic: error:", *map(str.strip, str(error).splitlines()), file=sys.stderr)  # one line
-        return 1 if isinstance(error, TrainingError) else 2
+            return int(getattr(error, "exit_code", 128 + signal.SIGINT))
+        except (MedicError, TrainingError) as error:
+            if debug:
+                raise
+            _show_error(str(error))
+            return 1 if isinstance(error, TrainingError) else 2
+        except OSError as error:
+            if debug:
+                raise
+            place, reason = error.filename, error.strerror or str(error)
+            _show_error(reason if place is None else f"{os.fsdecode(place)}: {reason}")
+            return 2
+        except _ReaderGone:
+            return 128 + signal.SIGPIPE
+
+
+@contextmanager
+def _streams() -> Iterator[None]:
+    """Let standard output and error write any text; a closed one is replaced by the null device."""
+    before = sys.stdout, sys.stderr
+    closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
+    for name in closed:  # in this order each takes the number of the closed one, which no other file must get
+        setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    streams: Any = _Output(sys.stdout), _Messages(sys.stderr)
+    sys.stdout, sys.stderr = streams
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+class _ReaderGone(Exception):
+    """The reader of standard output has closed it."""
+
+
+class _Output:
+    """Standard output: an error that it raises is not taken for one of another file."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        return self._try(lambda: self._stream.write(text)) or 0
+
+    def flush(self) -> None:
+        """Write out what is buffered."""
+        self._try(self._stream.flush)
+
+    def _try(self, action: Callable[[], int | None]) -> int | None:
+        try:
+            return action()
+        except OSError as error:  # the null device takes what Python flushes when it exits
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            self._fail(error)
+            return None
+
+    def _fail(self, error: OSError) -> None:
+        if isinstance(error, BrokenPipeError):
+            raise _ReaderGone from error
+        raise MedicError(f"standard output cannot be written: {error.strerror}") from error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _Messages(_Output):
+    """Standard error, which fails silently: a run is worth more than its messages, and nobody could read an error."""
+
+    def _fail(self, error: OSError) -> None: ...
+
+
+def _show_error(message: str) -> None:
+    line = without_credentials(one_line(message))
+    if len(line) > LONGEST:
+        line = f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
+    print("medic: error:", line, file=sys.stderr)
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:
-    print(f"medic: note: {message}", file=sys.stderr)
+    print(f"medic: note: {one_line(str(message))}", file=sys.stderr)
 
 
 def _run(given: list[str]) -> int:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from argparse import SUPPRESS, ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_origin
@@ -11,7 +11,7 @@ import yaml
 
 from medic.errors import MedicError, check_choice
 from medic.runs.layout import ASKED, CONFIG
-from medic.runs.settings import ALIASES, SETTINGS, Loader, Setting, read_yaml, setting_name
+from medic.runs.settings import ALIASES, SETTINGS, RepeatedKey, Setting, load_yaml, read_yaml, setting_name
 
 SPELLINGS = tuple(f"--{alias.replace('_', '-')}" for alias in ALIASES)
 """Options of other codebases. Underscores are taken for hyphens too."""
@@ -74,7 +74,9 @@ def _reader(declared: Setting) -> Callable[[str], Any]:
 
 def _from_yaml(text: str) -> Any:
     try:
-        value = yaml.load(text, Loader)  # a SafeLoader
+        value = load_yaml(text)
+    except RepeatedKey as error:
+        raise ArgumentTypeError(f"{text}: {error.problem}") from error
     except yaml.YAMLError:
         return text
     return text if value is None else value

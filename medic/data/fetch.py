@@ -40,7 +40,7 @@ def fetch(bench: Benchmark, root: Path, url: str | None = None, archive: Path | 
     if url is not None and archive is not None:
         raise MedicError("--url and --archive exclude each other: give one of them")
     if url is not None and not re.fullmatch(r"https?://[^\s\[\]]+", url):
-        raise MedicError(f"--url {url!r} is no http:// or https:// address; for a local file use --archive")
+        raise MedicError("--url is no http:// or https:// address: check it, or use --archive for a local file")
     if archive is not None and not archive.is_file():
         raise MedicError(f"--archive {archive} is not a file: give a zip or tar file")
     folder = root / bench.name

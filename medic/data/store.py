@@ -65,7 +65,7 @@ class StoreIndex:
     def read(cls, path: Path) -> "StoreIndex | None":
         """Read the index of a store; return None if one of its files is missing, damaged or of another format."""
         try:
-            values = json.loads(path.with_suffix(".json").read_text())
+            values = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
             if values.pop("format") != FORMAT:
                 return None
             fields: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}

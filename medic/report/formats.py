@@ -1,15 +1,18 @@
 """A table of results as text: for a terminal, Markdown, LaTeX, CSV or JSON."""
 
 import csv
+import html
 import io
 import json
 import logging
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from shutil import get_terminal_size
 from typing import Any, NamedTuple
 
+from medic.errors import one_line
 from medic.metrics import Metric
 from medic.tables.cells import Cell
 from medic.tables.table import AVERAGE, Row, Table
@@ -81,8 +84,9 @@ def to_terminal(table: Table, against: Against | None = None, width: int | None 
     lines = [table.title] if table.title else []
     for metric in table.metrics:
         rows = [[row.label, *(written(entry(table, row, c, metric, against)) for c in columns)] for row in table.rows]
-        lines += [heading(metric), *_aligned([["", *columns], *rows], width)]
-    return "\n".join([*lines, *(f"note: {note}" for note in table.notes)]) + "\n"
+        shown = [[one_line(cell) for cell in row] for row in (["", *columns], *rows)]
+        lines += [heading(metric), *_aligned(shown, width)]
+    return "\n".join([*lines, *(f"note: {one_line(note)}" for note in table.notes)]) + "\n"
 
 
 def _aligned(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
@@ -101,17 +105,22 @@ def _aligned(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
 def to_markdown(table: Table, against: Against | None = None) -> str:
     """Return a table per metric."""
     columns = columns_with_average(table)
-    lines = [table.title, ""] if table.title else []
+    lines = [_markdown(table.title), ""] if table.title else []
     for metric in table.metrics:
         lines += [_barred([heading(metric), *columns]), _barred(["---", *("---:" for _ in columns)])]
         for row in table.rows:
             lines.append(_barred([row.label, *(written(entry(table, row, c, metric, against)) for c in columns)]))
         lines.append("")
-    return "\n".join([*lines, *(f"Note: {note}." for note in table.notes)]).rstrip() + "\n"
+    return "\n".join([*lines, *(f"Note: {_markdown(note)}." for note in table.notes)]).rstrip() + "\n"
 
 
 def _barred(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(map(_markdown, cells)) + " |"
+
+
+def _markdown(text: str) -> str:
+    """Escape the characters that have a meaning in Markdown or HTML."""
+    return html.escape(re.sub(r"([\\|`*\[\]])", r"\\\1", one_line(text)), quote=False)
 
 
 def to_latex(table: Table, against: Against | None = None) -> str:
@@ -130,7 +139,7 @@ def to_latex(table: Table, against: Against | None = None) -> str:
         cells = [entry(table, row, column, metric, against) for column in columns for metric in table.metrics]
         shown = " & ".join(written(cell, r" $\pm$ ", _tex) for cell in cells)
         lines.append(rf"{_tex(row.label)} & {shown} \\")
-    lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in table.notes)]
+    lines += [r"\bottomrule", r"\end{tabular}", *(f"% {_tex(note)}" for note in table.notes)]
     return "\n".join(lines) + "\n"
 
 
@@ -147,7 +156,7 @@ _TEX = str.maketrans(
 
 def _tex(text: str) -> str:
     """Escape the characters that have a meaning in LaTeX."""
-    return text.translate(_TEX)
+    return one_line(text).translate(_TEX)
 
 
 def rows_of(table: Table, against: Against | None = None) -> list[dict[str, Any]]:

@@ -69,7 +69,9 @@ def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool = False, numeric
         table.add_row(*(Text(value) for value in row.values()))  # as `Text`, since values may contain brackets
     # In a file or a pipe, rows must not be wrapped.
     console = Console() if sys.stdout.isatty() else Console(width=sys.maxsize)
-    console.print(table)
+    with console.capture() as shown:
+        console.print(table)
+    print(shown.get(), end="")  # rich itself would exit if the reader has gone
 
 
 def print_facts(title: str, facts: Iterable[tuple[str, Any]]) -> None:

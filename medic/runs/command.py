@@ -9,6 +9,9 @@ from pathlib import Path
 HIDDEN = "…"
 _ADDRESS = re.compile(r"(?:[^/?#@]*@)?([\w.-]+|\[[\da-fA-F:.]+\])(?:[:/?#][^@]*)?")
 """The part of an address after `scheme://`, with the host as its group; no match if the host is ambiguous."""
+_OPTION = re.compile(r"(--[\w-]+=)?(.*)", re.DOTALL)
+_SCHEME = re.compile(r"[\w+.-]+")
+_CREDENTIALS = re.compile(r":.*@", re.DOTALL)
 _FILE = re.compile(r"/[^?#@]*")
 
 
@@ -39,9 +42,12 @@ def secrets_hidden() -> Iterator[None]:
 
 def without_secrets(argument: str) -> str:
     """Return an argument whose address is shortened to scheme and host; anything after them may be a secret."""
-    before, found, address = argument.partition("://")
+    option, value = _OPTION.fullmatch(argument).groups("")  # type: ignore[union-attr]
+    scheme, found, address = value.partition("://")
+    if not _SCHEME.fullmatch(scheme) or not found:  # no address, or a malformed one
+        return f"{option}{HIDDEN}" if _CREDENTIALS.search(value) else argument
     known = _ADDRESS.fullmatch(address)
     host = known[1] if known else ""
-    if not found or host == address or _FILE.fullmatch(address):
+    if host == address or _FILE.fullmatch(address):
         return argument
-    return f"{before}://{host}{'/' if host else ''}{HIDDEN}"
+    return f"{option}{scheme}://{host}{'/' if host else ''}{HIDDEN}"

@@ -120,7 +120,7 @@ class RunDirectory:
         """Record the iteration from which on the run has another commit, if it has."""
         path = self.path / ENVIRONMENT
         try:
-            noted = json.loads(path.read_text())
+            noted = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):  # a table then reports an unknown commit
             return
         earlier, now = [noted, *noted.get("resumed", ())], _commit()

@@ -15,7 +15,10 @@ class Stopped(KeyboardInterrupt):
 
 
 class Interrupts:
-    """A context in which the first Ctrl-C or SIGTERM is only recorded in `received`; a second one stops at once."""
+    """A context in which the first Ctrl-C, SIGTERM or SIGHUP is only recorded in `received`; a second stops at once.
+
+    A signal that the process ignores stays ignored: `nohup` is how a run outlives its terminal.
+    """
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -23,8 +26,9 @@ class Interrupts:
     def __enter__(self) -> Self:
         self._before = {}
         if threading.current_thread() is threading.main_thread():  # Python allows handlers in this thread alone
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._receive)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:

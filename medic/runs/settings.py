@@ -135,23 +135,55 @@ def _fits(value: Any, kind: Any) -> bool:
         return isinstance(value, list | tuple) and all(_fits(part, parts[0]) or type(part) is int for part in value)
     if get_origin(kind) is dict:
         return isinstance(value, Mapping) and all(_fits(part, parts[1]) for part in value.values())
+    if isinstance(value, int) and abs(value) >= 2**63:  # neither torch nor numpy takes it
+        return False
     taken = {float: (int, float)}.get(kind, kind)
     return kind is Any or (isinstance(value, taken) and (kind is bool or not isinstance(value, bool)))
 
 
+class RepeatedKey(yaml.constructor.ConstructorError):
+    """A key is given twice."""
+
+
 class Loader(yaml.SafeLoader):
-    """Reads plain values, and takes 1e-3 for a number, which YAML itself does only with a decimal point."""
+    """Reads plain values, takes 1e-3 for a number, and refuses repeated keys, of which YAML would keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping. Two spellings of a setting are the same key."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            written = str(key.value)
+            name = setting if (setting := setting_name(written)) in SETTINGS else written
+            if name in seen:
+                raise RepeatedKey(None, None, f"{name} is given twice", key.start_mark)
+            seen.add(name)
+        return super().construct_mapping(node, deep)
 
 
 Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+"), list("-+0123456789"))
 
 
+def load_yaml(text: str) -> Any:
+    """Return the value of a YAML text. Every fault of the text is a `YAMLError`."""
+    try:
+        return yaml.load(text, Loader)  # a SafeLoader
+    except RecursionError:
+        raise yaml.YAMLError("its brackets or lines are nested too deeply") from None
+    except ValueError as error:  # a number of 5,000 digits, the 31st of April
+        raise yaml.YAMLError(first_line(error)) from error
+
+
+def load_file(what: str, path: Path) -> Any:
+    """Return the value of a YAML file."""
+    try:
+        return load_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise _unreadable(what, path, error) from error
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read settings from a YAML file, by name."""
-    try:
-        values = yaml.load(path.read_text(), Loader)  # a SafeLoader
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise unreadable("configuration", path, error) from error
+    values = load_file("configuration", path)
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise MedicError(f"configuration {path} holds no settings: write a line `name: value` for each")
     return values
@@ -162,7 +194,7 @@ def to_yaml(settings: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
 
 
-def unreadable(what: str, path: Path, error: Exception) -> MedicError:
+def _unreadable(what: str, path: Path, error: Exception) -> MedicError:
     """Return the error for a YAML file that cannot be read, with the line and the reason."""
     if isinstance(error, FileNotFoundError):
         return MedicError(f"{what} {path} does not exist: check the path, or write the file first")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from medic import distributed, openset
 from medic.data import Dataset
-from medic.errors import MedicError, TrainingError, counted, first_line, unwritten
+from medic.errors import MedicError, TrainingError, counted, first_line, memory_checked, unwritten
 from medic.logs import shown
 from medic.metrics import DEFAULT
 from medic.models import OURS, Classifier
@@ -50,11 +50,17 @@ def train(
 ) -> Run:
     """Train a run, resume it, or return it if it is finished; its directory is created in the output directory.
 
-    Processes started by `torchrun` train it together; the first of them writes. A run stops with a checkpoint on Ctrl-C
-    and SIGTERM.
+    Processes started by `torchrun` train it together; the first of them writes. A run stops with a checkpoint on Ctrl-C,
+    SIGTERM and SIGHUP.
     """
     began = time.monotonic()
-    with distributed.group(), torch.random.fork_rng(), shown(quiet or distributed.rank() > 0), _threads_restored():
+    with (
+        memory_checked(),
+        distributed.group(),
+        torch.random.fork_rng(),
+        shown(quiet or distributed.rank() > 0),
+        _threads_restored(),
+    ):
         recipe, opened = make_recipe(asked)
         torch.set_num_threads(recipe.execution.threads or torch.get_num_threads())
         device = recipe.execution.pick_device()

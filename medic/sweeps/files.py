@@ -3,32 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from medic.errors import MedicError, check_choice
-from medic.runs.settings import SETTINGS, Loader, setting_name, unreadable
+from medic.runs.settings import SETTINGS, load_file, setting_name
 from medic.sweeps.sweep import RANGE, Sweep
-
-
-class _Loader(Loader):
-    """Refuses repeated keys, of which YAML would keep the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if (name := setting_name(str(key.value))) in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{name} is given twice", key.start_mark)
-            seen.add(name)
-        return super().construct_mapping(node, deep)
 
 
 def read_sweep(path: Path) -> Sweep:
     """Read a sweep from a YAML file."""
     file = f"sweep {path}"
-    try:
-        values = yaml.load(path.read_text(), _Loader)  # a SafeLoader
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise unreadable("sweep", path, error) from error
+    values = load_file("sweep", path)
     if not isinstance(values, dict):
         raise MedicError(f"{file} does not hold settings: write one `name: value` per line")
     span = _named(values.pop("span", None) or {}, f"span of {file}")

@@ -1,6 +1,7 @@
 """The loop of a sweep: missing runs are started, and failed runs are retried."""
 
 import json
+import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from medic.sweeps.overview import Overview, duration
 from medic.sweeps.sweep import Job, titles
 from medic.tables.results import read_error, read_result
 
+logger = logging.getLogger(__name__)
+
 POLL = 5.0
 """Seconds until a run is tried again that another process was executing."""
 WAIT = 0.5
@@ -25,7 +28,8 @@ class Schedule:
     """The runs of a sweep, each once, and the state of each.
 
     A run that fails is retried `retries` times. A run whose process or machine was lost is restarted as often as the
-    executor allows, and that does not count as a failure.
+    executor allows, and that does not count as a failure. A run for which memory does not suffice beside others is
+    tried again with fewer at a time.
     """
 
     def __init__(self, jobs: Sequence[Job], retries: int = 1) -> None:
@@ -46,6 +50,8 @@ class Schedule:
         self.queued: dict[str, str] = {}
         """Job of the cluster that has taken over each run."""
         self._retries = retries
+        self._most = len(self.jobs)
+        """Number of runs at a time for which memory sufficed."""
         self._attempts: dict[str, Counter[Kind]] = defaultdict(Counter)
         self._due: dict[str, float] = {}
         """Monotonic time from which each waiting run can start."""
@@ -82,9 +88,10 @@ class Schedule:
         with overview.live, executor, Interrupts() as interrupts:
             make_folder("output", executor.output)
             while not self.ended:
-                self._start(executor)
+                slots = min(executor.slots, self._most)
+                self._start(executor, slots)
                 if executor.waits:
-                    overview.show(self, executor.slots)
+                    overview.show(self, slots)
                 for outcome in executor.wait(WAIT):
                     self._record(outcome, executor.losses)
                 if interrupts.received is not None:
@@ -104,11 +111,11 @@ class Schedule:
         except MedicError as error:
             self.damaged[job.name] = str(error)
 
-    def _start(self, executor: Executor) -> None:
-        """Start as many runs as the executor has room for."""
+    def _start(self, executor: Executor, slots: int) -> None:
+        """Start runs until `slots` of them are in progress."""
         now = time.monotonic()
         for job in self.waiting:
-            if len(self.running) >= executor.slots:
+            if len(self.running) >= slots:
                 return
             if self._due[job.name] > now:
                 continue
@@ -129,6 +136,16 @@ class Schedule:
             self.queued[name] = outcome.reason
         elif outcome.kind == "busy":
             self._due[name] = time.monotonic() + POLL
+        elif outcome.kind == "memory" and self.running:  # it may fit beside fewer runs
+            self._most = len(self.running)
+            logger.warning(
+                "%s: %s; at most %s at a time from now on",
+                self.titles[name],
+                outcome.reason,
+                counted(self._most, "run"),
+            )
+            self.retried[name] = outcome.reason
+            self._due[name] = 0.0
         elif outcome.kind == "full":  # no other run could write either
             raise DiskFullError(outcome.reason)
         else:

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from medic.data.holdout import seed_hash
-from medic.errors import DiskFullError, MedicError, TrainingError, check_choice, first_line, lacking
+from medic.errors import DiskFullError, MedicError, OutOfMemoryError, TrainingError, check_choice, first_line, lacking
 from medic.fields import Choice, Law, Range
 from medic.files import make_folder
 from medic.method import SMALL
@@ -109,6 +109,8 @@ class Study:
 
         try:
             run = train(asked, quiet=True, watch=watch)
+        except OutOfMemoryError:  # no other trial could be trained either
+            raise
         except TrainingError as error:  # the loss diverged: bad hyperparameters, not the end of the search
             logger.info("trial %d: %s", trial.number, first_line(error))
             raise optuna.TrialPruned from error

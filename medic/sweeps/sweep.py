@@ -13,14 +13,16 @@ from medic.data import DatasetSummary, benchmark
 from medic.errors import MedicError, check_choice
 from medic.runs.directory import RunDirectory, run_name
 from medic.runs.recipe import make_recipe, open_once
-from medic.runs.settings import SETTINGS, Loader, setting_name
+from medic.runs.settings import SETTINGS, load_yaml, setting_name
 from medic.runs.specs.data import EACH
 
 _FIRST = ("dataset", "root", "target", "sources")
 """Settings that are combined before others: the meaning of `each` depends on the first two."""
 _PATHS = ("output", "root", "weights")
-RANGE = re.compile(r"(\d+)\.\.(\d+)")
+RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 """Several whole numbers, written as 0..2."""
+MOST = 100_000
+"""Number of runs that a sweep may have."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,10 @@ class Sweep:
             runs = [{**self.settings, **variant}]
             for name, values in {**first, **self.span}.items():
                 if name not in variant:
-                    runs = [{**run, name: one} for run in runs for value in values for one in expand(name, value, run)]
+                    each = [(run, expand(name, value, run)) for run in runs for value in values]
+                    if (count := sum(len(expanded) for _, expanded in each)) > MOST:
+                        raise MedicError(f"{name}: the sweep has {count:,} runs: give a shorter span, at most {MOST:,}")
+                    runs = [{**run, name: one} for run, expanded in each for one in expanded]
             found += runs
         return [{name: value for name, value in run.items() if value is not None} for run in found]
 
@@ -105,10 +110,12 @@ class Sweep:
         try:
             return planner.jobs({**run, "output": str(self.output)} for run in self.runs())
         except MedicError as error:
-            raise error if self.file is None else MedicError(f"sweep {self.file}: {error}") from error
+            if self.file is None:
+                raise
+            raise MedicError(f"sweep {self.file}: {error}") from error
 
 
-def expand(name: str, value: Any, run: Mapping[str, Any]) -> list[Any]:
+def expand(name: str, value: Any, run: Mapping[str, Any]) -> Sequence[Any]:
     """Return the values that a value of a span stands for: 0..2 for numbers, `each` for every domain of the dataset."""
     if value == EACH and name in ("target", "sources"):
         bench, root = benchmark(run.get("dataset") or SETTINGS["dataset"].default), run.get("root")
@@ -118,7 +125,7 @@ def expand(name: str, value: Any, run: Mapping[str, Any]) -> list[Any]:
         first, last = int(ends[1]), int(ends[2])
         if first > last:
             raise MedicError(f"{name} {value!r} counts from the larger number: write {last}..{first}")
-        return list(range(first, last + 1))
+        return range(first, last + 1)
     return [value]
 
 
@@ -132,7 +139,7 @@ def parse_span(written: Sequence[str]) -> dict[str, list[Any]]:
             raise MedicError(f"--span {part!r}: give a setting and its values, as in method=erm,medic++ or seed=0..2")
         name = check_choice("setting of --span", setting_name(name), [name for name in SETTINGS if name != "output"])
         try:
-            found[name] = [yaml.load(value, Loader) for value in each]  # a SafeLoader
+            found[name] = [load_yaml(value) for value in each]
         except yaml.YAMLError as error:
             raise MedicError(f"--span {part!r}: cannot read a value: check its brackets and quotes") from error
     return found

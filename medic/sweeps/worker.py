@@ -5,7 +5,15 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from medic.errors import BusyError, DiskFullError, MedicError, TrainingError, first_line, without_credentials
+from medic.errors import (
+    BusyError,
+    DiskFullError,
+    MedicError,
+    OutOfMemoryError,
+    TrainingError,
+    first_line,
+    without_credentials,
+)
 from medic.runs.train import train
 from medic.sweeps.executors import Outcome
 
@@ -30,6 +38,8 @@ def attempt(name: str, action: Callable[[], None]) -> Outcome:
         return Outcome(name, "busy", first_line(error))
     except DiskFullError as error:
         return Outcome(name, "full", first_line(error))
+    except OutOfMemoryError as error:
+        return Outcome(name, "memory", first_line(error))
     except (MedicError, TrainingError) as error:
         return Outcome(name, "failed", first_line(error))
     except Exception as error:  # a bug, or a fault of the machine: the other runs continue

@@ -22,7 +22,7 @@ class PaperCell(NamedTuple):
 def published() -> Mapping[str, Mapping[PaperCell, float]]:
     """Return every number of the paper's tables in percent, by table and cell."""
     found: dict[str, dict[PaperCell, float]] = {}
-    with (files("medic.tables") / "paper.csv").open() as file:
+    with (files("medic.tables") / "paper.csv").open(encoding="utf-8") as file:
         for table, metric, variant, method, column, value in list(csv.reader(file))[1:]:
             found.setdefault(table, {})[PaperCell(metric, variant, method, column)] = float(value)
     return found

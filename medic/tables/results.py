@@ -96,7 +96,7 @@ class Result:
         The commit of a run that was resumed at other commits lists all of them: `a+b`.
         """
         try:
-            found = json.loads((self.path / ENVIRONMENT).read_text())
+            found = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))
             commits = dict.fromkeys(str(part.get("commit")) for part in (found, *found.get("resumed", ())))
         except (OSError, ValueError, TypeError, AttributeError):
             return {}
@@ -169,7 +169,9 @@ def read_runs(paths: Iterable[Path]) -> Collection:
     """Read the runs in some run directories."""
     results, unfinished, failed, damaged = [], [], {}, {}
     for path in paths:
-        if (path / DONE).exists():
+        if (reason := _unreadable(path)) is not None:
+            damaged[path] = reason
+        elif (path / DONE).exists():
             try:
                 results.append(read_result(path))
             except MedicError as error:
@@ -225,14 +227,23 @@ def _run_directories(folders: Iterable[Path]) -> Iterator[Path]:
             yield folder
             continue
         for path in sorted(folder.iterdir()):
-            if any((path / name).exists() for name in (CONFIG, ERROR, DONE)):
+            if _unreadable(path) or any((path / name).exists() for name in (CONFIG, ERROR, DONE)):
                 yield path
+
+
+def _unreadable(path: Path) -> str | None:
+    """Return the reason why a folder cannot be opened, or None."""
+    try:
+        (path / DONE).exists()
+        return None
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
 
 
 def read_error(path: Path) -> dict[str, Any]:
     """Return the content of a run's error.json; empty if no attempt failed or it cannot be read."""
     try:
-        found = json.loads((path / ERROR).read_text())
+        found = json.loads((path / ERROR).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -111,11 +111,21 @@ def parse_hparams(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
         return dict(given or {})
     try:
         if given.lstrip().startswith("{"):
-            return dict(json.loads(given))
+            return dict(json.loads(given, object_pairs_hook=_once))
         pairs = [part.partition("=") for part in given.split(",")]
-        return {name.strip(): float(value) for name, _, value in pairs}
-    except ValueError:
+        return _once([(name.strip(), float(value)) for name, _, value in pairs])
+    except MedicError:
+        raise
+    except (ValueError, RecursionError):
         raise MedicError(f"hparams {given!r}: give numbers by name, as in weight=10,anneal=500") from None
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return values by name, each of which is given once."""
+    for name, count in Counter(name for name, _ in pairs).items():
+        if count > 1:
+            raise MedicError(f"--hparams {name} is given twice: leave one out")
+    return dict(pairs)
 
 
 def _converted(name: str, value: Any, kind: type) -> Any:

@@ -30,6 +30,7 @@ class _Worker:
         self.run: str | None = None
         self.connection, other = _SPAWN.Pipe()
         self.process = _SPAWN.Process(target=_serve, args=(other, log, environment))
+        os.environ["PYTHONSAFEPATH"] = "1"  # a module of the working directory must not replace one of Python or medic
         self.process.start()
         other.close()
 
@@ -73,7 +74,13 @@ class Local(Executor):
     def wait(self, seconds: float) -> list[Outcome]:
         """Collect the outcomes that processes have sent."""
         busy: dict[Any, _Worker] = {worker.connection: worker for worker in self._workers if worker.run is not None}
-        return [busy[connection].outcome() for connection in wait(list(busy), seconds)]
+        outcomes = [busy[connection].outcome() for connection in wait(list(busy), seconds)]
+        if any(outcome.kind == "memory" for outcome in outcomes):
+            for worker in self._workers:  # an idle process keeps memory of its earlier runs
+                if worker.run is None:
+                    worker.process.kill()
+                    worker.process.join()
+        return outcomes
 
     def close(self, stop: bool) -> None:
         """End the processes; SIGTERM makes a run save a checkpoint."""

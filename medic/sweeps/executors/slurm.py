@@ -93,13 +93,13 @@ class Slurm(Executor):
     def _submitted(self) -> dict[str, list[str]]:
         """Return the runs of every submitted job, in the order of its tasks."""
         path = self._folder / "submitted.json"
-        return dict(json.loads(path.read_text())) if path.exists() else {}
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
     def _write(self, jobs: Sequence["Job"]) -> str:
         """Write the settings of runs, and the script whose i-th task trains the i-th run; return the script."""
+        script = self._script([job.name for job in jobs])
         for folder in (self._folder, self._logs):
             make_folder("output", folder)
-        script = self._script([job.name for job in jobs])
         with writing("output", self.output):
             for job in jobs:
                 write_text(self._folder / f"{job.name}.yaml", yaml.safe_dump(job.portable(), allow_unicode=True))
@@ -117,17 +117,22 @@ class Slurm(Executor):
             "output": f"{str(self._logs).replace('%', '%%')}/slurm-%A-%a.log",
         }
         options = [f"--{name}" if value is None else f"--{name}={value}" for name, value in header.items()]
+        for option in options:
+            if not option.isprintable():  # a line break would end the comment, and the rest would be executed
+                raise MedicError(
+                    f"{option!r} has a line break or a character that no Slurm script can contain: rename it"
+                )
         return SCRIPT.format(
             options="\n".join(f"#SBATCH {shlex.quote(each)}" for each in options),
             runs=" ".join(names),
-            command=shlex.join([sys.executable, "-m", "medic", "train", "--config", f"{self._folder}/"]),
+            command=shlex.join([sys.executable, "-P", "-m", "medic", "train", "--config", f"{self._folder}/"]),
         )
 
 
 def parse_option(given: str) -> tuple[str, str | None]:
     """Return the name and the value of an option of sbatch, unless the script must not contain it."""
     name, equals, value = given.partition("=")
-    if not re.fullmatch(r"[a-z][a-z0-9-]+", name) or (equals and not value) or "\n" in given:
+    if not re.fullmatch(r"[a-z][a-z0-9-]+", name) or (equals and not value):
         raise MedicError(f"--slurm {given!r}: give options of sbatch, as in time=2:00:00 partition=gpu gpus=1")
     if name in OURS:
         raise MedicError(f"--slurm {given!r}: the sweep sets {name} itself")

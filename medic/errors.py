@@ -31,7 +31,7 @@ class OutOfMemoryError(TrainingError):
     """The memory of this machine or of its GPU is too small."""
 
 
-_SHORTAGE = re.compile(r"out of memory|can(?:'t|not) allocate memory|ALLOC_FAILED", re.IGNORECASE)
+_SHORTAGE = re.compile(r"out of memory|can(?:'t|not) allocate memory|ALLOC_FAILED|failed to map segment", re.IGNORECASE)
 _REQUEST = re.compile(r"tried to allocate [\d.]+ \w+", re.IGNORECASE)
 
 
@@ -58,7 +58,7 @@ def memory_checked() -> Iterator[None]:
 def _is_shortage(error: BaseException) -> bool:
     """Whether Python, the system or torch has no memory left; torch raises a `RuntimeError` on a CPU."""
     return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError | OSError) and _SHORTAGE.search(str(error)) is not None
+        isinstance(error, RuntimeError | OSError | ImportError) and _SHORTAGE.search(str(error)) is not None
     )
 
 

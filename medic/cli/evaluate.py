@@ -64,8 +64,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _text(key: str, value: Any) -> str:
-    """Return a value for people: in percent, except for the threshold."""
-    if isinstance(value, float):
-        scale = find_metric(key).scale
-        return f"{scale * value:.{2 if scale > 1 else 4}f}"
-    return "–" if value is None else str(value)
+    """Return the value of a metric for people, most often in percent."""
+    if value is None:
+        return "–"
+    scale = find_metric(key).scale
+    return f"{scale * value:.{2 if scale > 1 else 4}f}"

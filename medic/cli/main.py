@@ -193,7 +193,7 @@ class Parser(ArgumentParser):
             raise MedicError(f"{wrong[1]} {wrong[3]}: expected {wanted}")
         if missing := re.match(r"argument (\S+): expected (.*)", message):
             raise MedicError(f"{missing[1]}: give {missing[2].replace('argument', 'value')}")
-        raise MedicError(message)
+        raise MedicError(message.removeprefix("argument "))
 
     def _unknown(self, argument: str) -> str:
         from medic.cli.options import SPELLINGS

@@ -50,8 +50,8 @@ def train(
 ) -> Run:
     """Train a run, resume it, or return it if it is finished; its directory is created in the output directory.
 
-    Processes started by `torchrun` train it together; the first of them writes. A run stops with a checkpoint on Ctrl-C,
-    SIGTERM and SIGHUP.
+    Processes started by `torchrun` train it together; the first of them writes. Ctrl-C, SIGTERM and SIGHUP stop a run
+    with a checkpoint.
     """
     began = time.monotonic()
     with (

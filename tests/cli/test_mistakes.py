@@ -68,6 +68,15 @@ SWEEP = ["sweep", "--target", "street", "--method", "erm"]
     ([*TRAIN, "--lr", "0.1", "--learning-rat", "1"], "'--learning-rat' '--learning-rate'"),
     ([*SWEEP, "--executor", "rai"], "'rai' 'ray'"),
     ([*SWEEP, "--span", "seed=[1"], "span 'seed=[1'"),
+    ([*SWEEP, "--span", "seed=0..1000000000000"], "seed 1,000,000,000,001"),
+    ([*SWEEP, "--span", f"seed={'9' * 5000}"], "span"),
+    ([*SWEEP, "--span", f"seed=0..{'9' * 5000}"], "seed"),
+    ([*TRAIN, "--seed", "9" * 5000], "--seed"),
+    ([*TRAIN, "--seed", "9" * 400], "seed"),
+    ([*TRAIN, "--steps", "[" * 5000 + "]" * 5000], "steps"),
+    ([*TRAIN, "--method", "vrex", "--hparams", "weight=1,weight=2"], "--hparams weight"),
+    ([*TRAIN, "--method", "vrex", "--hparams", '{"weight": 1, "weight": 2}'], "--hparams weight"),
+    ([*SWEEP, "--executor", "slurm", "--dry-run", "--output", "a\ntouch b"], "--output 'a"),
     ([*SWEEP, "--jobs", "0"], "jobs 0"),
     ([*SWEEP, "--retries", "-1"], "retries -1"),
     ([*SWEEP, "--address", "head:6379"], "--address ray"),
@@ -120,10 +129,27 @@ def test_where_a_sweep_cannot_run(medic, mini, tmp_path, monkeypatch):
     ("- a\n- b\n", "c.yaml"),
     ("", "c.yaml"),
     ("iterations: 2.5\n", "iterations 2.5"),
+    ("seed: 1\nseed: 2\n", "c.yaml line 2: seed"),
+    ("lr: 1\nlearning-rate: 2\n", "c.yaml line 2: lr"),
+    ("hparams: {weight: 1, weight: 2}\n", "c.yaml line 1: weight"),
+    (f"seed: {'9' * 5000}\n", "c.yaml digits"),
+    (f"seed: {'[' * 5000}{']' * 5000}\n", "c.yaml nested"),
+    ("seed: 2024-04-31\n", "c.yaml day"),
 ])  # fmt: skip
 def test_mistakes_in_a_configuration_file(medic, tmp_path, text, message):
     (tmp_path / "c.yaml").write_text(text)
     code, _, err = medic("train", "--target", "street", "--config", str(tmp_path / "c.yaml"))
     assert code == 2
     assert re.search(naming(message), err), err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("variables", [{"WORLD_SIZE": "abc"}, {"WORLD_SIZE": "2"}])
+def test_mistakes_in_the_environment(medic, short, monkeypatch, variables):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("RANK", raising=False)
+    code, _, err = medic("train", *short, "--method", "erm")
+    assert code == 2
+    assert re.search(naming("WORLD_SIZE torchrun"), err)
     assert err.count("\n") == 1

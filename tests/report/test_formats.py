@@ -100,3 +100,19 @@ def test_notes_of_a_csv_are_logged(table, capsys, caplog):
     print_table(table, None, "csv")
     assert "a note" not in capsys.readouterr().out
     assert "a note" in caplog.text
+
+
+def test_names_cannot_write_markup(table):
+    evil = "a\n\\input{x}<script>[b](c)|`d`\x1b"
+    named = replace(
+        table, title=evil, notes=(evil,), columns=(evil,), rows=(replace(table.rows[0], label=evil, cells={}),)
+    )
+    plain = FORMATS["latex"](replace(named, title="t", notes=("n",), columns=("c",)), None)
+    latex = FORMATS["latex"](named, None)
+    assert "\\input" not in latex
+    assert latex.count("\n") == plain.count("\n")
+    markdown = FORMATS["markdown"](named, None)
+    assert "<script>" not in markdown
+    assert "\n\\input" not in markdown
+    assert markdown.count("\\[b\\](c)\\|\\`d\\`") == 4
+    assert "\x1b" not in latex + markdown + FORMATS["text"](named, None)

@@ -7,7 +7,7 @@ import pytest
 from medic.runs.interrupts import Interrupts
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_is_recorded_and_the_second_stops_at_once(number):
     before = signal.getsignal(number)
     with Interrupts() as interrupts:
@@ -16,3 +16,13 @@ def test_the_first_is_recorded_and_the_second_stops_at_once(number):
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
     assert signal.getsignal(number) is before
+
+
+def test_an_ignored_signal_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts:
+            signal.raise_signal(signal.SIGHUP)
+        assert interrupts.received is None
+    finally:
+        signal.signal(signal.SIGHUP, before)

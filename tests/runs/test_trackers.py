@@ -145,6 +145,9 @@ def test_credentials_in_what_others_say_are_left_out(monkeypatch, tmp_path):
         ("sqlite:///file:x?password=s3cret", "sqlite://…"),
         ("sqlite:///here.db", "sqlite:///here.db"),
         ("ray://10.0.0.1", "ray://10.0.0.1"),
+        ("postgresql:/u:secret@host/db", "…"),
+        ("--x=postgresql:u:secret@host://db", "--x=…"),
+        ("u:secret@host/db", "…"),
         ("--seed=3", "--seed=3"),
     ],
 )

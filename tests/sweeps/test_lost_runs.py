@@ -89,3 +89,39 @@ def test_waiting_for_another_process_takes_its_time():
     assert Here().wait(0.2) == []
     assert time.perf_counter() - began[0] >= 0.2
     assert time.process_time() - began[1] < 0.1
+
+
+class Crowded(Here):
+    """An executor whose memory suffices for `most` runs at a time."""
+
+    def __init__(self, most):
+        super().__init__()
+        self._most, self._jobs, self.counts = most, [], []
+
+    @property
+    def slots(self):
+        return 4
+
+    def submit(self, job):
+        self._jobs.append(job)
+
+    def wait(self, seconds):
+        self.counts.append(len(self._jobs))
+        job = self._jobs.pop(0)
+        if len(self._jobs) >= self._most:
+            return [Outcome(job.name, "memory", "out of memory")]
+        job.directory.path.mkdir(parents=True, exist_ok=True)
+        job.directory.write_done(1.0)
+        return [Outcome(job.name, "done")]
+
+
+@pytest.mark.parametrize(("most", "failed"), [(2, 0), (1, 0), (0, 5)])
+def test_a_sweep_without_memory_continues_with_fewer_at_a_time(mini, tmp_path, caplog, most, failed):
+    settings = {"dataset": mini, "target": "street", "output": tmp_path}
+    jobs = Planner().jobs({**settings, "seed": seed} for seed in range(5))
+    schedule, executor = Schedule(jobs, retries=0), Crowded(most)
+    schedule.run(executor, Overview())
+    assert (len(schedule.done), len(schedule.failed)) == (5 - failed, failed)
+    assert executor.counts[:3] == [4, 3, 2]
+    assert max(executor.counts[4 - most :]) <= max(1, most)
+    assert "out of memory" in caplog.text

@@ -22,8 +22,8 @@ PATIENCE = 120.0
 """Seconds that runs have to save a checkpoint after they were asked to stop."""
 
 Kind = Literal["done", "failed", "memory", "lost", "busy", "full", "queued"]
-"""The end of an attempt: `memory` if memory ran out, `lost` if its process or machine died, `busy` if another process has the run's lock, `full` if
-the disk is full, `queued` if a cluster executes the run later."""
+"""The end of an attempt: `memory` if memory ran out, `lost` if its process or machine died, `busy` if another process
+has the run's lock, `full` if the disk is full, `queued` if a cluster executes the run later."""
 
 
 class Outcome(NamedTuple):

@@ -117,11 +117,8 @@ class Slurm(Executor):
             "output": f"{str(self._logs).replace('%', '%%')}/slurm-%A-%a.log",
         }
         options = [f"--{name}" if value is None else f"--{name}={value}" for name, value in header.items()]
-        for option in options:
-            if not option.isprintable():  # a line break would end the comment, and the rest would be executed
-                raise MedicError(
-                    f"{option!r} has a line break or a character that no Slurm script can contain: rename it"
-                )
+        if odd := [each for each in options if not each.isprintable()]:  # after a line break, it would be executed
+            raise MedicError(f"{odd[0]!r}: a Slurm script cannot contain a line break or such characters: rename it")
         return SCRIPT.format(
             options="\n".join(f"#SBATCH {shlex.quote(each)}" for each in options),
             runs=" ".join(names),

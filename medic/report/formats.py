@@ -81,7 +81,7 @@ def written(found: Entry, between: str = " ± ", escape: Callable[[str], str] = 
 def to_terminal(table: Table, against: Against | None = None, width: int | None = None) -> str:
     """Return a block per metric, with rows as lines. Labels are wrapped if the table is wider than `width`."""
     columns = columns_with_average(table)
-    lines = [table.title] if table.title else []
+    lines = [one_line(table.title)] if table.title else []
     for metric in table.metrics:
         rows = [[row.label, *(written(entry(table, row, c, metric, against)) for c in columns)] for row in table.rows]
         shown = [[one_line(cell) for cell in row] for row in (["", *columns], *rows)]

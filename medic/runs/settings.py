@@ -153,7 +153,7 @@ class Loader(yaml.SafeLoader):
         seen: set[str] = set()
         for key, _ in node.value:
             written = str(key.value)
-            name = setting if (setting := setting_name(written)) in SETTINGS else written
+            name = known if (known := setting_name(written)) in SETTINGS else written
             if name in seen:
                 raise RepeatedKey(None, None, f"{name} is given twice", key.start_mark)
             seen.add(name)

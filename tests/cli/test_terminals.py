@@ -56,9 +56,7 @@ def test_messages_that_nobody_can_read_do_not_end_a_run(monkeypatch, short, caps
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams(closed):
-    done = subprocess.run(
-        ["bash", "-c", f'"$@" {closed}', "bash", *MEDIC, "methods", "nope"], capture_output=True, check=False
-    )
+    done = subprocess.run(["bash", "-c", f'"$@" {closed}', "bash", *MEDIC, "nope"], capture_output=True, check=False)
     assert done.returncode == 2
     assert done.stdout == b""
     assert (done.stderr == b"") is ("2>" in closed)

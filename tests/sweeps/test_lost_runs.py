@@ -70,7 +70,11 @@ def test_progress_is_logged(mini, tmp_path, caplog):
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_while_it_has_no_run(folder, tmp_path):
+def test_a_process_that_dies_while_it_has_no_run(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONSAFEPATH", "")  # restored afterwards
+    trap = tmp_path / "imported"  # by a module of the working directory, which must not replace Python's
+    (tmp_path / "pickle.py").write_text(f"open({str(trap)!r}, 'w')\n")
     jobs = Planner().jobs({**folder, "output": tmp_path, "seed": seed} for seed in (0, 1))
     with Local(tmp_path, "cpu", jobs=1) as local:
         for job in jobs:
@@ -82,6 +86,7 @@ def test_a_process_that_dies_while_it_has_no_run(folder, tmp_path):
             [process] = multiprocessing.active_children()
             process.kill()
             process.join()
+    assert not trap.exists()
 
 
 def test_waiting_for_another_process_takes_its_time():

@@ -1,9 +1,12 @@
 """Selection and tables: golden records, standard errors, formats, and where a cell comes from."""
 
 import csv
+import errno
 import io
 import json
+import os
 import time
+from pathlib import Path
 
 import pytest
 import yaml
@@ -35,6 +38,24 @@ def test_mean_and_standard_error(folder):
     assert cell.error(METRICS["acc"]) == pytest.approx(0.4714, abs=1e-4)
     assert entry(table, find_row(table, "erm"), "Avg", METRICS["acc"]).mean == pytest.approx(80.0)
     assert entry(table, find_row(table, "medic++"), "Avg", METRICS["acc"]).mean is None  # b is missing
+
+
+def test_a_directory_that_cannot_be_opened_is_left_out(folder, capsys, monkeypatch):
+    exists = Path.exists
+
+    def refuse(path):
+        if path.parent.name == "erm-a-0":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    assert main(["table", str(folder)]) == 1
+    said = capsys.readouterr()
+    assert f"{folder / 'erm-a-0'} is left out: it cannot be read: Permission denied" in said.err
+    assert "medic++" in said.out
+    monkeypatch.setattr(Path, "iterdir", lambda path: refuse(path / "erm-a-0" / "x"))
+    assert main(["table", str(folder)]) == 2
+    assert "Permission denied" in capsys.readouterr().err
 
 
 def test_the_selected_evaluation_counts(folder):

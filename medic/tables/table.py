@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from medic.errors import MedicError, check_choice
+from medic.garbage import garbage_collection_paused
 from medic.metrics import DEFAULT, Metric
 from medic.tables import notes
-from medic.tables.cells import FITTED, Cell, pick_cell
-from medic.tables.results import Result, collector_paused, runs_are
+from medic.tables.cells import Cell, pick_cell
+from medic.tables.results import Result, runs_are
 
 AVERAGE = "Avg"
 SELECTIONS = ("validation", "domainbed", "last", "leave-one-out", "oracle")
@@ -59,7 +60,7 @@ class Table:
     title: str = ""
 
 
-@collector_paused()
+@garbage_collection_paused()
 def tabulate(
     results: Sequence[Result],
     rule: str = "validation",
@@ -126,8 +127,7 @@ class Group:
 
     def may_join(self, row: "Group") -> bool:
         """Whether runs with one source less may belong to a row."""
-        names = self.settings.keys() - FITTED
-        return self.method == row.method and all(self.settings[name] == row.settings[name] for name in names)
+        return self.method == row.method and self.runs[0].agrees(row.runs[0], self.settings)
 
 
 def column_of(result: Result, kind: str) -> str:

@@ -1,14 +1,13 @@
 """The fast path on a GPU: a whole iteration as one CUDA graph."""
 
-import gc
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 
 from medic.errors import MedicError, first_line
+from medic.garbage import garbage_collection_paused
 from medic.training.iteration import Batch, Iteration, Outcome
 
 logger = logging.getLogger(__name__)
@@ -18,19 +17,6 @@ WARM_UP = 3
 """Iterations that run eagerly, on a dedicated stream, before one is captured."""
 GRAPHS = 8
 """The number of iteration shapes that are captured; further ones run eagerly."""
-
-
-@contextmanager
-def garbage_collection_paused() -> Iterator[None]:
-    """Pause the garbage collector inside, because freeing an old graph or event would break a capture."""
-    gc.collect()
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class Captured:
@@ -77,7 +63,8 @@ class Captured:
         before = self._state()
         inputs, graph = batch.to(self.iteration.device), torch.cuda.CUDAGraph()
         try:
-            with garbage_collection_paused(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            # Freeing an old graph or event would break a capture.
+            with garbage_collection_paused(collect=True), torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 outcome = self.iteration(inputs)
         except (RuntimeError, AssertionError) as error:
             torch.cuda.synchronize()

@@ -14,7 +14,7 @@ import torch
 
 from medic.data import Benchmark, LazyDataset
 from medic.errors import MedicError, check_choice
-from medic.fields import Law, Part
+from medic.fields import Law, Part, hyperparameters
 from medic.method import DOMAINBED_ADAM, Method, Rate
 from medic.methods import METHODS, find_method
 from medic.models import HEADS, LAYERS, Aloft, MixStyle, find_weights
@@ -23,7 +23,7 @@ from medic.runs.draws import domainbed_draws
 from medic.runs.settings import SETTINGS, RunSpec, check_settings, identity
 from medic.runs.specs import DataSpec, EvaluationSpec, ExecutionSpec, ModelSpec, ObjectiveSpec, OptimSpec, TaskSpec
 from medic.runs.specs.model import find_backbone
-from medic.runs.specs.objective import Hyperparameters, check_networks, check_penalty
+from medic.runs.specs.objective import assign, by_name, check_networks, check_penalty, parse_hparams
 from medic.runs.trackers import check_trackers
 from medic.strategies import InnerLoop, Strategy
 from medic.tasks import SAMPLERS, GridSpec, Sampler
@@ -84,13 +84,18 @@ class Parts:
         single = (self.objective, self.penalty, self.change, self.layer, self.strategy, self.sampler, self.averaging)
         return (part for part in (*self.losses, *single, *self.callbacks) if part is not None)
 
-    def with_values(self, hyperparameters: Hyperparameters) -> "Parts":
-        """Return the parts with the values of their hyperparameters."""
+    def valued(self, objective: ObjectiveSpec, dataset: str, method: str) -> tuple["Parts", dict[str, Any]]:
+        """Return the parts with the values of their hyperparameters, and these by name."""
+        values = assign(self, parse_hparams(objective.hparams), dataset, method)
 
-        def valued(part: Any) -> Any:
-            return tuple(map(valued, part)) if isinstance(part, tuple) else part and hyperparameters.of(part)
+        def with_values(part: Any) -> Any:
+            if isinstance(part, tuple):
+                return tuple(map(with_values, part))
+            own = hyperparameters(part.kind) if part else ()
+            return part and part.changed(**{name: v for name, v in values.get(part.name, {}).items() if name in own})
 
-        return replace(self, **{field.name: valued(getattr(self, field.name)) for field in dataclasses.fields(self)})
+        parts = {field.name: with_values(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        return replace(self, **parts), by_name(values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,70 +163,46 @@ def make_recipe(asked: Mapping[str, Any], find: Open = open_benchmark) -> tuple[
     Returns the recipe, and the images that it was fitted to, which are found but not read.
     """
     given = check_settings(asked)
-    run = RunSpec.of(given)
-    data, model = DataSpec.of(given), ModelSpec.of(given)
-    execution = ExecutionSpec.of(given)
+    run, data, execution = RunSpec.of(given), DataSpec.of(given), ExecutionSpec.of(given)
     check_trackers(execution.track)
     execution.check(execution.pick_device())
-    method, bench = find_method(run.method), data.benchmark
-    backbone = find_backbone(model.backbone, method, bench)
-    opened = find(bench, data.path, run.seed)
-    data = data.completed(opened, backbone, bool(model.freeze), run.seed)
-    assert data.image_size is not None
-    sources = data.sources or []
+    method = find_method(run.method)
+    backbone = find_backbone(given.get("backbone"), method, data.benchmark)
+    opened = find(data.benchmark, data.path, run.seed)
+    data = data.completed(opened, backbone, "freeze" in given, run.seed)
     grid = _make_grid(given, method, data, opened)
-    layered = _layers(given, method, data.image_size, bench)
-    search = method_search(method, layered.get("penalty"))
-    drawn = domainbed_draws(given, layered, method, search, data.image_size, len(sources), grid.tasks)
-    layered = {**layered, **drawn, **given, "backbone": backbone, "method": method.name}
-    if "hparams" in drawn:
-        layered["hparams"] = drawn["hparams"]  # what was asked for is among them
-    objective = ObjectiveSpec.of(layered)
-    kind = OBJECTIVES[check_choice("objective", layered["objective"], OBJECTIVES)]
-    model = ModelSpec.of(layered).completed(kind, layered["objective"])
-    assert model.head is not None
-    head = HEADS[model.head]
-    optim = OptimSpec.of(layered).completed()
-    evaluation = EvaluationSpec.of(layered).completed(kind, head, optim.iterations)
-    tasks = TaskSpec.of({**drawn, **given}).completed(grid, method, layered["images"])
-    parts = _make_parts(method, objective, model, optim, grid)
-    values = Hyperparameters(parts, objective.hparams, data.dataset)
-    parts = _with_strategy(parts.with_values(values), layered, given, grid, optim)
-    strategy = parts.strategy.build()
+    settings = {**_layers(given, method, data, grid), "backbone": backbone, "method": method.name}
+    optim = OptimSpec.of(settings).completed()
+    objective = ObjectiveSpec.of(settings)
+    model = ModelSpec.of(settings).completed(objective.kind, settings["objective"])
+    tasks = TaskSpec.of({**settings, "images": given.get("images")}).completed(grid, method, settings["images"])
+    parts, hparams = _make_parts(method, objective, model, optim, grid).valued(objective, data.dataset, method.name)
+    strategy = _fit_strategy(parts.strategy, settings, given, grid, optim)
     recipe = Recipe(
         run=run,
         data=data,
         model=model,
         tasks=tasks,
-        objective=replace(
-            objective,
-            hparams=values.used or None,
-            ova_scale=_ova_scale(objective, kind.losses),
-            inner_lr=strategy.lr if isinstance(strategy, InnerLoop) else None,
-            bn_buffers=strategy.bn_buffers if isinstance(strategy, InnerLoop) else None,
-        ),
+        objective=objective.completed(hparams, strategy),
         optim=optim,
-        evaluation=evaluation,
+        evaluation=EvaluationSpec.of(settings).completed(objective.kind, model.head_kind, optim.iterations),
         execution=execution,
         grid=grid,
-        parts=parts,
+        parts=replace(parts, strategy=strategy),
         method=method,
-        search=search,
+        search=method_search(method, objective.penalty),
         weights=None,
         asked=given,
     )
-    values.check(method.name)
     _check(recipe)
     if model.weights is not None:  # last, because it may take a download
         recipe = replace(recipe, weights=find_weights(backbone, model.weights))
     return recipe, opened
 
 
-def _layers(given: Mapping[str, Any], method: Method, image_size: int, bench: Benchmark) -> dict[str, Any]:
+def _layers(given: Mapping[str, Any], method: Method, data: DataSpec, grid: GridSpec) -> dict[str, Any]:
     """Combine the layers from the defaults up to what was asked for."""
-    penalty = given.get("penalty") or method.preset.get("penalty")
-    if penalty is not None:
-        check_choice("penalty", penalty, PENALTIES)
+    size = data.image_size or 0
     preset = dict(method.preset)
     objective = preset.get("objective", DEFAULTS["objective"])
     if given.get("objective", objective) != objective:
@@ -229,18 +210,14 @@ def _layers(given: Mapping[str, Any], method: Method, image_size: int, bench: Be
     own = preset.get("optimizer", DEFAULTS["optimizer"])
     if given.get("optimizer", own) != own:
         preset |= {"lr": DOMAINBED_ADAM, "weight_decay": 0.0}
-    layers = (
-        DEFAULTS,
-        {"lr": bench.lr},
-        preset,
-        PENALTIES[penalty].preset if penalty is not None else {},
-        given,
-    )
+    penalty = given.get("penalty") or preset.get("penalty")
+    of_penalty = {} if penalty is None else PENALTIES[check_choice("penalty", penalty, PENALTIES)].preset
     found: dict[str, Any] = {}
-    for layer in layers:
-        at_size = {name: v.at(image_size) if isinstance(v, Rate) else v for name, v in layer.items()}
+    for layer in (DEFAULTS, {"lr": data.benchmark.lr}, preset, of_penalty, given):
+        at_size = {name: v.at(size) if isinstance(v, Rate) else v for name, v in layer.items()}
         found |= {name: value for name, value in at_size.items() if value is not None}
-    return found
+    search = method_search(method, penalty)
+    return found | domainbed_draws(given, found, method, search, size, len(data.sources or ()), grid.tasks)
 
 
 def method_search(method: Method, penalty: str | None) -> dict[str, Law]:
@@ -305,38 +282,24 @@ def method_parts(method: Method) -> Parts:
     return replace(_make_parts(method, objective, model, optim, method.grid), sampler=None)
 
 
-def _with_strategy(
-    parts: Parts, layered: Mapping[str, Any], given: Mapping[str, Any], grid: GridSpec, optim: OptimSpec
-) -> Parts:
-    """Return the parts with the inner rate and the buffer policy of the run."""
-    strategy = parts.strategy.build()
-    assert optim.lr is not None
+def _fit_strategy(
+    part: Part[Strategy], settings: Mapping[str, Any], given: Mapping[str, Any], grid: GridSpec, optim: OptimSpec
+) -> Part[Strategy]:
+    """Return the strategy with the inner rate and the buffer policy of the run."""
+    strategy = part.build()
     if not isinstance(strategy, InnerLoop):
-        for name in ("inner_lr", "bn_buffers"):
-            if name in given:
-                raise MedicError(
-                    f"{name} has no effect on {parts.strategy.name!r}, which has no inner steps: leave it out"
-                )
-        return parts
+        for name in {"inner_lr", "bn_buffers"} & given.keys():
+            raise MedicError(f"{name} has no effect on {part.name!r}, which has no inner steps: leave it out")
+        return part
     strategy.check_steps(len(grid.sizes))
-    inner_lr = layered.get("inner_lr", strategy.lr)
-    values = {
-        "lr": optim.lr if inner_lr == "lr" else inner_lr,
-        "bn_buffers": layered.get("bn_buffers", strategy.bn_buffers),
-    }
+    assert optim.lr is not None
+    inner_lr = settings.get("inner_lr", strategy.lr)
+    inner = part.changed(
+        lr=optim.lr if inner_lr == "lr" else inner_lr, bn_buffers=settings.get("bn_buffers", strategy.bn_buffers)
+    )
     # Interpolated statistics move as far as the weights would by an outer SGD; Adam has no such fraction.
-    inner = parts.strategy.changed(**values)
     factor = inner.build().interpolation_factor(optim.lr, grid.tasks)  # type: ignore[attr-defined]
-    return replace(parts, strategy=inner.changed(bn_rate=factor))
-
-
-def _ova_scale(objective: ObjectiveSpec, losses: tuple[Part[Loss], ...]) -> float | None:
-    """Return the factor of the one-vs-all loss, if it is trained: the authors' 0.5 unless another is asked for."""
-    if any(loss.name == "ova" for loss in losses):
-        return float(objective.ova_scale or 0.5)
-    if objective.ova_scale is not None:
-        raise MedicError(f"ova_scale has no effect on objective {objective.objective!r}: use --objective ce+ova or ova")
-    return None
+    return inner.changed(bn_rate=factor)
 
 
 def _inspecting(parts: Parts) -> str | None:

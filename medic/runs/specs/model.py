@@ -9,6 +9,7 @@ from medic.fields import Spec, setting
 if TYPE_CHECKING:
     from medic.data import Benchmark
     from medic.method import Method
+    from medic.models.heads import Head
     from medic.objectives import ObjectiveKind
 
 
@@ -47,6 +48,13 @@ class ModelSpec(Spec):
             raise MedicError(f"head {head!r} does not fit objective {objective!r}: use --head {trained}")
         layer = check_choice("layer", self.layer or "none", ["none", *LAYERS])
         return replace(self, head=head, layer=layer, batch_norm=self.batch_norm or "local")
+
+    @property
+    def head_kind(self) -> "type[Head]":
+        """The class of the head of a complete spec."""
+        from medic.models import HEADS
+
+        return HEADS[str(self.head)]
 
 
 def find_backbone(asked: str | None, method: "Method", bench: "Benchmark") -> str:

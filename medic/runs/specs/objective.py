@@ -4,7 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from medic.errors import MedicError, check_choice
@@ -12,6 +12,8 @@ from medic.fields import NONNEGATIVE, POSITIVE, Part, Spec, hyperparameters, set
 
 if TYPE_CHECKING:
     from medic.models.heads import Head
+    from medic.objectives import ObjectiveKind
+    from medic.strategies import Strategy
     from medic.tasks import GridSpec
 
 
@@ -41,52 +43,66 @@ class ObjectiveSpec(Spec):
         choices=("keep", "interpolate", "restore"),
     )
 
+    @property
+    def kind(self) -> "ObjectiveKind":
+        """The kind of objective by its name."""
+        from medic.objectives import OBJECTIVES
 
-class Hyperparameters:
-    """The hyperparameters of some parts, by name; a name that two parts share is written `part.name`."""
+        return OBJECTIVES[check_choice("objective", str(self.objective), OBJECTIVES)]
 
-    def __init__(self, parts: Iterable[Part[Any]], given: Mapping[str, Any] | str | None, dataset: str) -> None:
-        """Assign given values to the parts, and the defaults for a dataset to the others."""
-        self.parts, self.given = list(parts), parse_hparams(given)
-        self._values: dict[tuple[str, str], Any] = {}
-        for part in self.parts:
-            declared = hyperparameters(part.kind)
-            for name, default in part.hyperparameters(dataset).items():
-                value = self.given.get(f"{part.name}.{name}", self.given.get(name, default))
-                kind = type(declared[name].default) if declared[name].default is not None else type(default)
-                self._values[part.name, name] = _converted(name, value, kind)
-
-    def of(self, part: Part[Any]) -> Part[Any]:
-        """Return a part with its values."""
-        return part.changed(
-            **{
-                name: value
-                for (owner, name), value in self._values.items()
-                if owner == part.name and name in hyperparameters(part.kind)
-            }
+    def completed(self, hparams: dict[str, Any], strategy: "Part[Strategy]") -> "ObjectiveSpec":
+        """Return the complete spec: with all hyperparameters, and the settings of the strategy."""
+        trained = any(loss.name == "ova" for loss in self.kind.losses)
+        if self.ova_scale is not None and not trained:
+            raise MedicError(f"ova_scale has no effect on objective {self.objective!r}: use --objective ce+ova or ova")
+        return replace(
+            self,
+            hparams=hparams or None,
+            ova_scale=float(self.ova_scale or 0.5) if trained else None,  # the authors' 0.5
+            inner_lr=strategy.values.get("lr"),
+            bn_buffers=strategy.values.get("bn_buffers"),
         )
 
-    @property
-    def used(self) -> dict[str, Any]:
-        """All values, defaults included, by the names that tell them apart."""
-        owners = Counter(name for _, name in self._values)
-        return {name if owners[name] == 1 else f"{part}.{name}": value for (part, name), value in self._values.items()}
 
-    def check(self, method: str) -> None:
-        """Refuse names that no part declares, or that two parts share."""
-        used = self.used
-        for name in self.given:
-            if not used:
-                raise MedicError(
-                    f"--hparams {name}: method {method!r} has no hyperparameters; `medic methods NAME` lists them"
-                )
-            owners = [part for part, own in self._values if own == name]
-            if len(owners) > 1:
-                raise MedicError(
-                    f"--hparams {name} is a hyperparameter of {' and '.join(owners)}: write {owners[0]}.{name}"
-                )
-            if tuple(name.split(".", 1)) not in self._values:
-                check_choice("hyperparameter", name, used, f"of method {method!r}")
+Values = dict[str, dict[str, Any]]
+"""Values of hyperparameters by part and name."""
+
+
+def assign(parts: Iterable[Part[Any]], given: Mapping[str, Any], dataset: str, method: str) -> Values:
+    """Assign given values to the hyperparameters of parts, and the defaults for a dataset to the others.
+
+    A name that two parts share is given as `part.name`.
+    """
+    values: Values = {}
+    for part in parts:
+        declared = hyperparameters(part.kind)
+        for name, default in part.hyperparameters(dataset).items():
+            value = given.get(f"{part.name}.{name}", given.get(name, default))
+            kind = type(declared[name].default) if declared[name].default is not None else type(default)
+            values.setdefault(part.name, {})[name] = _converted(name, value, kind)
+    for name in given:
+        if not values:
+            raise MedicError(
+                f"--hparams {name}: method {method!r} has no hyperparameters; `medic methods NAME` lists them"
+            )
+        owners = [part for part, own in values.items() if name in own]
+        if len(owners) > 1:
+            raise MedicError(
+                f"--hparams {name} is a hyperparameter of {' and '.join(owners)}: write {owners[0]}.{name}"
+            )
+        if name not in {f"{part}.{own}" for part, names in values.items() for own in names}:
+            check_choice("hyperparameter", name, by_name(values), f"of method {method!r}")
+    return values
+
+
+def by_name(values: Values) -> dict[str, Any]:
+    """Return all values by the names that tell them apart."""
+    owners = Counter(name for names in values.values() for name in names)
+    return {
+        name if owners[name] == 1 else f"{part}.{name}": value
+        for part, names in values.items()
+        for name, value in names.items()
+    }
 
 
 def parse_hparams(given: Mapping[str, Any] | str | None) -> dict[str, Any]:

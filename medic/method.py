@@ -26,7 +26,6 @@ class Rate(NamedTuple):
 
 
 DOMAINBED_ADAM = Rate(small=1e-3, large=5e-5)
-"""DomainBed's rates of Adam."""
 
 
 @dataclass(frozen=True)

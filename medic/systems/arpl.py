@@ -2,7 +2,9 @@
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +26,6 @@ LATENT = 100
 
 WIDTHS: Mapping[int, tuple[int, ...]] = {32: (512, 256, 128), 64: (512, 256, 128, 64)}
 """The channels of a generator's maps of side 4, 8, …, by image side in pixels."""
-
-Confidence = Callable[[nn.Module, Tensor], Tensor]
-"""Maps a model and pixels in [0, 1] (N, C, H, W) to the peakedness of the model's distances, a scalar."""
 
 
 class Reciprocal(Head, name="reciprocal"):
@@ -85,8 +84,6 @@ class ConfusingSamples(Objective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.setup = Setup()
-        self.norms = nn.ModuleList()
         self.adversaries: Adversaries | None = None
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
@@ -101,7 +98,7 @@ class ConfusingSamples(Objective):
             )
         self.setup = setup
         self.norms = nn.ModuleList(copy.deepcopy(norm) for _, norm in batch_norms(model))
-        self.adversaries = Adversaries(setup, self.gan_lr, self.beta, self.confidence)
+        self.adversaries = Adversaries(setup, self.gan_lr, self.confusion)
 
     def forward(self, model: nn.Module, step: Step) -> Risk:
         """Measure the step and as many freshly generated images."""
@@ -110,25 +107,25 @@ class ConfusingSamples(Objective):
         risk = super().forward(model, step)
         with torch.no_grad():  # the generator is not trained here
             pixels = self.adversaries.generate(step.x)
-        return risk.plus(self.beta * self.confidence(model, pixels))
+        return risk.plus(self.confusion(model, pixels))
 
-    def confidence(self, model: nn.Module, pixels: Tensor) -> Tensor:
-        """Return E of generated pixels (N, C, H, W)."""
-        return peakedness(with_norms(model, self.norms, self.setup.to_inputs(pixels)))
+    def confusion(self, model: nn.Module, pixels: Tensor) -> Tensor:
+        """Return `beta` · E of generated pixels (N, C, H, W)."""
+        return self.beta * peakedness(with_norms(model, self.norms, self.setup.to_inputs(pixels)))
 
 
 class Adversaries(AuxiliaryNetwork):
     """A generator G and a discriminator D; both see pixels in [0, 1], and the model sees those of G as inputs.
 
     An update makes a batch of fakes for every step, as many as the step has images x. D takes an Adam step down
-    -log D(x) - log(1 - D(fake)), then G one down -log D(fake) + `beta` · E(fake), both averaged over the batch.
+    -log D(x) - log(1 - D(fake)), then G one down -log D(fake), both averaged over the batch, plus `confusion`.
     """
 
     before_model = True
 
-    def __init__(self, setup: Setup, lr: float, beta: float, confidence: Confidence) -> None:
+    def __init__(self, setup: Setup, lr: float, confusion: Callable[[nn.Module, Tensor], Tensor]) -> None:
         super().__init__()
-        self.setup, self.lr, self.beta, self.confidence = setup, lr, beta, confidence
+        self.setup, self.lr, self.confusion = setup, lr, confusion
         self.generator = Generator(setup.shape[0], setup.shape[-1])
         self.discriminator = Discriminator(setup.shape[0])
 
@@ -146,12 +143,11 @@ class Adversaries(AuxiliaryNetwork):
             belief = functional.softplus(self.discriminator(fake.detach()))
             descend(doubt.mean() + belief.mean(), of_discriminator)
             caught = functional.softplus(-self.discriminator(fake))
-            descend(caught.mean() + self.beta * self.confidence(model, fake), of_generator)
+            descend(caught.mean() + self.confusion(model, fake), of_generator)
 
     def generate(self, like: Tensor) -> Tensor:
         """Generate pixels of as many images as there are inputs."""
-        noise = torch.randn(len(like), LATENT, dtype=like.dtype, device=like.device)
-        pixels: Tensor = self.generator(noise)
+        pixels: Tensor = self.generator(torch.randn(len(like), LATENT, dtype=like.dtype, device=like.device))
         return pixels
 
 
@@ -165,9 +161,8 @@ def peakedness(output: Output) -> Tensor:
 
 def batch_norms(model: nn.Module) -> Iterable[tuple[str, nn.Module]]:
     """Return the named batch-norm layers of a model, in the same order however the model is wrapped."""
-    return (
-        (name, module) for name, module in model.named_modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)
-    )
+    kind = nn.modules.batchnorm._BatchNorm
+    return ((name, module) for name, module in model.named_modules() if isinstance(module, kind))
 
 
 def with_norms(model: nn.Module, norms: nn.ModuleList, x: Tensor) -> Output:
@@ -189,11 +184,12 @@ class Generator(nn.Module):
 
     def __init__(self, channels: int, size: int) -> None:
         super().__init__()
-        before, layers = LATENT, nn.Sequential()
-        for width in WIDTHS[size]:
-            layers.extend([_up(before, width, first=before == LATENT), nn.BatchNorm2d(width), nn.ReLU()])
-            before = width
-        self.layers = layers.append(_up(before, channels))
+        layers: list[nn.Module] = []
+        for before, after in pairwise((LATENT, *WIDTHS[size], channels)):
+            stride, padding = (2, 1) if layers else (1, 0)
+            layers.append(nn.ConvTranspose2d(before, after, 4, stride, padding, bias=False))
+            layers.extend((nn.BatchNorm2d(after), nn.ReLU()))
+        self.layers = nn.Sequential(*layers[:-2])
         _initialise(self)
 
     def forward(self, noise: Tensor) -> Tensor:
@@ -212,17 +208,12 @@ class Discriminator(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
+        halve = partial(nn.Conv2d, kernel_size=4, stride=2, padding=1, bias=False)
         self.layers = nn.Sequential(
-            nn.Conv2d(channels, 128, 4, stride=2, padding=1, bias=False),
-            nn.LeakyReLU(0.2),
-            nn.Conv2d(128, 256, 4, stride=2, padding=1, bias=False),
-            nn.BatchNorm2d(256),
-            nn.LeakyReLU(0.2),
-            nn.Conv2d(256, 512, 4, stride=2, padding=1, bias=False),
-            nn.BatchNorm2d(512),
-            nn.LeakyReLU(0.2),
-            Patches(512, 1024, 4, bias=False),
-            nn.Sigmoid(),
+            *(halve(channels, 128), nn.LeakyReLU(0.2)),
+            *(halve(128, 256), nn.BatchNorm2d(256), nn.LeakyReLU(0.2)),
+            *(halve(256, 512), nn.BatchNorm2d(512), nn.LeakyReLU(0.2)),
+            *(Patches(512, 1024, 4, bias=False), nn.Sigmoid()),
         )
         self.head = nn.Linear(1024, 1)
         _initialise(self)
@@ -242,16 +233,9 @@ class Patches(nn.Conv2d):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Map (N, C, H, W) to (N, C', H', W'); without stride and padding."""
-        kernel = (self.kernel_size[0], self.kernel_size[1])
-        height, width = (side - length + 1 for side, length in zip(maps.shape[2:], kernel, strict=True))
-        columns = functional.unfold(maps, kernel)  # (N, C · kernel, H' · W')
-        return torch.matmul(self.weight.flatten(1), columns).view(len(maps), -1, height, width)
-
-
-def _up(before: int, after: int, first: bool = False) -> nn.ConvTranspose2d:
-    """Return a layer that maps a point to 4x4, or doubles the side of a map."""
-    stride, padding = (1, 0) if first else (2, 1)
-    return nn.ConvTranspose2d(before, after, 4, stride=stride, padding=padding, bias=False)
+        sides = [side - length + 1 for side, length in zip(maps.shape[2:], self.kernel_size, strict=True)]
+        columns = functional.unfold(maps, self.weight.shape[2:])  # (N, C · kernel, H' · W')
+        return torch.matmul(self.weight.flatten(1), columns).view(len(maps), -1, *sides)
 
 
 def _initialise(network: nn.Module) -> None:
@@ -263,9 +247,8 @@ def _initialise(network: nn.Module) -> None:
             nn.init.normal_(module.weight, 1.0, 0.02)
 
 
-_LOSSES = (Part("arpl", Arpl),)
-OBJECTIVES["arpl"] = ObjectiveKind(_LOSSES, ("reciprocal",), "max-logit")
-OBJECTIVES["arpl-cs"] = ObjectiveKind(_LOSSES, ("reciprocal",), "max-logit", ConfusingSamples)
+OBJECTIVES["arpl"] = ObjectiveKind((Part("arpl", Arpl),), ("reciprocal",), "max-logit")
+OBJECTIVES["arpl-cs"] = replace(OBJECTIVES["arpl"], kind=ConfusingSamples)
 
 METHODS = (
     Method(

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from medic.errors import MedicError
 from medic.fields import hyperparameter
 from medic.method import Method, Rate
+from medic.models.heads import linear
 from medic.objectives import CE, OBJECTIVES, AuxiliaryNetwork, Objective, ObjectiveKind, Risk, Setup
 from medic.objectives.auxiliary import descend
 from medic.objectives.objective import classify, features_of
@@ -16,8 +17,6 @@ from medic.outputs import Output
 from medic.tasks import Step
 
 TEMPERATURE = 0.5
-WIDTH = 4
-"""Hidden features of the masker per feature that it masks."""
 
 
 class Masker(AuxiliaryNetwork):
@@ -32,7 +31,7 @@ class Masker(AuxiliaryNetwork):
 
     def __init__(self, features: int, draws: int, contest: Callable[[nn.Module], Tensor]) -> None:
         super().__init__()
-        wide = WIDTH * features
+        wide = 4 * features
         self.draws, self._contest = draws, contest
         self.network = nn.Sequential(
             *(nn.Dropout(0.5), nn.Linear(features, wide), nn.BatchNorm1d(wide), nn.ReLU()),
@@ -49,9 +48,8 @@ class Masker(AuxiliaryNetwork):
 
     def make_optimizers(self) -> None:
         """Make an SGD with a constant rate."""
-        trained = list(self.parameters())
-        fused = True if trained[0].is_cuda else None
-        sgd = torch.optim.SGD(trained, lr=1e-2, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=fused)
+        fused = next(self.parameters()).is_cuda or None
+        sgd = torch.optim.SGD(self.parameters(), lr=1e-2, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=fused)
         self.optimizers = [sgd]
 
     def update(self, model: nn.Module, steps: Sequence[Step]) -> None:
@@ -92,9 +90,7 @@ class Cirl(Objective):
         _check_count(setup.images)
         features, classes = int(model.features), int(model.classes)  # type: ignore[arg-type]
         self._setup = setup
-        self.inferior = nn.Linear(features, classes)
-        nn.init.xavier_uniform_(self.inferior.weight, gain=0.1)
-        nn.init.zeros_(self.inferior.bias)
+        self.inferior = linear(features, classes)
         self.masker = Masker(features, max(1, int(self.share * features)), self._contest)
 
     def forward(self, model: nn.Module, step: Step) -> Risk:
@@ -190,10 +186,8 @@ def mix_amplitudes(images: Tensor, partners: Tensor, share: Tensor) -> Tensor:
 
     A' are the amplitudes of their partners (N, C, H, W), and λ is `share` (N,). Values may leave the images' range.
     """
-    spectrum, other = (
-        torch.fft.rfft2(images),
-        torch.fft.rfft2(partners),
-    )  # half of the spectrum suffices: images are real
+    # Half of the spectrum suffices, because images are real.
+    spectrum, other = torch.fft.rfft2(images), torch.fft.rfft2(partners)
     amplitude = torch.lerp(spectrum.abs(), other.abs(), share[:, None, None, None])
     mixed: Tensor = torch.fft.irfft2(torch.polar(amplitude, spectrum.angle()), s=images.shape[-2:])
     return mixed

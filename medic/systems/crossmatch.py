@@ -62,9 +62,8 @@ class CrossMatch(Objective):
         for name in ("known", "unknown"):
             self.register_buffer(name, torch.zeros(setup.images, *setup.shape))
         self.register_buffer("labels", torch.zeros(setup.images, dtype=torch.int64))
-        self.register_buffer(
-            "written", torch.zeros((), dtype=torch.int64)
-        )  # the total; modulo the size it is the next place
+        # The total: modulo the size of the pools it is the next place.
+        self.register_buffer("written", torch.zeros((), dtype=torch.int64))
 
     def forward(self, model: nn.Module, step: Step) -> Risk:
         """Measure a step, add images made from it to the pools, and measure the pools."""

@@ -11,7 +11,7 @@ from medic.errors import MedicError
 from medic.fields import Part, hyperparameter
 from medic.method import Method, Rate
 from medic.objectives import CE, OBJECTIVES, Objective, ObjectiveKind, Setup
-from medic.objectives.objective import classify
+from medic.objectives.objective import classify, features_of
 from medic.outputs import Output
 from medic.strategies import TwoStep
 from medic.tasks import GridSpec, Step
@@ -47,8 +47,7 @@ class Daml(Objective):
         count, networks = len(step.sizes), _networks(model, len(step.sizes))
         if len(set(step.sizes)) > 1:
             raise MedicError(f"DAML mixes samples of all domains, so its tasks must have one size, not {step.sizes}")
-        assert output.features is not None
-        features = output.features.chunk(count, dim=1)
+        features = features_of(output).chunk(count, dim=1)
         outputs = [classify(network, own) for network, own in zip(networks, features, strict=True)]
         measure = super().risks
         losses = torch.stack([measure(model, own, step) for own in outputs])  # (networks, domains)
@@ -57,7 +56,7 @@ class Daml(Objective):
             plain = losses.diagonal() + self.distill * self._distillation(logits)
         else:
             same = torch.eye(count, dtype=torch.bool, device=losses.device)
-            plain = torch.where(same, torch.zeros_like(losses), losses).sum(1)
+            plain = losses.masked_fill(same, 0).sum(1)
         return plain + self.mixup * self._mixup(networks, features, step)
 
     def _distillation(self, logits: Tensor) -> Tensor:

@@ -28,16 +28,6 @@ from medic.strategies import TwoStep
 from medic.tasks import GridSpec, Step
 from medic.training import Callback, Inference, Trainer
 
-LEAST = 1e-5
-"""The least weight of an image."""
-UNCHOSEN = 0.1
-"""The factor of a domain that was never chosen."""
-SCALES = (-2, -1, 0, 1, 2)
-"""Kernel bandwidths are the mean squared distance times 2 to these powers."""
-
-MIN_DISTANCE = 1e-6
-"""The least mean squared distance."""
-
 
 class Branches(Head, name="branches"):
     """Two residual blocks on a map, of stride 2 and stride 1, each followed by both logits.
@@ -91,23 +81,18 @@ def _convolution(channels: int, side: int, stride: int) -> nn.Conv2d:
 
 
 class Follower(AuxiliaryNetwork):
-    """A network like the backbone that learns how sure the model is of an image: w(x) = sigmoid(·) + 1e-5.
+    """A copy of the model's backbone that learns how sure the model is of an image: w(x) = sigmoid(·) + 1e-5.
 
     It descends mean (w - conf)² on the images of every iteration, conf the model's confidence q_ŷ in evaluation mode.
+    Its batch-norm statistics move if those of the model do.
     """
 
-    def __init__(self, lr: float) -> None:
+    def __init__(self, model: nn.Module, lr: float) -> None:
         super().__init__()
-        self.lr = lr
-        self.backbone: nn.Module | None = None
-        self.moves_norms = True
-
-    def prepare(self, model: nn.Module) -> None:
-        """Copy the model's backbone and its policy for batch-norm statistics."""
         backbone, features = getattr(model, "backbone", None), getattr(model, "features", None)
         if not isinstance(backbone, nn.Module) or not isinstance(features, int):
             raise MedicError(f"EBiL-HaDS copies the backbone of a Classifier, not of a {type(model).__name__}")
-        self.backbone, self.linear = copy.deepcopy(backbone), nn.Linear(features, 1)
+        self.backbone, self.linear, self.lr = copy.deepcopy(backbone), nn.Linear(features, 1), lr
         self.moves_norms = getattr(model, "norms", "trained") == "trained"
 
     def make_optimizers(self) -> None:
@@ -116,28 +101,22 @@ class Follower(AuxiliaryNetwork):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the weights w (N, 1) of images."""
-        if self.backbone is None:
-            raise MedicError("EBiL-HaDS is not prepared: call objective.prepare(model, setup) before training")
         features = self.backbone(x)
         with torch.autocast(features.device.type, enabled=False):
-            weights: Tensor = self.linear(features.to(self.linear.weight.dtype)).sigmoid() + LEAST
-            return weights
+            return torch.sigmoid(self.linear(features.to(self.linear.weight.dtype))) + 1e-5
 
     @torch.no_grad()
     def weigh(self, x: Tensor) -> Tensor:
         """Return the weights (N,) as constants, in evaluation mode, where each depends on its image alone."""
         self.eval()
-        weights: Tensor = self(x).squeeze(1)
-        return weights
+        return torch.squeeze(self(x), 1)
 
     def update(self, model: nn.Module, steps: Sequence[Step]) -> None:
         """Take one Adam step on all images of the iteration."""
         x = torch.cat([step.x for step in steps])
         target = confidence(model, x)
         self.train(self.moves_norms)
-        loss = functional.mse_loss(self(x).squeeze(1), target)
-        descend(loss, self.optimizers[0])
-        self.eval()
+        descend(functional.mse_loss(self(x).squeeze(1), target), self.optimizers[0])
 
 
 @dataclass(eq=False)
@@ -156,39 +135,31 @@ class EbilHads(Objective):
         super().__post_init__()
         if self.change is not None:
             raise MedicError("objective 'ebil' reads maps, so features cannot be changed: use another --objective")
-        self.follower = Follower(self.follower_lr)
+        self.follower: Follower | None = None
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
         """Make the follower; refuse forward passes of one image, which has no batch-norm statistics."""
         if (setup.images if self.passes == "step" else setup.images // setup.tasks) < 2:
             raise MedicError("the branches of EBiL-HaDS need batches of at least two images: use --batch-size 2")
-        self.follower.prepare(model)  # before a penalty taps the maps of the backbone
+        self.follower = Follower(model, self.follower_lr)  # before a penalty taps the maps of the backbone
         super().prepare(model, setup)
 
     def forward(self, model: nn.Module, step: Step) -> Risk:
         """Forward a step and measure it."""
+        if self.follower is None:
+            raise MedicError("EBiL-HaDS is not prepared: call objective.prepare(model, setup) before training")
         output = self.outputs(model, step)
         weights = self.follower.weigh(step.x)
+        branches = output.branches or ()
+        if len(branches) != 2:
+            raise MedicError("EBiL-HaDS needs a model with two branches: Classifier(backbone, classes, 'branches')")
         with torch.autocast(step.y.device.type, enabled=False):
-            branches = two_branches(output)
             plain = torch.stack([loss(branch, step.y) for branch in branches for loss in self.losses]).sum(0) / 2
             evidence = torch.stack([evidential_loss(branch.logits, step.y) for branch in branches]).sum(0)
             tasks = step.means(plain + weights * ce(branches[0], step.y) + evidence)
-            return self.penalised(tasks - self.weight * discrepancies(branches, step), output, step)
-
-
-def two_branches(output: Output) -> tuple[Output, Output]:
-    """Return the outputs of both branches."""
-    if output.branches is None or len(output.branches) != 2:
-        raise MedicError("EBiL-HaDS needs a model with two branches: Classifier(backbone, classes, 'branches')")
-    first, second = output.branches
-    return first, second
-
-
-def discrepancies(branches: tuple[Output, Output], step: Step) -> Tensor:
-    """Return the discrepancy between the features of two branches in every task (m,)."""
-    first, second = (split_features(branch, step) for branch in branches)
-    return torch.stack([discrepancy(a, b) for a, b in zip(first, second, strict=True)])
+            features = zip(*(split_features(branch, step) for branch in branches), strict=True)
+            apart = torch.stack([discrepancy(first, second) for first, second in features])
+            return self.penalised(tasks - self.weight * apart, output, step)
 
 
 @torch.no_grad()
@@ -216,8 +187,8 @@ def discrepancy(first: Tensor, second: Tensor) -> Tensor:
     squares = samples.square().sum(1)
     distance = (squares[:, None] + squares - 2 * samples @ samples.T).clamp(min=0)
     mean = distance.detach().sum() / (2 * count * (2 * count - 1))
-    mean = mean.clamp(min=MIN_DISTANCE)  # where all samples are equal
-    kernel = torch.stack([(-distance / (mean * 2**scale)).exp() for scale in SCALES]).sum(0)
+    mean = mean.clamp(min=1e-6)  # where all samples are equal
+    kernel = torch.stack([(-distance / (mean * 2**power)).exp() for power in range(-2, 3)]).sum(0)
     within = kernel[:count, :count] + kernel[count:, count:]
     return (within - kernel[:count, count:] - kernel[count:, :count]).mean()
 
@@ -247,6 +218,7 @@ class HardDomain(Callback):
         grid, cells = trainer.grid, trainer.cells
         assert isinstance(trainer.objective, EbilHads)
         follower = trainer.objective.follower
+        assert follower is not None
         infer = Inference(follower, trainer.images, trainer.preprocessing, trainer.device, trainer.precision)
         means = {}
         for domain in sorted({cell[0] for cell in cells.keys}):
@@ -258,8 +230,7 @@ class HardDomain(Callback):
 
     def metrics(self) -> dict[str, float]:
         """Return how often each domain, by number, was held out so far."""
-        total = max(1, sum(self.chosen.values()))
-        return {f"held/{domain}": self.chosen[domain] / total for domain in sorted(self.chosen)}
+        return {f"held/{domain}": count / self.chosen.total() for domain, count in sorted(self.chosen.items())}
 
     def state_dict(self) -> dict[str, Any]:
         """Return how often each domain was chosen."""
@@ -273,7 +244,7 @@ class HardDomain(Callback):
 def hardest(weights: Mapping[int, float], chosen: Mapping[int, int], lam: float) -> int:
     """Return the domain with the least exp(1 + w) (0.1 + lam · s): w its mean weight, s how often it was chosen."""
     total = max(1, sum(chosen.values()))
-    return min(weights, key=lambda domain: exp(1 + weights[domain]) * (UNCHOSEN + lam * chosen.get(domain, 0) / total))
+    return min(weights, key=lambda domain: exp(1 + weights[domain]) * (0.1 + lam * chosen.get(domain, 0) / total))
 
 
 OBJECTIVES["ebil"] = ObjectiveKind((CE, OVA), ("branches",), "bcls", EbilHads)

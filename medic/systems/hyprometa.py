@@ -18,6 +18,7 @@ from medic.models.heads import Head, linear
 from medic.modules import statistics_kept
 from medic.objectives import CE, OBJECTIVES, OVA, Objective, ObjectiveKind, Risk, Setup
 from medic.objectives.losses import acceptance
+from medic.objectives.objective import features_of
 from medic.outputs import Output
 from medic.strategies import TwoStep
 from medic.tasks import GridSpec, Step
@@ -27,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 BORDER = 1 - 1e-5
 """The largest length of a point in the Poincaré ball of curvature -1: at 1 every distance is infinite."""
-
 
 AT_ONCE = 4096
 """Samples whose distances to all prototypes are computed at once."""
@@ -74,8 +74,15 @@ class HyProMeta(Objective):
         self.v = nn.Parameter(torch.randn(setup.shape))
 
     def forward(self, model: nn.Module, step: Step) -> Risk:
-        """Measure a step, and the same images with the prompt."""
-        return super().forward(model, step).plus(self._prompted(model, step))
+        """Measure a step, and the same images with the prompt, whose losses are averaged per task and over tasks."""
+        if self.v is None:
+            raise MedicError("HyProMeta is not prepared: call objective.prepare(model, setup) before training")
+        risk = super().forward(model, step)
+        tasks = [step] if self.passes == "step" else step.tasks()
+        with statistics_kept(model):
+            output = Output.cat([Output.of(model(task.x + self.v)) for task in tasks])
+        with torch.autocast(step.y.device.type, enabled=False):
+            return risk.plus(step.means(self.prompt * _as_new(output) + self.reject * acceptance(output)).mean())
 
     def average(self, losses: Tensor, step: Step) -> Tensor:
         """Return the mean loss (m,) of each task's clean samples, or noisy ones, or of all where it has none."""
@@ -87,16 +94,6 @@ class HyProMeta(Objective):
         # A share is 0 or at least 1 / N.
         chosen = step.means(torch.where(wanted, losses, 0)) / share.clamp(min=1 / len(losses))
         return torch.where(share > 0, chosen, step.means(losses))
-
-    def _prompted(self, model: nn.Module, step: Step) -> Tensor:
-        """Return the loss of prompted images, averaged per task and over the tasks."""
-        if self.v is None:
-            raise MedicError("HyProMeta is not prepared: call objective.prepare(model, setup) before training")
-        tasks = [step] if self.passes == "step" else step.tasks()
-        with statistics_kept(model):
-            output = Output.cat([Output.of(model(task.x + self.v)) for task in tasks])
-        with torch.autocast(step.y.device.type, enabled=False):
-            return step.means(self.prompt * _as_new(output) + self.reject * acceptance(output)).mean()
 
 
 def _as_new(output: Output) -> Tensor:
@@ -124,8 +121,7 @@ class Prototypes(Callback):
         self.prototypes: Tensor | None = None
         self.every = max(1, len(self.given) // (trainer.grid.tasks * trainer.batch_size))
         self._infer = trainer.inference()
-        first = self.trust * self.every
-        logger.info("label correction starts at iteration %d (epoch %d)", first, self.trust)
+        logger.info("label correction starts at iteration %d (epoch %d)", self.trust * self.every, self.trust)
         trainer.samples = self._samples(trainer)
 
     def on_iteration(self, trainer: Trainer) -> None:
@@ -133,8 +129,7 @@ class Prototypes(Callback):
         if trainer.iteration < self.trust * self.every:
             return
         output = self._infer(trainer.samples.indices)
-        assert output.features is not None
-        points = embed(output.features.cpu().double())
+        points = embed(features_of(output).cpu().double())
         domain, classes = trainer.samples.domain, output.logits.shape[1]
         trusted = self.clean > 0
         found = find_prototypes(points[trusted], self.given[trusted], domain[trusted], classes)

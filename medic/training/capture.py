@@ -1,8 +1,7 @@
 """The fast path on a GPU: a whole iteration as one CUDA graph."""
 
 import logging
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -26,15 +25,9 @@ class Captured:
     sizes get their own graphs.
     """
 
-    def __init__(
-        self,
-        iteration: Iteration,
-        mode: Capture,
-        state: Callable[[], dict[str, Any]],
-        restore: Callable[[dict[str, Any]], None],
-    ) -> None:
-        self.iteration, self.mode = iteration, mode
-        self._state, self._restore = state, restore
+    def __init__(self, iteration: Iteration) -> None:
+        self.iteration, self.trainer = iteration, iteration.trainer
+        self.mode = self.trainer.capture
         self._graphs: dict[tuple[tuple[int, ...], ...], tuple[torch.cuda.CUDAGraph, Batch, Outcome]] = {}
         self._stream = torch.cuda.Stream()
         self._runs = 0
@@ -54,21 +47,21 @@ class Captured:
     def _eager(self, batch: Batch) -> Outcome:
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            outcome = self.iteration(batch.to(self.iteration.device))
+            outcome = self.iteration(batch.to(self.trainer.device))
         torch.cuda.current_stream().wait_stream(self._stream)
         return outcome
 
     def _capture(self, batch: Batch) -> bool:
         """Capture an iteration; if that fails, restore the state and name the part that cannot be captured."""
-        before = self._state()
-        inputs, graph = batch.to(self.iteration.device), torch.cuda.CUDAGraph()
+        before = self.trainer.device_state()
+        inputs, graph = batch.to(self.trainer.device), torch.cuda.CUDAGraph()
         try:
             # Freeing an old graph or event would break a capture.
             with garbage_collection_paused(collect=True), torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 outcome = self.iteration(inputs)
         except (RuntimeError, AssertionError) as error:
             torch.cuda.synchronize()
-            self._restore(before)
+            self.trainer.load_device_state(before)
             reason = f"{self.iteration.part} cannot be captured as a CUDA graph: {first_line(error)}"
             if self.mode == "on":
                 raise MedicError(f"{reason}; use --capture auto") from error

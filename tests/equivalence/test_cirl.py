@@ -14,15 +14,9 @@ from medic.systems.cirl import Cirl, factorisation, largest_draw, mix_amplitudes
 from medic.tasks import Step
 from tests.messages import naming
 
+pytestmark = pytest.mark.usefixtures("double")
+
 SETUP = Setup(tasks=2, images=6, epoch=2, shape=(2, 5, 4), mean=(0.5, 0.4), std=(0.25, 0.5))
-
-
-@pytest.fixture(autouse=True)
-def double():
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 class Model(nn.Module):

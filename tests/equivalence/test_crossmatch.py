@@ -19,12 +19,7 @@ from medic.tasks import Step
 from tests.built import recipe_of
 from tests.messages import naming
 
-
-@pytest.fixture(autouse=True)
-def double():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("double")
 
 
 ZERO = Output(torch.zeros(1, 4), torch.zeros(1, 2, 4))

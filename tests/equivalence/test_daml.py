@@ -16,15 +16,9 @@ from medic.systems.daml import Daml
 from medic.tasks import Step
 from tests.messages import naming
 
+pytestmark = pytest.mark.usefixtures("double")
+
 CLASSES = 4
-
-
-@pytest.fixture(autouse=True)
-def double():
-    torch.set_default_dtype(torch.float64)
-    torch.manual_seed(0)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def model(networks=3):

@@ -15,15 +15,9 @@ from medic.systems.hyprometa import BORDER, HyProMeta, distance, exp0, mean
 from medic.tasks import Step
 from tests.messages import naming
 
+pytestmark = pytest.mark.usefixtures("double")
+
 C = 3
-
-
-@pytest.fixture(autouse=True)
-def double():
-    torch.set_default_dtype(torch.float64)
-    torch.manual_seed(0)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 class TestGeometry:

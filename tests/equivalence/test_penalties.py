@@ -20,12 +20,7 @@ from medic.strategies import AndMask, Joint, SandMask
 from medic.tasks import Step
 from tests.messages import naming
 
-
-@pytest.fixture(autouse=True)
-def double():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def step(sizes, y=None, x=None):

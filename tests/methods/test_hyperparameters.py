@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -50,21 +51,40 @@ def test_json_as_domainbed_has_it(mini):
 
 
 @pytest.mark.parametrize(
-    ("method", "hparams", "message"),
+    ("settings", "message"),
     [
-        ("vrex", "wieght=3", "'wieght' 'weight'"),
-        ("vrex", "weight=", "weight=10"),
-        ("vrex", "{weight: 1", "weight=10"),
-        ("vrex", {"weight": "much"}, "weight 'much'"),
-        ("vrex", {"anneal": 1.5}, "anneal 1.5"),
-        ("erm", "weight=3", "'erm'"),
-        ("sandmask", "tau=1", "tau 1"),
-        ("medic++", "tau=1", "'medic++'"),
+        ({"method": "vrex", "hparams": "wieght=3"}, "'wieght' 'weight'"),
+        ({"method": "vrex", "hparams": "weight="}, "weight=10"),
+        ({"method": "vrex", "hparams": "{weight: 1"}, "weight=10"),
+        ({"method": "vrex", "hparams": {"weight": "much"}}, "weight 'much'"),
+        ({"method": "vrex", "hparams": {"anneal": 1.5}}, "anneal 1.5"),
+        ({"method": "erm", "hparams": "weight=3"}, "'erm'"),
+        ({"method": "sandmask", "hparams": "tau=1"}, "tau 1"),
+        ({"method": "medic++", "hparams": "tau=1"}, "'medic++'"),
+        ({"sampling": "confusable", "hparams": "forgetting=2"}, "forgetting 2"),
+        ({"sampling": "confusable", "hparams": "strength=-1"}, "strength -1"),
+        ({"sampling": "confusable", "hparams": "lag=1"}, "'lag' 'reptile'"),
+        ({"sampling": "random", "hparams": "forgetting=0.5"}, "'reptile'"),
+        ({"sampling": "informative", "hparams": "every=0"}, "every 0"),
+        ({"sampling": "informative", "hparams": "delta=-1"}, "delta -1"),
+        (
+            {"method": "ebil-hads", "sampling": "informative", "hparams": "every=2"},
+            "every hard-domain informative hard-domain.every",
+        ),
+        ({"method": "erm", "penalty": "vrex"}, "'vrex' tasks"),
+        ({"method": "coral", "sources": ["printed"]}, "'coral' tasks"),
+        ({"method": "fishr", "objective": "arpl"}, "'fishr' linear"),
+        ({"method": "aloft-e", "backbone": "convnet"}, "'aloft-e' gfnet_h_ti --backbone convnet"),
+        ({"method": "mvdg", "sources": ["printed", "handwritten"]}, "'mvdg' 3 2"),
+        ({"method": "andmask", "sources": ["printed"]}, "'andmask' 2 1"),
+        ({"method": "sandmask", "sources": ["printed"]}, "'sandmask' 2 1"),
+        ({"method": "medic++", "penalty": "groupdro"}, "'groupdro'"),
+        ({"method": "medic++", "penalty": "blance"}, "'blance' 'balance'"),
     ],
 )
-def test_mistakes(mini, method, hparams, message):
+def test_mistakes(mini, settings, message):
     with pytest.raises(MedicError, match=naming(message)):
-        recipe_of(dataset=mini, method=method, hparams=hparams)
+        recipe_of(**{"dataset": mini, "method": "reptile", **settings})
 
 
 def test_a_recipe_has_all_of_them(mini):
@@ -103,43 +123,6 @@ def test_conventions_are_no_hyperparameters(mini, sampling):
     assert recipe.settings["hparams"] is None
 
 
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"sampling": "confusable", "hparams": "forgetting=2"}, "forgetting 2"),
-    ({"sampling": "confusable", "hparams": "strength=-1"}, "strength -1"),
-    ({"sampling": "confusable", "hparams": "lag=1"}, "'lag' 'reptile'"),
-    ({"sampling": "random", "hparams": "forgetting=0.5"}, "'reptile'"),
-    ({"sampling": "informative", "hparams": "every=0"}, "every 0"),
-    ({"sampling": "informative", "hparams": "delta=-1"}, "delta -1"),
-    (
-        {"method": "ebil-hads", "sampling": "informative", "hparams": "every=2"},
-        "every hard-domain informative hard-domain.every",
-    ),
-])  # fmt: skip
-def test_mistakes_of_samplers(mini, settings, message):
-    with pytest.raises(MedicError, match=naming(message)):
-        recipe_of(**{"dataset": mini, "method": "reptile", **settings})
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"method": "erm", "penalty": "vrex"}, "'vrex' tasks"),
-        ({"method": "coral", "sources": ["printed"]}, "'coral' tasks"),
-        ({"method": "fishr", "objective": "arpl"}, "'fishr' linear"),
-        (
-            {"method": "aloft-e", "backbone": "convnet"},
-            "'aloft-e' gfnet_h_ti --backbone convnet",
-        ),
-        ({"method": "mvdg", "sources": ["printed", "handwritten"]}, "'mvdg' 3 2"),
-        ({"method": "andmask", "sources": ["printed"]}, "'andmask' 2 1"),
-        ({"method": "sandmask", "sources": ["printed"]}, "'sandmask' 2 1"),
-    ],
-)
-def test_what_cannot_work_is_refused(mini, settings, message):
-    with pytest.raises(MedicError, match=naming(message)):
-        recipe_of(**{"dataset": mini, **settings})
-
-
 def test_a_smaller_grid_keeps_the_number_of_steps(mini):
     recipe = recipe_of(dataset=mini, method="vrex", domain_splits=2)
     assert recipe.grid.sizes == (2,)
@@ -149,10 +132,6 @@ def test_a_penalty_goes_with_another_method(mini):
     recipe = recipe_of(dataset=mini, penalty="balance", hparams="weight=2")
     assert recipe.settings["method"] == "medic++"
     assert [type(part) for part in build_objective(recipe).penalties] == [PENALTIES["balance"]]
-    with pytest.raises(MedicError, match=naming("'groupdro'")):
-        recipe_of(dataset=mini, penalty="groupdro")
-    with pytest.raises(MedicError, match=naming("'blance' 'balance'")):
-        recipe_of(dataset=mini, penalty="blance")
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -207,8 +186,7 @@ def test_declared_limits_are_checked(values):
 
 def test_a_new_penalty_is_known_by_its_name(mini):
     """It is trained, and its hyperparameters are checked, with nothing but its class."""
-    before = dict(PENALTIES)
-    try:
+    with patch.dict(PENALTIES):
 
         @dataclass(eq=False)
         class Confident(Penalty, name="confident"):
@@ -222,6 +200,3 @@ def test_a_new_penalty_is_known_by_its_name(mini):
         assert trainer.step() + trainer.wait()
         with pytest.raises(MedicError, match=naming("strength 5")):
             recipe_of(dataset=mini, method="erm", penalty="confident", hparams="strength=5")
-    finally:
-        PENALTIES.clear()
-        PENALTIES.update(before)

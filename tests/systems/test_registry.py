@@ -3,6 +3,7 @@
 import dataclasses
 import pkgutil
 from importlib import import_module
+from unittest.mock import patch
 
 import pytest
 
@@ -43,9 +44,9 @@ def test_methods_name_parts_that_exist():
         assert method.preset.get("penalty") in (None, *PENALTIES)
 
 
-def test_a_new_head_and_objective_are_trained_by_their_names(mini, monkeypatch):
-    before = dict(HEADS)
-    try:
+def test_a_new_head_and_objective_are_trained_by_their_names(mini):
+    scaled = ObjectiveKind((CE,), ("scaled",), "cls")
+    with patch.dict(HEADS), patch.dict(OBJECTIVES, {"ce-scaled": scaled}):
 
         class Scaled(CloseSet, name="scaled"):
             """Logits of half the size."""
@@ -54,13 +55,9 @@ def test_a_new_head_and_objective_are_trained_by_their_names(mini, monkeypatch):
                 output = super().forward(features)
                 return output._replace(logits=output.logits / 2)
 
-        monkeypatch.setitem(OBJECTIVES, "ce-scaled", ObjectiveKind((CE,), ("scaled",), "cls"))
         trainer = built(dataset=mini, method="erm", objective="ce-scaled", batch_size=4)
         assert isinstance(trainer.model.head, Scaled)
         assert trainer.step() + trainer.wait()
-    finally:
-        HEADS.pop("scaled")
-    assert before == HEADS
 
 
 def declared(kind=DeclaredModule):

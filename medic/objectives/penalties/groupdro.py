@@ -23,15 +23,14 @@ class GroupDro(Penalty, name="groupdro"):
         super().__post_init__()
         self.register_buffer("shares", None)
 
-    def prepare(self, model: nn.Module | None, setup: Setup) -> None:
+    def prepare(self, model: nn.Module, setup: Setup) -> None:
         """Start with equal weights of the tasks."""
         self.shares = torch.full((setup.tasks,), 1 / setup.tasks)
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
         """Return the weighted risk minus the mean one; the tasks (m,) must keep their order."""
         if self.shares is None:
-            self.prepare(None, Setup(len(tasks)))
-        assert self.shares is not None
+            self.shares = torch.full_like(tasks, 1 / len(tasks))
         # In logarithms, because the product of exponentials overflows for a large loss.
         shares = (self.shares.to(tasks).log() + self.eta * tasks.detach()).softmax(0)
         self.shares.copy_(shares)

@@ -51,18 +51,14 @@ class Fishr(Penalty, name="fishr"):
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
         """Start with averages of 0 for every task."""
-        self._start(setup.tasks, model.classes, model.features + 1)  # type: ignore[arg-type, operator]
-
-    def _start(self, *shape: int) -> None:
-        self.variances = torch.zeros(shape)
+        self.variances = torch.zeros(setup.tasks, model.classes, model.features + 1)  # type: ignore[call-overload, operator]
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
         """Compare the tasks, which must keep their order."""
-        found = [self._variance(e, z) for _, e, z in _samples(output, step)]
+        found = torch.stack([self._variance(e, z) for _, e, z in _samples(output, step)])
         if self.variances is None:
-            self._start(len(found), *found[0].shape)
-        assert self.variances is not None
-        average = self.ema * self.variances.to(tasks) + (1 - self.ema) * torch.stack(found)
+            self.variances = torch.zeros_like(found)
+        average = self.ema * self.variances.to(tasks) + (1 - self.ema) * found
         self.variances.copy_(average.detach())
         weight = torch.where(self.updates >= self.anneal, self.weight, 0.0)
         self.updates += 1
@@ -74,15 +70,14 @@ class Fishr(Penalty, name="fishr"):
         return (e.square().T @ z.square() - (e.T @ z).square() / len(z)) / len(z)
 
 
-@dataclass(eq=False)
 class _HessianAlignment(Penalty):
     """α mean_d ‖h_d - h̄‖² + β mean_d ‖g_d - ḡ‖²: the head's gradients g, and a function h of its Hessian.
 
     ḡ and h̄ are those of the mean risk, and constants.
     """
 
-    alpha: float = hyperparameter(1e-4)
-    beta: float = hyperparameter(5e-3)
+    alpha: float
+    beta: float
     compares_tasks = needs_linear_head = True
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:

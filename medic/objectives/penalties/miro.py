@@ -16,9 +16,8 @@ from medic.objectives.objective import Penalty, Setup
 from medic.outputs import Output
 from medic.tasks import Step
 
-SPREAD = 0.1
-"""The initial variances."""
 LEAST = 1e-5
+"""The least variance."""
 
 
 @dataclass(eq=False)
@@ -46,7 +45,7 @@ class Miro(Penalty, name="miro"):
         self.reference = copy.deepcopy(model).eval().requires_grad_(False)
         self.reference.tap(always=True)  # type: ignore[operator]
         channels: tuple[int, ...] = model.tap()  # type: ignore[operator]
-        start = math.log(math.expm1(SPREAD - LEAST))
+        start = math.log(math.expm1(0.1 - LEAST))  # variances of 0.1
         self.spreads.extend(nn.Parameter(torch.full((count, 1, 1), start)) for count in channels)
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
@@ -57,14 +56,8 @@ class Miro(Penalty, name="miro"):
         with torch.no_grad(), torch.autocast(step.x.device.type, torch.bfloat16, enabled=now == torch.bfloat16):
             before = Output.of(self.reference(step.x)).stages
         assert before is not None
-        terms = [
-            _term(now, then, functional.softplus(spread) + LEAST)
-            for now, then, spread in zip(output.stages, before, self.spreads, strict=True)
-        ]
+        terms = []
+        for f, f0, spread in zip(output.stages, before, self.spreads, strict=True):  # maps (N, C, H, W)
+            s = functional.softplus(spread) + LEAST  # (C, 1, 1)
+            terms.append(((f.to(s) - f0.to(s)).square() / s + s.log()).mean() / 2)
         return self.weight * torch.stack(terms).sum()
-
-
-def _term(now: Tensor, then: Tensor, variance: Tensor) -> Tensor:
-    """Return ½ mean[(f - f⁰)² / s + log s] of maps (N, C, H, W) and variances (C, 1, 1)."""
-    now, then = (maps.to(variance.dtype) for maps in (now, then))
-    return ((now - then).square() / variance + variance.log()).mean() / 2

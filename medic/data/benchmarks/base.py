@@ -108,7 +108,7 @@ class Benchmark:
         try:
             return self.reader(self, root, seed)
         except OSError as error:
-            raise MedicError(f"root {root} cannot be read: {error.strerror}: {error.filename}") from error
+            raise MedicError(f"--root: {error.filename or root} cannot be read: {error.strerror or error}") from error
 
     def require_root(self, root: Path | None) -> Path:
         """Return the root, or raise an error if it is None."""

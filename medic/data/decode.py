@@ -1,9 +1,9 @@
 """Decode image files, in bounded memory: every file that cannot be decoded is a `BadImage` with one line."""
 
 import io
-import os
 import stat
 import warnings
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,14 +32,14 @@ class BadImage(MedicError):
 def read_file(path: str) -> bytes:
     """Return the bytes of an image file, which must be a regular file: a pipe or a device may have no end."""
     try:
-        status = os.stat(path)
-        regular, small = stat.S_ISREG(status.st_mode), status.st_size <= MAX_BYTES
-        if regular and small:
-            with open(path, "rb") as file:
-                return file.read(MAX_BYTES)
+        status = Path(path).stat()
+        regular = stat.S_ISREG(status.st_mode)
+        if regular and status.st_size <= MAX_BYTES:
+            return Path(path).read_bytes()
     except (OSError, ValueError) as error:  # a ValueError is a path with a NUL
         raise BadImage(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    raise BadImage(f"{path} has more than {MAX_BYTES >> 20} MiB: shrink it" if regular else f"{path} is no regular file")
+    problem = f"has more than {MAX_BYTES >> 20} MiB: shrink it" if regular else "is not a regular file"
+    raise BadImage(f"{path} {problem}")
 
 
 def decode(data: bytes, size: int, name: str) -> tuple[NDArray[np.uint8], tuple[int, int]]:

@@ -94,7 +94,7 @@ class TestDecode:
             raise kind("first\nsecond")
 
         monkeypatch.setattr(ImageOps, "exif_transpose", damaged)
-        with pytest.raises(BadImage, match="^pic is damaged: .*$"):
+        with pytest.raises(BadImage, match=r"^pic is damaged: .*$"):
             decode(encoded(picture(), "PNG"), 16, "pic")
 
     def test_postscript_starts_nothing(self, monkeypatch):
@@ -128,5 +128,5 @@ class TestReadFile:
             read_file(str(tmp_path / "x.png"))
 
     def test_a_path_with_a_nul(self):
-        with pytest.raises(BadImage, match="a\0b.png cannot be read"):
+        with pytest.raises(BadImage, match=r"a\0b\.png cannot be read"):
             read_file("a\0b.png")

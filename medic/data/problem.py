@@ -67,7 +67,7 @@ def choose_domains(
     if not sources:
         raise MedicError("no source domain to train on: give at least one with --sources, or fewer with --target")
     if not targets:
-        raise MedicError("no target domain to test on: leave one out of --sources")
+        raise MedicError("no target domain to test on: choose one with --target, or leave one out of --sources")
     return tuple(d for d in domains if d in sources), tuple(d for d in domains if d in targets)
 
 

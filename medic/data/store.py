@@ -14,14 +14,13 @@ from zlib import crc32
 import numpy as np
 import psutil
 import torch
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from medic.data.cache import cache_directory
 from medic.data.decode import BadImage, decode, read_file
 from medic.data.images import Images, Mapped, Streamed
 from medic.errors import MedicError, counted, unwritten
-from medic.files import atomic_write, write_text
+from medic.files import atomic_write, locked, write_text
 
 if TYPE_CHECKING:
     from medic.data.listing import ImageList
@@ -142,7 +141,7 @@ def choose_place(needed: int, where: Where, device: torch.device) -> str:
 def _build(path: Path, listing: "ImageList", size: int, in_file: bool) -> StoreIndex:
     """Decode every image, with `in_file` into a new store, unless another process has just done so."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_suffix(".lock")):
+    with locked(path.with_suffix(".lock")):
         index = StoreIndex.read(path)
         if index is not None:
             return index

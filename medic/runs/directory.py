@@ -180,7 +180,7 @@ class Run:
 
     def check(self) -> None:
         """Refuse a run with a file that is lost or differs from what the run wrote."""
-        for name in self.seal.sha256:
+        for name in self.seal.checksums:
             self._file(name)
 
     @cached_property

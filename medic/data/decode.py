@@ -22,6 +22,8 @@ MAX_BYTES = 2**29
 """The limit of a file, and of its decoded pixels. Decoding may take four times as much memory for a moment."""
 MAX_PIXELS = MAX_BYTES // 4
 """The limit of height × width: every image becomes RGB, which Pillow keeps in 4 bytes per pixel."""
+MAX_SIDE = 2**16
+"""The limit of height and width: resizing makes an image of the old height and the new width first."""
 _BITS_PER_SAMPLE = 258  # a tag of TIFF
 
 
@@ -53,7 +55,7 @@ def decode(data: bytes, size: int, name: str) -> tuple[NDArray[np.uint8], tuple[
         raise BadImage(f"{name} is empty")
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            if image.width * image.height > MAX_PIXELS:
+            if image.width * image.height > MAX_PIXELS or max(image.size) > MAX_SIDE:
                 raise Image.DecompressionBombError
             ImageOps.exif_transpose(image, in_place=True)
             rgb = _to_rgb(image, name)
@@ -66,7 +68,8 @@ def decode(data: bytes, size: int, name: str) -> tuple[NDArray[np.uint8], tuple[
     except UnidentifiedImageError:
         raise BadImage(f"{name} is not an image of a format that is read: {', '.join(FORMATS)}") from None
     except Image.DecompressionBombError:
-        raise BadImage(f"{name} has more than {MAX_PIXELS // 10**6} million pixels: shrink it") from None
+        limits = f"{MAX_PIXELS // 10**6} million pixels, or {MAX_SIDE} on a side"
+        raise BadImage(f"{name} has more than {limits}: shrink it") from None
     except Exception as error:  # Pillow raises any type for a damaged file
         raise BadImage(f"{name} is damaged: {first_line(error)}") from error
 

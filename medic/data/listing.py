@@ -70,7 +70,7 @@ class ImageList(LazyDataset):
         classes = tuple(classes) or tuple(sorted({entry.label for entry in found}))
         for folder in (*domains, *classes):
             if re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", folder):
-                raise MedicError(f"domain or class {folder!r} has characters that are not UTF-8 text: rename it")
+                raise MedicError(f"domain or class {folder!r} is not UTF-8 or has control characters: rename it")
         domain_of, class_of = ({name: i for i, name in enumerate(names)} for names in (domains, classes))
         found.sort(key=lambda entry: (domain_of[entry.domain], entry.label, entry.name))
         for file, count in Counter(entry.name for entry in found).items():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import EpsImagePlugin, Image, ImageOps
 
-from medic.data.decode import MAX_BYTES, MAX_PIXELS, BadImage, decode, read_file
+from medic.data.decode import MAX_BYTES, MAX_PIXELS, MAX_SIDE, BadImage, decode, read_file
 from tests.data.pictures import encoded, picture, tiff
 from tests.messages import naming
 
@@ -108,8 +108,9 @@ class TestDecode:
         side = int(MAX_PIXELS**0.5) + 1
         monkeypatch.setattr(Image.Image, "load", lambda *_: pytest.fail("the image was decoded"))
         for bits in (1, 8, 16, 32):
-            with pytest.raises(BadImage, match=naming(f"pic {MAX_PIXELS // 10**6} pixels")):
-                decode(tiff(side, side, bits, b""), 16, "pic")
+            for shape in ((side, side), (1, MAX_SIDE + 1), (MAX_SIDE + 1, 1)):
+                with pytest.raises(BadImage, match=naming(f"pic {MAX_PIXELS // 10**6} pixels {MAX_SIDE}")):
+                    decode(tiff(*shape, bits, b""), 16, "pic")
 
 
 class TestReadFile:

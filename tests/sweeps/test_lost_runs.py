@@ -82,10 +82,3 @@ def test_a_process_that_dies_while_it_has_no_run(folder, tmp_path):
             [process] = multiprocessing.active_children()
             process.kill()
             process.join()
-
-
-def test_waiting_for_another_process_takes_its_time():
-    began = time.perf_counter(), time.process_time()
-    assert Here().wait(0.2) == []
-    assert time.perf_counter() - began[0] >= 0.2
-    assert time.process_time() - began[1] < 0.1

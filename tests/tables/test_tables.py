@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import time
 
 import pytest
 import yaml
@@ -396,19 +395,6 @@ def test_runs_as_a_frame(folder):
     found = medic.load_runs(folder / "fast").iloc[0]
     assert (found["lr"], found["lr/now"]) == (0.1, 0.01)
     assert found["targets/c/acc"] == 0.5
-
-
-def test_five_thousand_runs(tmp_path):
-    """With the records of seven evaluations each; a loose bound, the machines are shared."""
-    methods = [f"m{number}" for number in range(20)]
-    for method in methods:
-        for target in DOMAINS:
-            for seed in range(4):
-                write_run(tmp_path, f"{method}-{target}-{seed}", method, target, seed, (0.5,) * 7)
-    began = time.perf_counter()
-    table = tabulate(collect([tmp_path]).results)
-    assert len(table.rows) == 20
-    assert (time.perf_counter() - began) * 5000 / 240 < 30
 
 
 def test_precisions_and_images_that_are_drawn_by_seed(tmp_path):

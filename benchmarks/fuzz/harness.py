@@ -7,7 +7,6 @@ outside the folder, another program that is started.
 
 import contextlib
 import io
-import itertools
 import multiprocessing
 import os
 import random
@@ -22,6 +21,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+from medic.runs import memory
 
 SECONDS = 10.0
 """The time after which an input counts as hanging."""
@@ -125,8 +126,6 @@ def fuzz(door: Door, folder: Path, numbers: Iterable[int], seed: int = 0, second
 
 def _serve(door: Door, folder: Path, seed: int, pipe: Connection) -> None:
     """Try each input whose number is received, and send back its outcome."""
-    from medic.runs import memory
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.dont_write_bytecode = True
     os.fsync = lambda _: None  # most of the time would go there
@@ -172,7 +171,7 @@ def _place(error: BaseException) -> str:
 
 _ACCESSES: list[str] = []
 _CHANGES = {"os.mkdir": 0, "os.rename": 1, "os.symlink": 1, "os.link": 1, "os.remove": 0, "os.rmdir": 0, "os.chmod": 0,
-            "os.chown": 0, "os.utime": 0, "os.truncate": 0}  # fmt: skip
+            "os.chown": 0, "os.utime": 0}  # fmt: skip
 """Audit events that change a path, and the position of the path in their arguments."""
 _LEAVES = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect", "socket.getaddrinfo")
 _ALLOWED = re.compile("/dev/null|/proc/[0-9]+/clear_refs|/dev/tty")
@@ -185,7 +184,7 @@ def _watch_accesses(folder: Path) -> None:
     def note(event: str, values: tuple[Any, ...]) -> None:
         if event == "open" and values[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
             path = values[0] if isinstance(values[0], int) else os.path.realpath(values[0])
-        elif event in _CHANGES and not any(isinstance(value, int) and value > 2 for value in values[-2:]):
+        elif event in _CHANGES and values[-1] == -1:  # relative to no open folder, as in rmtree
             parent, name = os.path.split(os.fsdecode(values[_CHANGES[event]]))
             path = f"{os.path.realpath(parent or '.')}/{name}"
         elif event in _LEAVES and "git" not in str(values[0]):  # a run records its commit
@@ -211,10 +210,3 @@ def command(*arguments: str) -> tuple[int, str, str]:
     if code == 2 and err.getvalue().splitlines()[-1] != errors[0]:
         raise Fault(f"medic {arguments[0]}: its error has several lines")
     return code, out.getvalue(), err.getvalue()
-
-
-def numbers(count: int | None, only: int | None) -> Iterable[int]:
-    """Return the numbers of the inputs to try."""
-    if only is not None:
-        return [only]
-    return itertools.count() if count is None else range(count)

@@ -27,14 +27,18 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1800, help="time for each door [1800]")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, metavar="NUMBER", help="try one input only")
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="a folder for the runs that are damaged, to repeat a fault in"
+    )
     arguments = parser.parse_args()
     logging.getLogger("medic").addHandler(logging.NullHandler())
     faults = 0
     for name in arguments.doors:
         door = DOORS[name]
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = (arguments.keep or Path(temporary)).absolute() / name
             tried = range(arguments.count or door.count) if arguments.only is None else [arguments.only]
-            summary = fuzz(door, Path(folder) / "inside", tried, arguments.seed, arguments.seconds)
+            summary = fuzz(door, folder, tried, arguments.seed, arguments.seconds)
         print("\n".join(summary.lines(arguments.seed)), flush=True)
         faults += len(summary.faults)
     return int(faults > 0)

@@ -117,22 +117,19 @@ def attempt(folder: Path, draw: random.Random) -> bool:
     """Fetch a benchmark from an archive; nothing may be left of one that is refused."""
     name = draw.choice(("pacs", "pacs", "pacs", "terra-incognita"))
     archive, root = folder / f"a.{draw.choice(('zip', 'tar', 'tar.gz', 'tgz', 'tar.xz', 'gz'))}", folder / "root"
+    shutil.rmtree(root, ignore_errors=True)
     archive.write_bytes(make_archive(name, draw))
-    try:
-        code, _, _ = command("data", "fetch", name, "--root", str(root), "--archive", str(archive))
-        left = {path.name for path in root.iterdir() if path.is_dir()}
-        if left - {name} or (code and left):
-            raise Fault(f"an archive that is {'refused' if code else 'accepted'} leaves {sorted(left)}")
-        inside = os.path.realpath(root)
-        for path in root.rglob("*"):
-            if not os.path.realpath(path).startswith(inside):
-                raise Fault("a link leads outside the folder")
-            if not (path.is_file() or path.is_dir()):
-                raise Fault("something is neither a file nor a folder")
-        return code == 0
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-        archive.unlink()
+    code, _, _ = command("data", "fetch", name, "--root", str(root), "--archive", str(archive))
+    left = {path.name for path in root.iterdir() if path.is_dir()}
+    if left - {name} or (code and left):
+        raise Fault(f"an archive that is {'refused' if code else 'accepted'} leaves {sorted(left)}")
+    inside = os.path.realpath(root)
+    for path in root.rglob("*"):
+        if not os.path.realpath(path).startswith(inside):
+            raise Fault("a link leads outside the folder")
+        if not (path.is_file() or path.is_dir() or path.is_symlink()):
+            raise Fault("something is neither a file nor a folder")
+    return code == 0
 
 
 DOOR = Door("archives", prepare, attempt, 10_000)

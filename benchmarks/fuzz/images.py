@@ -107,26 +107,30 @@ def attempt(folder: Path, draw: random.Random) -> bool:
 
     root, suffix = folder / "images", draw.choice((".png", ".jpg", ".tif", ".gif", ".bmp", ".webp", ".ppm"))
     path = root / "art" / "dog" / f"bad{suffix}"
+    _clear(folder)
     if draw.random() < 0.01:
         write_special(path, draw)
     else:
         data = damage(draw.choice(originals()), draw, originals())
         path.write_bytes(with_checksums(data) if draw.random() < 0.7 else data)
+    if draw.random() < 0.2:
+        return command("data", "check", "folder", "--root", str(root))[0] == 0
+    on_bad, where = draw.choice(("error", "skip")), draw.choice(("ram", "map", "stream"))
     try:
-        if draw.random() < 0.2:
-            return command("data", "check", "folder", "--root", str(root))[0] == 0
-        on_bad, where = draw.choice(("error", "skip")), draw.choice(("ram", "map", "stream"))
-        try:
-            dataset = BENCHMARKS["folder"].open(root).load(Storage(32, where, on_bad=on_bad))
-            dataset.images.gather(dataset.label.new_tensor(range(len(dataset.paths))), dataset.label.device)
-        except MedicError as error:
-            if on_bad == "skip":
-                raise Fault("a bad image ends a run with --on-bad-image skip") from error
-            return False
-        return len(dataset.paths) == 2
-    finally:
+        dataset = BENCHMARKS["folder"].open(root).load(Storage(32, where, on_bad=on_bad))
+        dataset.images.gather(dataset.label.new_tensor(range(len(dataset.paths))), dataset.label.device)
+    except MedicError as error:
+        if on_bad == "skip":
+            raise Fault("a bad image ends a run with --on-bad-image skip") from error
+        return False
+    return len(dataset.paths) == 2
+
+
+def _clear(folder: Path) -> None:
+    """Remove what the attempt before left, which may have been killed."""
+    shutil.rmtree(folder / "cache", ignore_errors=True)
+    for path in (folder / "images").rglob("bad.*"):
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        shutil.rmtree(folder / "cache", ignore_errors=True)
 
 
 DOOR = Door("images", prepare, attempt, 20_000)

@@ -94,22 +94,19 @@ def attempt(folder: Path, draw: random.Random) -> bool:
     """Damage a run beside a good one, and use both."""
     place = folder / "both"
     unfinished = draw.random() < 0.1
+    shutil.rmtree(place / "bad", ignore_errors=True)  # of the attempt before, which may have been killed
     bad = copy(folder / ("unfinished" if unfinished else "finished"), folder / "bad").rename(place / "bad")
-    try:
-        if unfinished and draw.random() < 0.5:
-            (bad / "error.json").write_text('{"reason": "x", "attempts": [{"reason": "x"}]}')
-        elif draw.random() < 0.7 and not unfinished:
-            (bad / "done").write_bytes(draw.choice(UNSEALED))
-        files = sorted(path for path in bad.rglob("*") if path.is_file() and path.name != ".lock")
-        weights = [
-            0.3 if path.suffix in (".pt", ".safetensors") else 2 if path.name == "results.jsonl" else 1
-            for path in files
-        ]
-        for path in set(draw.choices(files, weights, k=draw.choice((1, 1, 2)))):
-            damage_file(path, draw)
-        return _use(bad, draw)
-    finally:
-        shutil.rmtree(bad)
+    if unfinished and draw.random() < 0.5:
+        (bad / "error.json").write_text('{"reason": "x", "attempts": [{"reason": "x"}]}')
+    elif draw.random() < 0.7 and not unfinished:
+        (bad / "done").write_bytes(draw.choice(UNSEALED))
+    files = sorted(path for path in bad.rglob("*") if path.is_file() and path.name != ".lock")
+    weights = [
+        0.3 if path.suffix in (".pt", ".safetensors") else 2 if path.name == "results.jsonl" else 1 for path in files
+    ]
+    for path in dict.fromkeys(draw.choices(files, weights, k=draw.choice((1, 1, 2)))):
+        damage_file(path, draw)
+    return _use(bad, draw)
 
 
 def _use(bad: Path, draw: random.Random) -> bool:

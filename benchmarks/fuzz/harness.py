@@ -6,6 +6,7 @@ outside the folder, another program that is started.
 """
 
 import contextlib
+import faulthandler
 import io
 import multiprocessing
 import os
@@ -22,6 +23,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import medic.runs.train  # noqa: F401, once for all children
 from medic.runs import memory
 
 SECONDS = 10.0
@@ -30,6 +32,10 @@ MEMORY = 2 * 2**30
 """Bytes of memory that a child may use beyond what it has at its start."""
 FILE = 16 * 2**30
 """The largest file that a child may write."""
+
+
+STACKS = "stacks.txt"
+"""The file in which a child that hangs writes where it is."""
 
 
 class Fault(AssertionError):
@@ -110,7 +116,7 @@ def fuzz(door: Door, folder: Path, numbers: Iterable[int], seed: int = 0, second
             ours.send(number)
             started = time.monotonic()
             try:
-                found = ours.recv() if ours.poll(SECONDS) else (f"hangs longer than {SECONDS:.0f} s", SECONDS, 0)
+                found = ours.recv() if ours.poll(SECONDS) else (f"hangs at {_stack(folder)}", SECONDS, 0)
             except EOFError:
                 child.join()
                 found = (f"dies with exit code {child.exitcode}", time.monotonic() - started, 0)
@@ -139,12 +145,14 @@ def _serve(door: Door, folder: Path, seed: int, pipe: Connection) -> None:
     start, used = memory.peak(), int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE, FILE))
+    stacks = (folder / STACKS).open("w")
     pipe.send(None)
     with contextlib.suppress(EOFError):
         while True:
             number = pipe.recv()
             began = time.monotonic()
             _ACCESSES.clear()
+            faulthandler.dump_traceback_later(0.9 * SECONDS, file=stacks)
             outcome = attempt(door, folder, seed, number)
             if _ACCESSES:
                 outcome = f"outside the folder: {_ACCESSES[0]}"
@@ -159,6 +167,12 @@ def attempt(door: Door, folder: Path, seed: int, number: int) -> "bool | str":
         return str(fault).replace(str(folder), "")
     except BaseException as error:  # also those of Rust and of sys.exit
         return f"{type(error).__name__} at {_place(error)}: {re.sub(r'[0-9]+', 'N', str(error))[:80]!r}"
+
+
+def _stack(folder: Path) -> str:
+    """Return the lines of medic in which the threads of a child are."""
+    lines = re.findall(r'/medic/(\S+)", line (\d+)', (folder / STACKS).read_text())
+    return ", ".join(sorted({f"{file}:{number}" for file, number in lines[:3]})) or "an unknown line"
 
 
 def _place(error: BaseException) -> str:

@@ -21,7 +21,7 @@ def break_promise(folder):
 FAULTS = {
     "KeyError": raise_error,
     "promise": break_promise,
-    "hangs": lambda folder: time.sleep(60),
+    "hangs at": lambda folder: time.sleep(60),
     "dies with exit code 3": lambda folder: os._exit(3),
     "MemoryError": lambda folder: bytes(2 * harness.MEMORY),
     "outside the folder: open": lambda folder: (folder.parent / "x").write_text(""),

@@ -21,10 +21,10 @@ from medic.data import RECIPES, Samples
 from medic.data.images import Resident
 from medic.models import Classifier, create_backbone
 from medic.report.table import print_rows
+from medic.runs.specs import OptimSpec
 from medic.strategies import MultiStep
 from medic.tasks import Grid
 from medic.training import Trainer
-from medic.training.optim import OptimizerSettings, RateSchedule
 from medic.training.precision import pick_precision
 
 
@@ -114,6 +114,7 @@ def make_trainer(work: Work, images: Resident, backbone: str, device: torch.devi
     model = Classifier(network, work.classes).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     positions = torch.arange(work.images)
     cell = positions % (work.classes * work.domains)  # none is empty, if there are as many images
+    optim = OptimSpec(optimizer="sgd", lr=1e-3, momentum=0.9, weight_decay=5e-4)
     return Trainer(
         model=model.train(),
         images=images,
@@ -121,8 +122,8 @@ def make_trainer(work: Work, images: Resident, backbone: str, device: torch.devi
         grid=Grid(work.domain_splits, work.class_splits, work.steps, sampling="adaptive"),
         strategy=MultiStep(1e-3),
         objective=medic.objective(medic.ce, medic.Ova(0.5)),
-        optimizer=OptimizerSettings("sgd", 1e-3, 0.9, 5e-4, 1.0).make(list(model.backbone.parameters()), model.heads()),
-        schedule=RateSchedule("constant", 1000, 0),
+        optimizer=optim.make_optimizer(list(model.backbone.parameters()), model.heads()),
+        schedule=optim.rate_factor,
         augmentation=RECIPES["medic"],
         preprocessing=network.preprocessing,
         batch_size=16,

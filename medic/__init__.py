@@ -6,72 +6,49 @@ Names load when they are first used, so that `import medic` and `medic --help` d
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from medic._version import __version__
+from medic._version import __version__ as __version__
 
-if TYPE_CHECKING:
-    from medic import openset
-    from medic.api import train
-    from medic.errors import MedicError, TrainingError
-    from medic.methods import METHODS, Method
-    from medic.models import Classifier, create_backbone
-    from medic.objectives import Objective, Ova, ce, objective, ova
-    from medic.outputs import Output
-    from medic.runs.directory import Run
-    from medic.strategies import Joint, MultiStep, TwoStep, Update
-    from medic.tables.frames import load_runs
-    from medic.tasks import Grid, Step, matched_pairs
+if TYPE_CHECKING:  # the names below, for type checkers
+    from medic import openset as openset
+    from medic.api import train as train
+    from medic.errors import MedicError as MedicError
+    from medic.errors import TrainingError as TrainingError
+    from medic.methods import METHODS as METHODS
+    from medic.methods import Method as Method
+    from medic.models import Classifier as Classifier
+    from medic.models import create_backbone as create_backbone
+    from medic.objectives import Objective as Objective
+    from medic.objectives import Ova as Ova
+    from medic.objectives import ce as ce
+    from medic.objectives import objective as objective
+    from medic.objectives import ova as ova
+    from medic.outputs import Output as Output
+    from medic.runs.directory import Run as Run
+    from medic.strategies import Joint as Joint
+    from medic.strategies import MultiStep as MultiStep
+    from medic.strategies import TwoStep as TwoStep
+    from medic.strategies import Update as Update
+    from medic.tables.frames import load_runs as load_runs
+    from medic.tasks import Grid as Grid
+    from medic.tasks import Step as Step
+    from medic.tasks import matched_pairs as matched_pairs
 
-_HOME = {
-    "train": "medic.api",
-    "MedicError": "medic.errors",
-    "TrainingError": "medic.errors",
-    "Run": "medic.runs.directory",
-    "load_runs": "medic.tables.frames",
-    "METHODS": "medic.methods",
-    "Method": "medic.methods",
-    "Classifier": "medic.systems",  # with the heads of all systems
-    "create_backbone": "medic.models",
-    "Objective": "medic.objectives",
-    "Ova": "medic.objectives",
-    "ce": "medic.objectives",
-    "objective": "medic.objectives",
-    "ova": "medic.objectives",
-    "Output": "medic.outputs",
-    "Joint": "medic.strategies",
-    "MultiStep": "medic.strategies",
-    "TwoStep": "medic.strategies",
-    "Update": "medic.strategies",
-    "Grid": "medic.tasks",
-    "Step": "medic.tasks",
-    "matched_pairs": "medic.tasks",
+_HOMES = {
+    "medic.api": ["train"],
+    "medic.errors": ["MedicError", "TrainingError"],
+    "medic.methods": ["METHODS", "Method"],
+    "medic.models": ["create_backbone"],
+    "medic.objectives": ["Objective", "Ova", "ce", "objective", "ova"],
+    "medic.outputs": ["Output"],
+    "medic.runs.directory": ["Run"],
+    "medic.strategies": ["Joint", "MultiStep", "TwoStep", "Update"],
+    "medic.systems": ["Classifier"],  # with the heads of all systems
+    "medic.tables.frames": ["load_runs"],
+    "medic.tasks": ["Grid", "Step", "matched_pairs"],
 }
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "METHODS",
-    "Classifier",
-    "Grid",
-    "Joint",
-    "MedicError",
-    "Method",
-    "MultiStep",
-    "Objective",
-    "Output",
-    "Ova",
-    "Run",
-    "Step",
-    "TrainingError",
-    "TwoStep",
-    "Update",
-    "__version__",
-    "ce",
-    "create_backbone",
-    "load_runs",
-    "matched_pairs",
-    "objective",
-    "openset",
-    "ova",
-    "train",
-]
+__all__ = ["__version__", "openset", *_HOME]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from medic.errors import MedicError
 
@@ -57,13 +58,10 @@ def all_reduce(tensors: Sequence[Tensor | None]) -> None:
     if world() == 1 or not present:
         return
     for dtype in dict.fromkeys(tensor.dtype for tensor in present):  # in the same order on all ranks
-        same = [tensor for tensor in present if tensor.dtype == dtype]
-        flat = torch.cat([tensor.detach().reshape(-1) for tensor in same])
+        same = [tensor.detach() for tensor in present if tensor.dtype == dtype]
+        flat = _flatten_dense_tensors(same)
         dist.all_reduce(flat)
-        parts = [
-            part.view(tensor.shape) for part, tensor in zip(flat.split([t.numel() for t in same]), same, strict=True)
-        ]
-        torch._foreach_copy_([tensor.detach() for tensor in same], parts)
+        torch._foreach_copy_(same, _unflatten_dense_tensors(flat, same))
 
 
 def all_reduced(tensor: Tensor) -> Tensor:
@@ -78,11 +76,9 @@ def all_reduced(tensor: Tensor) -> Tensor:
 
 def any_rank(happened: bool) -> bool:
     """Whether something happened on any rank; all ranks get the same answer."""
-    if world() == 1:
-        return happened
-    flag = torch.tensor([float(happened)])
-    dist.all_reduce(flag)
-    return bool(flag > 0)
+    count = torch.tensor([float(happened)])
+    all_reduce([count])
+    return bool(count > 0)
 
 
 def barrier() -> None:

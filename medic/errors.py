@@ -77,23 +77,25 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def closest(name: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that `name` probably means, or None; a number is never a misspelling of another."""
-    if str(name).isdecimal():
-        return None
-    several = list(choices)
-    stems = {choice.lower().partition("-")[0]: choice for choice in reversed(several)}  # oracle of oracle-10
-    by_folded = {**stems, **{choice.lower(): choice for choice in several}}
-    matches = difflib.get_close_matches(str(name).lower(), by_folded, n=1, cutoff=0.6)
-    return by_folded[matches[0]] if matches else None
-
-
+MEANT = {"gpu": "cuda"}
+"""Choices that people call by another name, although its letters are closer to a third: gpu to cpu."""
 FEW = 4
 """The number of choices up to which all are listed beside the closest."""
 
 
+def closest(name: str, choices: Iterable[str]) -> str | None:
+    """Return the choice that `name` probably means, or None; a number is never a misspelling of another."""
+    if str(name).isdecimal():
+        return None
+    several, folded = list(choices), str(name).lower()
+    stems = {choice.lower().partition("-")[0]: choice for choice in reversed(several)}  # oracle of oracle-10
+    by_folded = {**stems, **{choice.lower(): choice for choice in several}}
+    matches = difflib.get_close_matches(MEANT.get(folded, folded), by_folded, n=1, cutoff=0.6)
+    return by_folded[matches[0]] if matches else None
+
+
 def check_choice(kind: str, name: str, choices: Iterable[str], where: str = "") -> str:
-    """Return `name` if it is one of `choices`, otherwise raise an error with the closest one, or all of them.
+    """Return `name` if it is one of `choices`, otherwise raise an error with the closest one, or how to find all.
 
     `where` names the owner of the choices: `of method 'vrex'`.
     """
@@ -101,9 +103,8 @@ def check_choice(kind: str, name: str, choices: Iterable[str], where: str = "") 
     if name in choices:
         return name
     nearest = closest(name, choices)
-    all_of_them = f"choose from {', '.join(choices)}"
-    if nearest is None:
-        hint = all_of_them
-    else:  # a few are all listed, since gpu is close to cpu by its letters only
-        hint = f"did you mean {nearest!r}?" + (f" {all_of_them}" if len(choices) <= FEW else "")
-    raise MedicError(f"unknown {kind} {name!r}{where and ' '}{where}, {hint}")
+    hints = [] if nearest is None else [f"did you mean {nearest!r}?"]
+    if nearest is None or len(choices) <= FEW:
+        too_many = kind == "setting"  # more than 60
+        hints.append("`medic train --help` lists them" if too_many else f"choose from {', '.join(choices)}")
+    raise MedicError(f"unknown {kind} {name!r}{where and ' '}{where}, {' '.join(hints)}")

@@ -28,24 +28,27 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 @contextmanager
 def locked(path: Path, busy: Exception | None = None) -> Iterator[None]:
     """Hold the lock file `path`; if another process holds it, wait, or raise `busy`."""
-    lock = FileLock(path)
     try:
-        lock.acquire(blocking=busy is None)
-    except Timeout:
-        assert busy is not None
-        raise busy from None
+        held = FileLock(path).acquire(blocking=busy is None)
+    except Timeout as error:
+        raise busy or error from None
+    with held:
+        yield
+
+
+@contextmanager
+def writing(what: str, place: Path) -> Iterator[None]:
+    """Raise a `MedicError` that names the place, if the system refuses to write inside."""
     try:
         yield
-    finally:
-        lock.release()
+    except OSError as error:
+        raise unwritten(what, place, error) from error
 
 
 def make_folder(what: str, path: Path) -> None:
     """Create a folder that will be written into."""
-    try:
+    with writing(what, path):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritten(what, path, error) from error
 
 
 def remove_leftovers(folder: Path) -> None:

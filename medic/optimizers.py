@@ -1,11 +1,20 @@
-"""The state of an optimizer: moments and counters, copied, loaded and reset."""
+"""The learning rates of an optimizer, and its state: moments and counters, copied, loaded and reset."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+
+def set_rates(optimizer: torch.optim.Optimizer, rates: Sequence[float], factor: float) -> None:
+    """Set the learning rate of every group to `factor` times its base rate, without synchronising."""
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate * factor)
+        else:
+            group["lr"] = rate * factor
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

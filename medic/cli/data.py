@@ -1,10 +1,12 @@
 """`medic data check` and `medic data fetch`."""
 
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jsonargparse import ArgumentParser, Namespace
+from medic.errors import MedicError, check_choice
+from medic.report.table import print_rows
 
 if TYPE_CHECKING:
     from medic.data import Benchmark
@@ -17,23 +19,18 @@ def add_options(parser: ArgumentParser) -> None:
     """Add the action, the dataset and the options of both actions."""
     parser.add_argument(
         "action",
-        type=str | None,
         nargs="?",
-        default=None,
         help="check: compare the images on disk with the published counts; fetch: download a dataset",
     )
-    parser.add_argument("name", type=str | None, nargs="?", default=None, help="dataset (see `medic datasets`)")
-    parser.add_argument(
-        "--root", type=str | None, default=None, metavar="DIR", help="folder with the images, or to download into"
-    )
-    parser.add_argument("--url", type=str | None, default=None, help="fetch: another address to download from")
-    parser.add_argument("--archive", type=str | None, default=None, metavar="FILE", help="fetch: an archive on disk")
+    parser.add_argument("name", nargs="?", help="dataset (see `medic datasets`)")
+    parser.add_argument("--root", type=Path, metavar="DIR", help="folder with the images, or to download into")
+    parser.add_argument("--url", help="fetch: another address to download from")
+    parser.add_argument("--archive", type=Path, metavar="FILE", help="fetch: an archive on disk")
 
 
 def run(arguments: Namespace) -> int:
     """Check or fetch a dataset."""
     from medic.data import benchmark
-    from medic.errors import MedicError, check_choice
 
     if arguments.action is None:
         raise MedicError("no action: use `medic data check NAME --root DIR` or `medic data fetch NAME --root DIR`")
@@ -44,16 +41,18 @@ def run(arguments: Namespace) -> int:
     if arguments.action == "fetch":
         if arguments.root is None:
             raise MedicError(f"no root given: use `medic data fetch {bench.name} --root DIR`")
-        return _fetch(bench, arguments)
+        from medic.data.fetch import fetch
+
+        print(fetch(bench, arguments.root, url=arguments.url, archive=arguments.archive))
+        return 0
     for name in ("url", "archive"):
         if getattr(arguments, name) is not None:
             raise MedicError(f"--{name} is an option of `medic data fetch`")
-    return _check(bench, None if arguments.root is None else Path(arguments.root))
+    return _check(bench, arguments.root)
 
 
 def _check(bench: "Benchmark", root: Path | None) -> int:
     from medic.data.check import check
-    from medic.report.table import print_rows
 
     found = check(bench, root)
     print(f"{bench.name}: {found.place}")
@@ -70,6 +69,8 @@ def _check(bench: "Benchmark", root: Path | None) -> int:
     _print_list("equal images", [" = ".join(names) for names in found.duplicates])
     if bench.counts and not found.differences:
         print("counts: as published")
+    if not found.bad:
+        print("damaged images: none; every image was read")
     print(f"hash of the images: {found.hash}")
     return 0 if found.fine else 1
 
@@ -82,11 +83,3 @@ def _print_list(title: str, lines: Sequence[str]) -> None:
         print(f"  {line}")
     if len(lines) > SHOWN:
         print(f"  and {len(lines) - SHOWN} more")
-
-
-def _fetch(bench: "Benchmark", arguments: Namespace) -> int:
-    from medic.data.fetch import fetch
-
-    archive = None if arguments.archive is None else Path(arguments.archive)
-    print(fetch(bench, Path(arguments.root), url=arguments.url, archive=archive))
-    return 0

@@ -1,11 +1,16 @@
 """`medic datasets`."""
 
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
-from jsonargparse import ArgumentParser, Namespace
+from medic.report.table import print_facts, print_rows
 
 if TYPE_CHECKING:
     from medic.data import Benchmark
+
+HINT = """
+digits is built in. `medic datasets NAME` shows the classes of a benchmark, where its images are searched
+for, and the defaults of a run on it."""
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -17,50 +22,36 @@ def add_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """List the benchmarks, or show one with its classes, its layouts and the defaults of a run on it."""
     from medic.data import BENCHMARKS, benchmark
-    from medic.report.table import print_rows
 
     if arguments.name is not None:
-        found = describe(benchmark(arguments.name))
-        if arguments.json:
-            print_rows([found], as_json=True)
-        else:
-            print("\n".join(_lines(found)))
-        return 0
-    rows = [
-        {
-            "dataset": bench.name,
-            "domains": ", ".join(bench.domains) or "yours",
-            "classes": _classes(bench),
-            "split": bench.split or "all known",
-            "images": str(_images(bench) or "–"),
-            "pixels": str(bench.image_size or "backbone's"),
-            "backbone": bench.backbone,
-            "what it is": bench.description,
-        }
-        for bench in BENCHMARKS.values()
-    ]
+        rows: list[dict[str, Any]] = [describe(benchmark(arguments.name))]
+    else:
+        rows = [_row(describe(bench)) for bench in BENCHMARKS.values()]
     if arguments.json:
         print_rows(rows, as_json=True)
-        return 0
-    last = {bench.name: ", ".join(bench.domains) or bench.description for bench in BENCHMARKS.values()}
-    shown = ("dataset", "classes", "split", "images")
-    print_rows([{**{title: row[title] for title in shown}, "domains": last[row["dataset"]]} for row in rows])
-    print("\ndigits is built in. `medic datasets NAME` shows the classes of a benchmark, where its images are searched")
-    print("for, and the defaults of a run on it.")
+    elif arguments.name is not None:
+        _print(rows[0])
+    else:
+        for row in rows:
+            row["domains"] = row["what it is"] if row["domains"] == "yours" else row["domains"]
+        shown = ("dataset", "classes", "split", "images", "domains")
+        print_rows([{title: row[title] for title in shown} for row in rows])
+        print(HINT)
     return 0
 
 
 def describe(bench: "Benchmark") -> dict[str, Any]:
-    """Return a benchmark as plain values."""
+    """Return a benchmark as plain values. If its classes are read from disk, their number is that of the split."""
     from medic.data.classes import named_split
 
     split = named_split(bench.split, bench.name, bench.classes, ()) if bench.split and bench.classes else None
+    in_split = sum(map(int, bench.split.split("-")[1:])) if bench.split else None
     return {
         "dataset": bench.name,
         "what it is": bench.description,
         "domains": {domain: sum(bench.counts.get(domain, ())) or None for domain in bench.domains},
-        "images": _images(bench),
-        "classes": _classes(bench),
+        "images": sum(map(sum, bench.counts.values())) or bench.images,
+        "classes": str(len(bench.classes) or in_split or "yours"),
         "split": bench.split,
         "known": list(bench.classes if split is None else split.known),
         "unknown": list(() if split is None else split.unknown),
@@ -75,12 +66,24 @@ def describe(bench: "Benchmark") -> dict[str, Any]:
     }
 
 
-def _lines(entry: dict[str, Any]) -> list[str]:
-    """Return a line for each property of a benchmark."""
+def _row(entry: dict[str, Any]) -> dict[str, str]:
+    return {
+        "dataset": entry["dataset"],
+        "domains": ", ".join(entry["domains"]) or "yours",
+        "classes": entry["classes"],
+        "split": entry["split"] or "all known",
+        "images": str(entry["images"] or "–"),
+        "pixels": str(entry["run"]["pixels"] or "backbone's"),
+        "backbone": entry["run"]["backbone"],
+        "what it is": entry["what it is"],
+    }
+
+
+def _print(entry: dict[str, Any]) -> None:
     domains = [name if images is None else f"{name} ({images})" for name, images in entry["domains"].items()]
     layouts = [f"{name} in ROOT or ROOT/{', ROOT/'.join(folders)}" for name, folders in entry["layouts"].items()]
     used = {name: "the backbone's" if value is None else value for name, value in entry["run"].items()}
-    shown = {
+    facts = {
         "domains": ", ".join(domains) or "yours",
         "images": entry["images"],
         "classes": entry["classes"],
@@ -91,16 +94,4 @@ def _lines(entry: dict[str, Any]) -> list[str]:
         "defaults": ", ".join(f"{name} {value}" for name, value in used.items()),
         "download": f"medic data fetch {entry['dataset']} --root DIR" if entry["fetched"] else None,
     }
-    lines = [f"{entry['dataset']:<15} {entry['what it is']}"]
-    return [*lines, *(f"  {name:<12} {value}" for name, value in shown.items() if value)]
-
-
-def _images(bench: "Benchmark") -> int | None:
-    """Return the published number of images, or None."""
-    return sum(map(sum, bench.counts.values())) or bench.images
-
-
-def _classes(bench: "Benchmark") -> str:
-    """Return the number of classes; if they are read from disk, that of the split."""
-    split = sum(map(int, bench.split.split("-")[1:])) if bench.split else None
-    return str(len(bench.classes) or split or "yours")
+    print_facts(f"{entry['dataset']:<15} {entry['what it is']}", facts.items())

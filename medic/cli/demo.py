@@ -1,30 +1,28 @@
 """`medic demo`: train two methods on the built-in benchmark, in two minutes."""
 
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from jsonargparse import ArgumentParser, Namespace
+from medic.errors import MedicError, counted
+from medic.report.table import print_runs
 
 COMPARED = ("erm", "medic++")
 
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic demo`."""
-    parser.add_argument(
-        "--target", type=str | None, default=None, help="target domain, which is never trained on [street]"
-    )
+    parser.add_argument("--target", help="target domain, which is never trained on [street]")
     parser.add_argument("--all", action="store_true", help="use every domain as the target in turn")
     parser.add_argument("--iterations", type=int, default=100, help="outer updates of each run [100]")
     parser.add_argument("--seed", type=int, default=0, help="root of all random draws [0]")
-    parser.add_argument("--output", type=str, default="demo", help="directory to write to")
-    parser.add_argument("--device", type=str, default="auto", help="auto, cpu or cuda [auto]")
+    parser.add_argument("--output", default="demo", help="directory to write to")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda [auto]")
 
 
 def run(arguments: Namespace) -> int:
     """Train both methods with the one-vs-all head, print a table and write a page."""
     from medic.data import benchmark
-    from medic.errors import MedicError, counted
     from medic.report.page import write_page
-    from medic.report.table import print_runs
     from medic.runs.recipe import make_recipe
     from medic.runs.train import train
 
@@ -36,7 +34,7 @@ def run(arguments: Namespace) -> int:
         "objective": "ce+ova",
         "iterations": arguments.iterations,
         "evaluate_every": max(1, arguments.iterations // 2),
-        **{name: arguments[name] for name in ("seed", "device", "output")},
+        **{name: getattr(arguments, name) for name in ("seed", "device", "output")},
     }
     asked = [{**shared, "target": target, "method": method} for target in targets for method in COMPARED]
     for settings in asked:

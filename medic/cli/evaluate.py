@@ -1,30 +1,26 @@
 """`medic evaluate`."""
 
 import json
+from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace
+from medic.errors import MedicError
+from medic.metrics import DEFAULT, METRICS, find_metric
+from medic.report.table import print_rows
 
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic evaluate`."""
-    parser.add_argument("run", type=str, help="directory of a finished run")
-    parser.add_argument(
-        "--score", type=str | None, default=None, help="cls, bcls, max-logit, energy, knn, … (all available scores)"
-    )
-    parser.add_argument(
-        "--threshold", type=str | None, default=None, help="rule: source, fixed, hard or oracle-10 (the run's)"
-    )
+    parser.add_argument("run", help="directory of a finished run")
+    parser.add_argument("--score", help="cls, bcls, max-logit, energy, knn, … (all available scores)")
+    parser.add_argument("--threshold", help="rule: source, fixed, hard or oracle-10 (the run's)")
     parser.add_argument("--rerun", action="store_true", help="run the model on the images again")
-    parser.add_argument("--device", type=str | None, default=None, help="for --rerun: auto, cpu or cuda (auto)")
+    parser.add_argument("--device", help="for --rerun: auto, cpu or cuda (auto)")
     parser.add_argument("--json", action="store_true", help="print as JSON")
 
 
 def run(arguments: Namespace) -> int:
     """Print every metric of a run, with a column per score."""
-    from medic.errors import MedicError
-    from medic.metrics import DEFAULT, METRICS, find_metric
-    from medic.report.table import print_rows
     from medic.runs.directory import Run
     from medic.runs.review import infer_again, review
 
@@ -37,7 +33,8 @@ def run(arguments: Namespace) -> int:
         print(json.dumps(found, indent=2))
         return 0
     targets = {score: values["target"] for score, values in found.items()}
-    keys = dict.fromkeys(key for values in targets.values() for key in values if not _is_of_another_column(key))
+    known = dict.fromkeys(key for values in targets.values() for key in values)
+    keys = [key for key in known if "/" not in key and key not in ("oscr_c", "oscr_b")]  # others have their own column
     rows = [
         {
             "in percent": find_metric(key).title,
@@ -59,15 +56,8 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _is_of_another_column(key: str) -> bool:
-    """Whether a metric belongs to another score or threshold rule than that of its column."""
-    return "/" in key or key in ("oscr_c", "oscr_b")
-
-
 def _text(key: str, value: Any) -> str:
     """Return a value for people: in percent, except for the threshold."""
-    from medic.metrics import find_metric
-
     if isinstance(value, float):
         scale = find_metric(key).scale
         return f"{scale * value:.{2 if scale > 1 else 4}f}"

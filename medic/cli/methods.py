@@ -1,8 +1,9 @@
 """`medic methods`."""
 
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
-from jsonargparse import ArgumentParser, Namespace
+from medic.report.table import print_facts, print_rows
 
 if TYPE_CHECKING:
     from medic.method import Method
@@ -17,17 +18,19 @@ def add_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """List the methods and what each differs in, or describe one of them."""
     from medic.methods import METHODS, find_method
-    from medic.report.table import print_rows
 
     chosen = METHODS.values() if arguments.name is None else [find_method(arguments.name)]
     found = [describe(method) for method in chosen]
     if arguments.json:
         print_rows(found, as_json=True)
     elif arguments.name is not None:
-        print("\n".join(_lines(found[0])))
+        _print(found[0])
     else:
         for entry in found:
-            print("\n".join(_short(entry)))
+            row = f"{entry['paper']} in the paper" if entry["paper"] else "not in the paper"
+            print(_title(entry))
+            print(f"{'':<15}   {entry['differs in']}")
+            print(f"{'':<15}   {entry['source']}; {row}; {entry['grid']}, {entry['steps']}")
         print(
             "\n`medic methods NAME` shows the hyperparameters of a method, their search ranges, and how it is trained."
         )
@@ -96,41 +99,30 @@ def _inner_rate(method: "Method") -> Any:
     return "the same" if rate == "lr" else _plain(rate)
 
 
-def _short(entry: dict[str, Any]) -> list[str]:
-    """Describe a method in lines of at most 120 columns."""
-    row = f"{entry['paper']} in the paper" if entry["paper"] else "not in the paper"
-    experimental = " (experimental: our reading)" if entry["experimental"] else ""
-    return [
-        f"{entry['method']:<15} {entry['idea']}{experimental}",
-        f"{'':<15}   {entry['differs in']}",
-        f"{'':<15}   {entry['source']}; {row}; {entry['grid']}, {entry['steps']}",
-    ]
+def _title(entry: dict[str, Any]) -> str:
+    return f"{entry['method']:<15} {entry['idea']}" + (" (experimental: our reading)" if entry["experimental"] else "")
 
 
-def _lines(entry: dict[str, Any]) -> list[str]:
-    """Describe a method completely, one fact per line."""
+def _print(entry: dict[str, Any]) -> None:
+    """Print everything about a method, one fact per line."""
     training = {name: value for name, value in entry["training"].items() if name == "lr" or value is not None}
-    shown = {
-        "differs in": entry["differs in"],
-        "source": entry["source"],
-        "paper's row": entry["paper"] or "none",
-        "tasks": f"{entry['grid']}, in steps of {entry['steps']}",
-        "objective": " + ".join(filter(None, [entry["objective"], entry["penalty"]])) + f", score {entry['score']}",
-        "backbone": entry["backbone"] or "any",
-        "training": ", ".join(f"{name} {_number(value)}" for name, value in training.items()),
-    }
-    lines = [*_short(entry)[:1], *(f"  {name:<12} {value}" for name, value in shown.items())]
-    for name, value in entry["hyperparameters"].items():
-        law = entry["search"].get(name)
-        others = [f"{_number(own[name])} on {on}" for on, own in entry["hyperparameters on"].items() if name in own]
-        notes = "; ".join([*others, *([f"DomainBed draws {law}"] if law else [])])
-        lines.append(f"  {'--hparams':<12} {name}={_number(value)}" + (f"  ({notes})" if notes else ""))
-    lines += [
-        f"  {'--' + name.replace('_', '-'):<12} DomainBed draws {law}"
-        for name, law in entry["search"].items()
-        if name not in entry["hyperparameters"]
+    facts = [
+        ("differs in", entry["differs in"]),
+        ("source", entry["source"]),
+        ("paper's row", entry["paper"] or "none"),
+        ("tasks", f"{entry['grid']}, in steps of {entry['steps']}"),
+        ("objective", " + ".join(filter(None, [entry["objective"], entry["penalty"]])) + f", score {entry['score']}"),
+        ("backbone", entry["backbone"] or "any"),
+        ("training", ", ".join(f"{name} {_number(value)}" for name, value in training.items())),
     ]
-    return [*lines, "  docs/methods.md has the update as formulas, and how its sources differ"]
+    laws = {name: f"DomainBed draws {law}" for name, law in entry["search"].items()}
+    for name, value in entry["hyperparameters"].items():
+        notes = [f"{_number(own[name])} on {on}" for on, own in entry["hyperparameters on"].items() if name in own]
+        notes += [laws.pop(name)] if name in laws else []
+        facts.append(("--hparams", f"{name}={_number(value)}" + (f"  ({'; '.join(notes)})" if notes else "")))
+    facts += [(f"--{name.replace('_', '-')}", law) for name, law in laws.items()]
+    print_facts(_title(entry), facts)
+    print("  docs/methods.md has the update as formulas, and how its sources differ")
 
 
 def _number(value: Any) -> str:

@@ -1,16 +1,17 @@
 """Options of a run: one per setting, and the spellings that other codebases use."""
 
+import math
 import re
-from argparse import SUPPRESS
-from collections.abc import Sequence
+from argparse import SUPPRESS, ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_origin
 
-from jsonargparse import ArgumentParser, Namespace
+import yaml
 
 from medic.errors import MedicError, check_choice
 from medic.runs.layout import ASKED, CONFIG
-from medic.runs.settings import ALIASES, SETTINGS, Setting, read_yaml, setting_name
+from medic.runs.settings import ALIASES, SETTINGS, Loader, Setting, read_yaml, setting_name
 
 SPELLINGS = tuple(f"--{alias.replace('_', '-')}" for alias in ALIASES)
 """Options of other codebases. Underscores are taken for hyphens too."""
@@ -37,25 +38,46 @@ def canonical(arguments: Sequence[str]) -> list[str]:
 
 def add_run_options(parser: ArgumentParser) -> None:
     """Add `--config FILE` and an option for every setting of a run."""
-    parser.add_argument("--config", type=str | None, default=None, metavar="FILE", help="YAML file with any of these")
+    parser.add_argument("--config", metavar="FILE", help="YAML file with any of these")
     for name, declared in SETTINGS.items():
         metavar = METAVARS.get(name, name.rsplit("_", 1)[-1].upper())
-        options: dict[str, Any] = {"default": SUPPRESS, "metavar": metavar}  # only given options are parsed
         if declared.hint is bool:
-            options = {"action": "store_true", "default": SUPPRESS}
+            options: dict[str, Any] = {"action": "store_true"}
         elif list[str] in declared.kinds:  # given as `a b c` or `a,b,c`
-            options |= {"type": str, "nargs": "*"}
-        elif any(get_origin(kind) in (list, dict) for kind in declared.kinds):  # 3,3,3 or hospital=2,year=3
-            options |= {"type": Any}
+            options = {"nargs": "*", "metavar": metavar}
         else:
-            options |= {"type": declared.hint}
-        parser.add_argument(f"--{name.replace('_', '-')}", help=_help(declared), **options)
+            options = {"type": _reader(declared), "metavar": metavar}
+        default = "" if declared.default is None or declared.default is False else f" [{declared.default}]"
+        text = declared.field.metadata["help"] + default
+        # Suppressed, so that only options that are given are set.
+        parser.add_argument(f"--{name.replace('_', '-')}", help=text, default=SUPPRESS, **options)
     parser.epilog = f"Also understood: {', '.join(SPELLINGS)}, and underscores for hyphens."
 
 
-def _help(declared: Setting) -> str:
-    text: str = declared.field.metadata["help"]
-    return text if declared.default is None or declared.default is False else f"{text} [{declared.default}]"
+def _reader(declared: Setting) -> Callable[[str], Any]:
+    """Return the function that reads the text of an option; `null` stands for the default, as in a file."""
+    kind = declared.kinds[0]
+
+    def read(text: str) -> Any:
+        if text == "null":
+            return None
+        if any(get_origin(other) for other in declared.kinds):  # a list or a mapping, or 3,3,3 or hospital=2,year=3
+            return _from_yaml(text)
+        value = kind(text)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError
+        return value
+
+    read.__name__ = kind.__name__  # argparse names it in its errors
+    return read
+
+
+def _from_yaml(text: str) -> Any:
+    try:
+        value = yaml.load(text, Loader)  # a SafeLoader
+    except yaml.YAMLError:
+        return text
+    return text if value is None else value
 
 
 def given_settings(arguments: Namespace) -> dict[str, Any]:

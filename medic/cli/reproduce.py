@@ -1,41 +1,40 @@
 """`medic reproduce`."""
 
 import logging
+from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 
-from jsonargparse import ArgumentParser, Namespace
-
 from medic.cli.options import add_run_options, given_settings
-from medic.cli.sweep import add_executor_options, launch
+from medic.cli.sweep import add_executor_options, chosen_executor
+from medic.errors import MedicError, check_choice
+from medic.report.formats import FORMATS, print_table
+from medic.report.table import print_rows
+from medic.tables.results import read_runs, runs_are
 
 logger = logging.getLogger(__name__)
 
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic reproduce`."""
-    parser.add_argument("name", type=str | None, nargs="?", default=None, help="name of the table: see --list")
+    parser.add_argument("name", nargs="?", help="name of the table: see --list")
     parser.add_argument("--list", action="store_true", help="list the tables")
     parser.add_argument(
         "--quick", action="store_true", help="a small version on the built-in benchmark, in half an hour"
     )
     parser.add_argument("--seeds", type=int, nargs="*", default=[0], help="seeds of the runs of every cell [0]")
-    parser.add_argument("--methods", type=str, nargs="*", default=[], help="only these methods of the table")
-    parser.add_argument(
-        "--only", type=str, nargs="*", default=[], metavar="COLUMN", help="only these columns of the table"
-    )
-    parser.add_argument("--format", type=str, default="text", help="text, markdown, latex, csv or json [text]")
+    parser.add_argument("--methods", nargs="*", default=[], help="only these methods of the table")
+    parser.add_argument("--only", nargs="*", default=[], metavar="COLUMN", help="only these columns of the table")
+    parser.add_argument("--format", default="text", help="text, markdown, latex, csv or json [text]")
     add_executor_options(parser)
     add_run_options(parser)
 
 
 def run(arguments: Namespace) -> int:
     """Train the missing runs of a table and print it."""
-    from medic.errors import MedicError, check_choice
     from medic.report.against import AgainstPaper
-    from medic.report.formats import FORMATS, print_table
+    from medic.sweeps.launch import launch
     from medic.sweeps.sweep import Planner
     from medic.tables.paper_tables import reproduction
-    from medic.tables.results import read_runs, runs_are
 
     if arguments.list:
         return _list()
@@ -53,7 +52,8 @@ def run(arguments: Namespace) -> int:
         logger.warning("%s", warning)
     planner = Planner()
     cells = {place: planner.jobs(several) for place, several in asked.items()}
-    schedule = launch(arguments).run([job for jobs in cells.values() for job in jobs])
+    jobs = [job for several in cells.values() for job in several]
+    schedule = launch(jobs, chosen_executor(arguments), arguments.retries, arguments.dry_run, arguments.quiet)
     if arguments.dry_run or schedule.queued:  # nothing has run yet
         return 1 if schedule.damaged else 0
     collection = read_runs(job.directory.path for job in schedule.jobs)
@@ -66,13 +66,11 @@ def run(arguments: Namespace) -> int:
     for note in collection.notes():
         logger.warning("%s", note)
     print_table(made, against, arguments.format)
-    output = schedule.jobs[0].directory.path.parent
-    logger.info("%d of %s finished in %s", len(collection.results), runs_are(len(schedule.jobs)), output)
+    logger.info("%d of %s finished in %s", len(collection.results), runs_are(len(schedule.jobs)), schedule.output)
     return 0 if len(collection.results) == len(schedule.jobs) else 1
 
 
 def _list() -> int:
-    from medic.report.table import print_rows
     from medic.tables.paper_tables import NAMES, reproduction
 
     rows = []

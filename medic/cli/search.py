@@ -1,28 +1,24 @@
 """`medic search`."""
 
-from jsonargparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace
 
 from medic.cli.options import add_run_options, given_settings
+from medic.errors import MedicError, counted
+from medic.runs.settings import SETTINGS
 
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of a search and those of a run."""
     parser.add_argument("--trials", type=int, default=20, help="number of further trials [20]")
-    parser.add_argument(
-        "--study", type=str | None, default=None, help="name of the study (default: dataset, method and target)"
-    )
-    parser.add_argument(
-        "--storage", type=str | None, default=None, help="address of a shared database (default: a file in --output)"
-    )
-    parser.add_argument("--sampler", type=str, default="tpe", help="tpe or random [tpe]")
+    parser.add_argument("--study", help="name of the study (default: dataset, method and target)")
+    parser.add_argument("--storage", help="address of a shared database (default: a file in --output)")
+    parser.add_argument("--sampler", default="tpe", help="tpe or random [tpe]")
     parser.add_argument("--no-pruning", action="store_true", help="train every trial to the end")
     add_run_options(parser)
 
 
 def run(arguments: Namespace) -> int:
     """Search for a method's hyperparameters by source validation."""
-    from medic.errors import MedicError, counted
-    from medic.runs.settings import SETTINGS
     from medic.sweeps.search import Study, default_storage, finished_trials
 
     if arguments.trials < 1:

@@ -1,55 +1,44 @@
 """`medic table`."""
 
 import logging
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace
-
-if TYPE_CHECKING:
-    from medic.metrics import Metric
-    from medic.tables.cells import Pick
-    from medic.tables.results import Result
-    from medic.tables.table import Row, Table
+from medic.errors import MedicError, check_choice, counted
+from medic.metrics import DEFAULT, Metric, find_metric
+from medic.report.formats import FORMATS, Against, print_table
+from medic.report.table import print_rows
+from medic.tables import notes
+from medic.tables.cells import Pick
+from medic.tables.results import Result, collect, short
+from medic.tables.table import Row, Table, column_of, find_row, metric_keys, tabulate
 
 logger = logging.getLogger(__name__)
 
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic table`."""
-    parser.add_argument("folders", type=str, nargs="+", help="folders with runs, or runs")
+    parser.add_argument("folders", nargs="+", help="folders with runs, or runs")
     parser.add_argument(
         "--selection",
-        type=str,
         default="validation",
         help="model selection: validation, domainbed, last, leave-one-out or oracle [validation]",
     )
     parser.add_argument(
-        "--metrics", type=str, nargs="*", default=[], help="keys of results.jsonl: acc, hscore/oracle-10, auroc, …"
+        "--metrics", nargs="*", default=[], help="keys of results.jsonl: acc, hscore/oracle-10, auroc, …"
     )
-    parser.add_argument("--columns", type=str, default="auto", help="target or source domains, or auto [auto]")
-    parser.add_argument("--format", type=str, default="text", help="text, markdown, latex, csv or json [text]")
-    parser.add_argument(
-        "--paper", type=str | None, default=None, help="compare with a table of the paper, for example pacs-resnet50"
-    )
-    parser.add_argument(
-        "--compare", type=str, nargs=2, default=None, metavar=("BASE", "ROW"), help="test ROW against BASE"
-    )
-    parser.add_argument(
-        "--explain", type=str, nargs=2, default=None, metavar=("ROW", "COLUMN"), help="list the runs behind a cell"
-    )
+    parser.add_argument("--columns", default="auto", help="target or source domains, or auto [auto]")
+    parser.add_argument("--format", default="text", help="text, markdown, latex, csv or json [text]")
+    parser.add_argument("--paper", help="compare with a table of the paper, for example pacs-resnet50")
+    parser.add_argument("--compare", nargs=2, metavar=("BASE", "ROW"), help="test ROW against BASE")
+    parser.add_argument("--explain", nargs=2, metavar=("ROW", "COLUMN"), help="list the runs behind a cell")
 
 
 def run(arguments: Namespace) -> int:
     """Print a table of runs."""
-    from medic.errors import MedicError, check_choice
-    from medic.metrics import DEFAULT
-    from medic.report.formats import FORMATS, Against, print_table
-    from medic.tables.results import collect
-    from medic.tables.table import tabulate
-
     check_choice("format", arguments.format, FORMATS)
     if (arguments.explain or arguments.compare) and arguments.format not in ("text", "json"):
         raise MedicError(f"--explain and --compare print text or json, not --format {arguments.format}")
@@ -58,7 +47,7 @@ def run(arguments: Namespace) -> int:
         logger.warning("%s", note)
     metrics: Sequence[Metric] = DEFAULT
     if arguments.paper is not None:
-        from medic.report.against import beside_paper, paper_metrics
+        from medic.report.against import beside_paper, paper_metrics  # it imports torch
 
         metrics = paper_metrics(arguments.paper)
     if arguments.metrics:
@@ -77,12 +66,8 @@ def run(arguments: Namespace) -> int:
     return 1 if collection.damaged else 0
 
 
-def _find_metrics(keys: Sequence[str], known: "Sequence[Metric]", results: "Sequence[Result]") -> "list[Metric]":
+def _find_metrics(keys: Sequence[str], known: Sequence[Metric], results: Sequence[Result]) -> list[Metric]:
     """Return metrics by their keys, under the titles of `known` metrics if they are among them."""
-    from medic.errors import check_choice
-    from medic.metrics import find_metric
-    from medic.tables.table import metric_keys
-
     available, by_key = metric_keys(results), {metric.key: metric for metric in known}
     if results:
         for key in keys:
@@ -90,13 +75,9 @@ def _find_metrics(keys: Sequence[str], known: "Sequence[Metric]", results: "Sequ
     return [by_key.get(key) or find_metric(key) for key in keys]
 
 
-def _compare(table: "Table", labels: Sequence[str], as_json: bool) -> None:
+def _compare(table: Table, labels: Sequence[str], as_json: bool) -> None:
     """Print the differences between two rows."""
-    from medic.errors import MedicError
-    from medic.report.table import print_rows
-    from medic.tables import notes
-    from medic.tables.comparison import compare
-    from medic.tables.table import column_of, find_row
+    from medic.tables.comparison import compare  # it imports scipy
 
     base, row = (find_row(table, label) for label in labels)
     if base is row:
@@ -123,12 +104,8 @@ def _compare(table: "Table", labels: Sequence[str], as_json: bool) -> None:
     print_rows(rows, numeric=list(rows[0])[1:])
 
 
-def _explain(table: "Table", place: Sequence[str], as_json: bool) -> None:
+def _explain(table: Table, place: Sequence[str], as_json: bool) -> None:
     """Print the runs behind a cell."""
-    from medic.errors import check_choice, counted
-    from medic.report.table import print_rows
-    from medic.tables.table import find_row
-
     label, column = place
     row = find_row(table, label)
     cell = row.cells[check_choice(f"{table.kind} domain", column, table.columns)]
@@ -141,7 +118,7 @@ def _explain(table: "Table", place: Sequence[str], as_json: bool) -> None:
         print_rows([{name: _text(name, value) for name, value in one.items()} for one in rows])
 
 
-def _origin(table: "Table", row: "Row", pick: "Pick") -> dict[str, Any]:
+def _origin(table: Table, row: Row, pick: Pick) -> dict[str, Any]:
     """Return the origin of a selected evaluation: its run, seeds, iteration, values and environment."""
     result = pick.result
     record = result.records[pick.record]
@@ -161,8 +138,6 @@ def _origin(table: "Table", row: "Row", pick: "Pick") -> dict[str, Any]:
 
 def _text(name: str, value: Any) -> str:
     """Return a value of an explanation for people, with short hashes."""
-    from medic.tables.results import short
-
     if value is None:
         return "–"
     if name in ("commit", "images", "weights"):

@@ -1,11 +1,12 @@
 """`medic train`."""
 
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace
-
 from medic.cli.options import add_run_options, given_settings
+from medic.report.table import print_run
+from medic.runs.settings import to_yaml
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -26,7 +27,6 @@ def run(arguments: Namespace) -> int:
         print(_configuration(asked, make_recipe(asked)[0].settings), end="")
         return 0
     from medic import distributed
-    from medic.report.table import print_run
     from medic.runs.train import train
 
     with distributed.group():
@@ -45,8 +45,6 @@ def _configuration(asked: Mapping[str, Any], complete: Mapping[str, Any]) -> str
 
     Derived settings follow the others, so that a file in which one setting is changed stays consistent.
     """
-    from medic.runs.settings import to_yaml
-
     derived = {name: value for name, value in complete.items() if name not in asked}
     commented = "".join(f"# {line}\n" for line in to_yaml(derived).splitlines())
     return f"{to_yaml(asked)}# Derived from the settings above; uncomment a line to fix it.\n{commented}"

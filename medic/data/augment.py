@@ -16,7 +16,6 @@ from torch.nn import functional
 from medic.errors import MedicError, check_choice
 
 _ATTEMPTS = 10  # at a crop that fits into the image, as in torchvision
-_RED, _GREEN, _BLUE = 0.299, 0.587, 0.114  # weights of luma in ITU-R BT.601
 
 
 @dataclass(frozen=True)
@@ -72,16 +71,16 @@ class Augmentation:
     def apply(self, pixels: Tensor, draws: Tensor, size: int | None = None) -> Tensor:
         """Augment pixels (N, 3, H, W) by `draws` (N, 10) on the same device, and leave the input unchanged."""
         box = draws[:, :4]
-        flip, factors, grey = draws[:, 4:].to(pixels.dtype).split((1, 4, 1), dim=1)
+        flip, factors, grey = draws[:, 4:, None, None].to(pixels.dtype).split((1, 4, 1), dim=1)
         shape = (pixels.shape[2], pixels.shape[3]) if size is None else (size, size)
         if self.scale is not None or shape != pixels.shape[2:]:
-            pixels = resample(pixels, box, flip, shape)
+            pixels = resample(pixels, box, flip[..., 0, 0], shape)
         elif self.flip:
-            pixels = torch.lerp(pixels, pixels.flip(3), _per_image(flip))
+            pixels = torch.lerp(pixels, pixels.flip(3), flip)
         if self.jitter:
             pixels = jitter(pixels, factors)
         if self.grey:
-            pixels = torch.lerp(pixels, _luma(pixels), _per_image(grey))
+            pixels = torch.lerp(pixels, _luma(pixels), grey)
         return pixels
 
     def _boxes(self, uniform: Tensor, frames: Tensor) -> Tensor:
@@ -93,8 +92,10 @@ class Augmentation:
         if self.scale is None:
             return torch.cat((torch.zeros_like(frames), frames), dim=1)
         share, shape, place = uniform.split((_ATTEMPTS, _ATTEMPTS, 2), dim=1)
-        area = frames.prod(1, keepdim=True) * _between(self.scale[0], self.scale[1], share)
-        ratio = _between(math.log(self.ratio[0]), math.log(self.ratio[1]), shape).exp()
+        low, high = self.scale
+        area = frames.prod(1, keepdim=True) * (low + (high - low) * share)
+        low, high = map(math.log, self.ratio)
+        ratio = (low + (high - low) * shape).exp()
         tried = torch.stack((area / ratio, area * ratio), dim=2).sqrt().round()  # (N, attempts, 2)
         longest = torch.stack((frames[:, 1] / self.ratio[0], frames[:, 0] * self.ratio[1]), dim=1).round()
         tried = torch.cat((tried, longest.minimum(frames)[:, None]), dim=1)
@@ -115,26 +116,21 @@ RECIPES: dict[str, Augmentation] = {
 
 def make_augmentation(value: str | Mapping[str, Any]) -> Augmentation:
     """Return a recipe by name, by values, `scale=0.8:1,flip=0.5,jitter=0.4,grey=0.1`, or both, `medic,jitter=0.2`."""
-    numbers: dict[str, Any] = {}
     recipe = Augmentation()
-    if isinstance(value, Mapping):
-        numbers = dict(value)
-    else:
-        for position, part in enumerate(value.split(",")):
-            name, equals, number = part.partition("=")
-            if equals:
-                numbers[name] = number
-            elif position == 0:
-                recipe = RECIPES[check_choice("augmentation", name, RECIPES)]
-            else:
+    if isinstance(value, str):
+        parts = value.split(",")
+        if "=" not in parts[0]:
+            recipe = RECIPES[check_choice("augmentation", parts.pop(0), RECIPES)]
+        for part in parts:
+            if "=" not in part:
                 raise MedicError(f"augmentation {value!r}: {part!r} is not name=value, as in jitter=0.4")
-    for name in numbers:
+        value = dict(part.split("=", 1) for part in parts)
+    for name in value:
         check_choice("parameter", name, [field.name for field in fields(Augmentation)], "of an augmentation")
-    parsed: dict[str, Any] = {name: _number(name, given) for name, given in numbers.items()}
-    return replace(recipe, **parsed)
+    return replace(recipe, **{name: _number(name, given) for name, given in value.items()})
 
 
-def _number(name: str, given: Any) -> float | tuple[float, ...]:
+def _number(name: str, given: Any) -> Any:
     """Return a number, or the two ends of a range, given as `0.8:1` or as a list."""
     ends = given.split(":") if isinstance(given, str) else given if isinstance(given, Sequence) else [given]
     try:
@@ -153,11 +149,11 @@ def describe_augmentation(recipe: Augmentation) -> str:
     for name, known in RECIPES.items():
         if recipe == known:
             return name
-    values = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
-    changed = {name: value for name, value in values.items() if value != getattr(Augmentation(), name)}
+    values = ((field.name, getattr(recipe, field.name), field.default) for field in fields(recipe))
     return ",".join(
         f"{name}={':'.join(map(repr, value)) if isinstance(value, tuple) else repr(value)}"
-        for name, value in changed.items()
+        for name, value, default in values
+        if value != default
     )
 
 
@@ -173,8 +169,8 @@ def resample(pixels: Tensor, box: Tensor, flip: Tensor, shape: tuple[int, int]) 
 
 
 def jitter(pixels: Tensor, factors: Tensor) -> Tensor:
-    """Change brightness, contrast, saturation and hue of pixels (N, 3, H, W), in this order, by `factors` (N, 4)."""
-    brightness, contrast, saturation, turn = (_per_image(column) for column in factors.split(1, dim=1))
+    """Change brightness, contrast, saturation, then hue of pixels (N, 3, H, W) by `factors` (N, 4, 1, 1)."""
+    brightness, contrast, saturation, turn = factors.split(1, dim=1)
     # clamp(bx, 0, 1) = b · min(x, 1/b); this b is applied together with the factor of contrast.
     pixels = torch.minimum(pixels, 1 / brightness)
     mean = brightness * _luma(pixels.mean((2, 3), keepdim=True))
@@ -248,9 +244,9 @@ def _mix_columns(pixels: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
 
 
 def _luma(pixels: Tensor) -> Tensor:
-    """Return the luma (N, 1, H, W) of pixels (N, 3, H, W)."""
+    """Return the luma (N, 1, H, W) of pixels (N, 3, H, W), by the weights of ITU-R BT.601."""
     red, green, blue = pixels.split(1, dim=1)
-    return torch.mul(red, _RED).add_(green, alpha=_GREEN).add_(blue, alpha=_BLUE)
+    return torch.mul(red, 0.299).add_(green, alpha=0.587).add_(blue, alpha=0.114)
 
 
 def _squashed(boxes: Tensor, frames: Tensor, shape: Tensor) -> Tensor:
@@ -259,12 +255,3 @@ def _squashed(boxes: Tensor, frames: Tensor, shape: Tensor) -> Tensor:
     start, end = (boxes[:, :2] * scale).round(), (boxes.unflatten(1, (2, 2)).sum(1) * scale).round()
     start = start.minimum(shape - 1)
     return torch.cat((start, (end - start).clamp(min=1)), dim=1)
-
-
-def _between(low: float, high: float, uniform: Tensor) -> Tensor:
-    return low + (high - low) * uniform
-
-
-def _per_image(column: Tensor) -> Tensor:
-    """Reshape (N, 1) to (N, 1, 1, 1)."""
-    return column[:, :, None, None]

@@ -18,15 +18,15 @@ class Check:
 
     place: str
     counts: Counts
-    differences: tuple[str, ...]
+    differences: Sequence[str]
     """Deviations from the published counts."""
     hash: str
     """The fingerprint that a run records."""
-    extra: tuple[str, ...] = ()
+    extra: Sequence[str] = ()
     """Folders and images that are left out."""
-    bad: tuple[str, ...] = ()
+    bad: Sequence[str] = ()
     """A message for each unreadable file."""
-    duplicates: tuple[tuple[str, ...], ...] = ()
+    duplicates: Sequence[Sequence[str]] = ()
     """Images of one domain with equal contents."""
 
     @property
@@ -38,27 +38,23 @@ class Check:
 def check(bench: Benchmark, root: Path | None) -> Check:
     """Read every image of a benchmark, or of your own, and compare the counts."""
     opened, place = bench.open(root), bench.name if root is None else f"{bench.name} in {root}"
-    if isinstance(opened, ImageList):
-        return _check_files(bench, opened, place)
-    dataset = opened.load(Storage(bench.image_size or 32))
-    counts = cell_counts(dataset.domains, dataset.classes, dataset.domain, dataset.label)
-    return Check(place, counts, tuple(_differences(bench, counts)), dataset.hash)
-
-
-def _check_files(bench: Benchmark, listing: ImageList, place: str) -> Check:
-    contents = [content._replace(pixels=None) for content in read_files(listing, 32)]
-    index = make_index(listing, 32, contents)
-    counts, published = listing.counts(), listing.counts()
-    for entry in listing.dropped:  # the published counts include them
+    if not isinstance(opened, ImageList):
+        dataset = opened.load(Storage(bench.image_size or 32))
+        counts = cell_counts(dataset)
+        return Check(place, counts, _differences(bench, counts), dataset.hash)
+    contents = [content._replace(pixels=None) for content in read_files(opened, 32)]
+    index = make_index(opened, 32, contents)
+    published = opened.counts()
+    for entry in opened.dropped:  # the published counts include them
         published[entry.domain][entry.label] += 1
     return Check(
-        listing.location or place,
-        counts,
-        tuple(_differences(bench, published)),
+        opened.location or place,
+        opened.counts(),
+        _differences(bench, published),
         index.hash,
-        (*listing.ignored, *(f"{entry.name}, known to be damaged" for entry in listing.dropped)),
+        [*opened.ignored, *(f"{entry.name}, known to be damaged" for entry in opened.dropped)],
         index.bad,
-        _duplicates(listing, contents),
+        _duplicates(opened, contents),
     )
 
 
@@ -76,9 +72,9 @@ def _differences(bench: Benchmark, counts: Counts) -> list[str]:
     return [f"{where}{found} images instead of {number}" for where, found, number in pairs if found != number]
 
 
-def _duplicates(listing: ImageList, contents: Sequence[FileContent]) -> tuple[tuple[str, ...], ...]:
+def _duplicates(listing: ImageList, contents: Sequence[FileContent]) -> list[list[str]]:
     same: dict[tuple[int, bytes], list[str]] = defaultdict(list)
     for name, domain, content in zip(listing.names, listing.domain.tolist(), contents, strict=True):
         if content.problem is None:
             same[domain, content.digest].append(name)
-    return tuple(tuple(names) for names in same.values() if len(names) > 1)
+    return [names for names in same.values() if len(names) > 1]

@@ -44,8 +44,7 @@ class ClassSplit:
     @property
     def hash(self) -> str:
         """A fingerprint of the class names, whatever the name of the split."""
-        partial = {domain: list(classes) for domain, classes in self.partial.items()}
-        text = json.dumps([list(self.known), list(self.unknown), partial], sort_keys=True)
+        text = json.dumps([self.known, self.unknown, dict(self.partial)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def name(self, dataset: str, classes: Sequence[str]) -> str:

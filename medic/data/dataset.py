@@ -4,10 +4,9 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from medic.data.images import Images, Resident
@@ -92,8 +91,7 @@ class Generated(LazyDataset):
         place = choose_place(pixels.nbytes, storage.where, storage.device)
         digest = hashlib.sha256("\n".join((*self.domains, *self.classes, *paths)).encode())
         for values in (domain, label, pixels):
-            array: NDArray[Any] = values.contiguous().numpy()
-            digest.update(array.tobytes())
+            digest.update(values.numpy().tobytes())
         images = Resident(pixels.to(storage.device if place == "gpu" else "cpu"))
         return Dataset(
             self.name, self.domains, self.classes, images, domain, label, tuple(paths), digest.hexdigest()

@@ -2,6 +2,7 @@
 
 import io
 import warnings
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,14 @@ MAX_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 2**27)
 
 class BadImage(MedicError):
     """A file that cannot be read as an image; the message names the file."""
+
+
+def read_file(path: str) -> bytes:
+    """Return the bytes of an image file."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise BadImage(f"{path} cannot be read: {error.strerror}") from error
 
 
 def decode(data: bytes, size: int, name: str) -> tuple[NDArray[np.uint8], tuple[int, int]]:

@@ -17,13 +17,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from filelock import FileLock, Timeout
-
 from medic.data.benchmarks.base import Benchmark, Download, File, keyed_drive
 from medic.data.classes import folded
 from medic.data.download import Unusable, download_file
 from medic.errors import MedicError, first_line, unwritten
-from medic.files import write_text
+from medic.files import locked, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +44,10 @@ def fetch(bench: Benchmark, root: Path, url: str | None = None, archive: Path | 
     if archive is not None and not archive.is_file():
         raise MedicError(f"--archive {archive} is not a file: give a zip or tar file")
     folder = root / bench.name
+    busy = MedicError(f"another process fetches into {root}: wait for it, or give another --root")
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with FileLock(root / LOCK, timeout=0):
+        with locked(root / LOCK, busy):
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
                 raise MedicError(f"{folder} exists: move it away to fetch {bench.name} again")
             if archive is None:
@@ -58,8 +57,6 @@ def fetch(bench: Benchmark, root: Path, url: str | None = None, archive: Path | 
                 _install(bench, bench.download, [(archive, File(str(archive), archive.name))], folder)
     except Unusable as failure:
         raise MedicError(f"archive {archive}: {failure}; it must hold {bench.download.contents}") from None
-    except Timeout:
-        raise MedicError(f"another process fetches into {root}: wait for it, or give another --root") from None
     except OSError as error:
         raise unwritten("folder", error.filename or root, error) from error
     return folder

@@ -1,6 +1,7 @@
 """Rules that hold images of each domain out of training."""
 
 import hashlib
+from collections.abc import Iterator
 from itertools import product
 from typing import Literal, NamedTuple
 
@@ -33,35 +34,33 @@ def make_parts(dataset: Dataset, rule: Rule, share: float, seed: int) -> Parts:
     """
     if rule == "official":
         return _official(dataset)
-    held_out = _domainbed(dataset, share, seed) if rule == "domainbed" else _cells(dataset, share, seed)
+    held_out = torch.zeros(len(dataset.label), dtype=torch.bool)
+    for rows in _domainbed(dataset, share, seed) if rule == "domainbed" else _cells(dataset, share, seed):
+        held_out[rows] = True
     return Parts(~held_out, held_out, torch.ones_like(held_out))
 
 
-def _cells(dataset: Dataset, share: float, seed: int) -> Tensor:
-    """Mark the held-out images (N,) of every cell; a cell with one image keeps it for training.
+def _cells(dataset: Dataset, share: float, seed: int) -> Iterator[Tensor]:
+    """Yield the held-out images of every cell; a cell with one image keeps it for training.
 
     Each cell has its own generator, named by domain and class, so that no domain changes the draws of another.
     """
-    held_out = torch.zeros(len(dataset.label), dtype=torch.bool)
     cell = dataset.domain * len(dataset.classes) + dataset.label
     sizes = torch.bincount(cell, minlength=len(dataset.domains) * len(dataset.classes)).tolist()
     names = product(dataset.domains, dataset.classes)
     for rows, (domain, name) in zip(cell.argsort(stable=True).split(sizes), names, strict=True):
         generator = torch.Generator().manual_seed(seed_hash(seed, domain, name))
         order = rows[torch.randperm(len(rows), generator=generator)]
-        held_out[order[: min(round(share * len(rows)), max(0, len(rows) - 1))]] = True
-    return held_out
+        yield order[: min(round(share * len(rows)), max(0, len(rows) - 1))]
 
 
-def _domainbed(dataset: Dataset, share: float, trial_seed: int) -> Tensor:
-    """Mark the held-out images (N,) of every domain."""
-    held_out = torch.zeros(len(dataset.label), dtype=torch.bool)
+def _domainbed(dataset: Dataset, share: float, trial_seed: int) -> Iterator[Tensor]:
+    """Yield the held-out images of every domain."""
     for domain in range(len(dataset.domains)):
         rows = (dataset.domain == domain).nonzero().squeeze(1)
         order = np.arange(len(rows))
         np.random.RandomState(seed_hash(trial_seed, domain)).shuffle(order)
-        held_out[rows[order[: int(share * len(rows))]]] = True
-    return held_out
+        yield rows[order[: int(share * len(rows))]]
 
 
 def _official(dataset: Dataset) -> Parts:

@@ -1,5 +1,6 @@
 """Places of decoded images: a GPU, memory, a memory map, or files that are decoded on demand."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -49,13 +50,15 @@ class Resident(Images):
 
 
 class Mapped(Images):
-    """Images in a memory-mapped file; each is checked against its checksum when first read.
+    """Images in a memory-mapped file; each is checked against its checksum (CRC-32) when first read.
 
     Touched pages count as memory of the process, so they are released whenever they could exceed `limit` bytes. The
     operating system still caches them while it has room.
     """
 
-    def __init__(self, pixels: "np.memmap[Any, np.dtype[np.uint8]]", checksums: NDArray[np.uint32], limit: int) -> None:
+    def __init__(
+        self, pixels: "np.memmap[Any, np.dtype[np.uint8]]", checksums: NDArray[np.uint32], limit: int = 2**28
+    ) -> None:
         self.pixels, self.checksums, self.limit = pixels, checksums, limit
         self.shape = tuple(pixels.shape)
         self._checked = np.zeros(len(pixels), dtype=bool)
@@ -65,9 +68,7 @@ class Mapped(Images):
         """Copy the images at positions (n,) from the file."""
         rows = positions.cpu().numpy()
         gathered = np.asarray(self.pixels[rows])
-        for row in np.flatnonzero(~self._checked[rows]):
-            check_row(gathered[row], self.checksums[rows[row]], self.pixels.filename)
-        self._checked[rows] = True
+        self._check(gathered, rows)
         self._touched += gathered.nbytes + len(rows) * AROUND
         if self._touched > self.limit:
             mapping: mmap = self.pixels._mmap  # type: ignore[attr-defined]
@@ -75,18 +76,35 @@ class Mapped(Images):
             self._touched = 0
         return torch.from_numpy(gathered).to(device)
 
+    def load(self, device: torch.device) -> Resident:
+        """Read all images, in threads, into the memory of a device."""
+        loaded, rows = np.empty(self.shape, np.uint8), np.arange(self.shape[0])
+
+        def read(start: int) -> None:
+            part = slice(start, start + 256)
+            loaded[part] = self.pixels[part]
+            self._check(loaded[part], rows[part])
+
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(read, range(0, len(loaded), 256)))
+        return Resident(torch.from_numpy(loaded).to(device))
+
+    def _check(self, pixels: NDArray[np.uint8], rows: NDArray[np.intp]) -> None:
+        """Raise an error if the pixels of one of these rows, read for the first time, changed on disk."""
+        for i in np.flatnonzero(~self._checked[rows]):
+            if crc32(pixels[i].data) != self.checksums[rows[i]]:
+                raise MedicError(f"the store {self.pixels.filename} is damaged: delete it and rerun the command")
+        self._checked[rows] = True
+
 
 class Streamed(Images):
     """Images that are decoded in threads whenever they are gathered; expected ones are decoded in advance."""
 
     ahead = 2
 
-    def __init__(
-        self, decode: Callable[[int], NDArray[np.uint8]], shape: tuple[int, int, int, int], workers: int
-    ) -> None:
-        self.shape = shape
-        self._decode = decode
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="decode")
+    def __init__(self, decode: Callable[[int], NDArray[np.uint8]], shape: tuple[int, int, int, int]) -> None:
+        self.shape, self._decode = shape, decode
+        self._pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="decode")
         self._expected: dict[int, Future[NDArray[np.uint8]]] = {}
 
     def expect(self, positions: Tensor) -> None:
@@ -105,9 +123,3 @@ class Streamed(Images):
             for position in positions.tolist():
                 self._expected.pop(position, None)
         return torch.from_numpy(pixels).to(device)
-
-
-def check_row(pixels: NDArray[Any], checksum: Any, store: object) -> None:
-    """Raise an error if the pixels of an image changed on disk."""
-    if crc32(np.ascontiguousarray(pixels).data) != int(checksum):
-        raise MedicError(f"the store {store} is damaged: delete it and rerun the command")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from medic.data.dataset import Dataset, DatasetSummary, LazyDataset, Part
 from medic.data.decode import SUFFIXES
-from medic.data.store import Storage, find_index, open_store
+from medic.data.store import Storage, StoreIndex, find_index, open_store
 from medic.errors import MedicError, first_line
 
 _ESCAPED = "surrogateescape"  # a name that is not UTF-8 keeps its bytes
@@ -68,8 +68,7 @@ class ImageList(LazyDataset):
         found = list(entries)
         domains = tuple(domains) or tuple(sorted({entry.domain for entry in found}))
         classes = tuple(classes) or tuple(sorted({entry.label for entry in found}))
-        domain_of = {domain: position for position, domain in enumerate(domains)}
-        class_of = {label: position for position, label in enumerate(classes)}
+        domain_of, class_of = ({name: i for i, name in enumerate(names)} for names in (domains, classes))
         found.sort(key=lambda entry: (domain_of[entry.domain], entry.label, entry.name))
         for file, count in Counter(entry.name for entry in found).items():
             if count > 1:
@@ -95,7 +94,7 @@ class ImageList(LazyDataset):
     def load(self, storage: Storage) -> Dataset:
         """Decode the files, or read them from a store."""
         images, index = open_store(self, storage)
-        rows = torch.tensor(index.kept, dtype=torch.long)
+        rows = torch.tensor(index.kept)
         return Dataset(
             name=self.name,
             domains=self.domains,
@@ -104,26 +103,24 @@ class ImageList(LazyDataset):
             domain=self.domain[rows],
             label=self.label[rows],
             paths=tuple(self.names[row] for row in index.kept),
-            **self._summary(index.kept, index.hash)._asdict(),
+            **self._summary(index)._asdict(),
             parts_problem=self.parts_problem,
             frames=torch.tensor(index.frames).view(-1, 2),
         )
 
     def look(self, storage: Storage) -> DatasetSummary:
         """Summarise the files, which are read unless a store of them exists."""
-        index = find_index(self, storage)
-        return self._summary(index.kept, index.hash)
+        return self._summary(find_index(self, storage))
 
-    def _summary(self, kept: Sequence[int], content_hash: str) -> DatasetSummary:
-        rows = torch.tensor(kept, dtype=torch.long)
+    def _summary(self, index: StoreIndex) -> DatasetSummary:
+        rows = torch.tensor(index.kept)
         attributes = {name: values[rows] for name, values in self.attributes.items()}
-        return DatasetSummary(
-            content_hash, attributes, None if self.parts is None else tuple(self.parts[row] for row in kept)
-        )
+        parts = None if self.parts is None else tuple(self.parts[row] for row in index.kept)
+        return DatasetSummary(index.hash, attributes, parts)
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Return the number of images by domain and class."""
-        return cell_counts(self.domains, self.classes, self.domain, self.label)
+        return cell_counts(self)
 
     def quick_hash(self) -> str:
         """Return a fingerprint of paths, labels, file sizes and times, which finds a store without reading images."""
@@ -131,19 +128,17 @@ class ImageList(LazyDataset):
         for file, d, c in zip(self.files, self.domain.tolist(), self.label.tolist(), strict=True):
             try:
                 status = os.stat(file)
+                known = (status.st_size, status.st_mtime_ns)
             except OSError:  # reported when the image is read
-                status = None
-            known = None if status is None else (status.st_size, status.st_mtime_ns)
+                known = None
             digest.update(f"{os.path.abspath(file)}\0{d}\0{c}\0{known}\n".encode(errors=_ESCAPED))
         return digest.hexdigest()
 
 
-def cell_counts(
-    domains: Sequence[str], classes: Sequence[str], domain: Tensor, label: Tensor
-) -> dict[str, dict[str, int]]:
-    """Return the number of images by domain and class, from their domains (N,) and labels (N,)."""
-    cells = Counter(zip(domain.tolist(), label.tolist(), strict=True))
-    return {name: {label: cells[d, c] for c, label in enumerate(classes)} for d, name in enumerate(domains)}
+def cell_counts(data: Dataset | ImageList) -> dict[str, dict[str, int]]:
+    """Return the number of images by domain and class."""
+    cells = Counter(zip(data.domain.tolist(), data.label.tolist(), strict=True))
+    return {name: {label: cells[d, c] for c, label in enumerate(data.classes)} for d, name in enumerate(data.domains)}
 
 
 def _encode(rows: Sequence[Mapping[str, str]]) -> dict[str, Tensor]:
@@ -154,8 +149,8 @@ def _encode(rows: Sequence[Mapping[str, str]]) -> dict[str, Tensor]:
         if all(re.fullmatch(r"-?[0-9]{1,18}", value) for value in values):
             encoded[column] = torch.tensor([int(value) for value in values])
         else:
-            order = {value: position for position, value in enumerate(sorted(set(values)))}
-            encoded[column] = torch.tensor([order[value] for value in values])
+            ranks = {value: rank for rank, value in enumerate(sorted(set(values)))}
+            encoded[column] = torch.tensor([ranks[value] for value in values])
     return encoded
 
 
@@ -187,17 +182,11 @@ def walk(
         if entry.name.startswith("."):
             continue
         named = (*parts, entry.name)
-        if _is_folder(entry):
+        # False for a link to itself, which is reported when it is read as an image.
+        if os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir():
             yield from walk(entry.path, named, above | {identity})
         elif os.path.splitext(entry.name)[1].lower() in SUFFIXES:
             yield entry.path, named
-
-
-def _is_folder(entry: "os.DirEntry[str]") -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself, reported when it is read as an image
-        return False
 
 
 def list_lines(file: Path) -> Iterator[tuple[str, int]]:

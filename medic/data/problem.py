@@ -1,7 +1,7 @@
 """Problems: training and validation images of the source domains, and target images for evaluation only."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -67,7 +67,7 @@ def choose_domains(
     if not sources:
         raise MedicError("no source domain to train on: give at least one with --sources, or fewer with --target")
     if not targets:
-        raise MedicError("no target domain to test on: leave one out of --sources")
+        raise MedicError("no target domain to test on: choose one with --target, or leave one out of --sources")
     return tuple(d for d in domains if d in sources), tuple(d for d in domains if d in targets)
 
 
@@ -83,14 +83,12 @@ def make_problem(
 
     `on_empty` decides about a source domain without images of a known class that `classes.partial` expects there.
     """
-    known_id = torch.tensor([_position(name, classes.known) for name in dataset.classes])
+    position = {name: i for i, name in enumerate(classes.known)}
+    label = torch.tensor([position.get(name, UNKNOWN) for name in dataset.classes])[dataset.label]
     unknown = torch.tensor([name in classes.unknown for name in dataset.classes])[dataset.label]
-    label = known_id[dataset.label]
     known = label != UNKNOWN
-    source, target = (
-        torch.isin(dataset.domain, torch.tensor([dataset.domains.index(domain) for domain in names]))
-        for names in (sources, targets)
-    )
+    source_at, target_at = (tuple(map(dataset.domains.index, names)) for names in (sources, targets))
+    source, target = (torch.isin(dataset.domain, torch.tensor(at)) for at in (source_at, target_at))
     trained = source & known & _allowed(dataset, classes)
 
     def samples(mask: Tensor) -> Samples:
@@ -101,8 +99,8 @@ def make_problem(
     evaluated = target & (known | unknown) & parts.target
     problem = Problem(
         known=classes.known,
-        sources=tuple(dataset.domains.index(domain) for domain in sources),
-        targets=tuple(dataset.domains.index(domain) for domain in targets),
+        sources=source_at,
+        targets=target_at,
         train=samples(trained & parts.train),
         validation=samples(trained & parts.validation),
         source_unknown=samples(source & unknown),
@@ -111,10 +109,6 @@ def make_problem(
     )
     _check_covered(problem, dataset, classes, on_empty)
     return problem
-
-
-def _position(name: str, known: Sequence[str]) -> int:
-    return known.index(name) if name in known else UNKNOWN
 
 
 def _allowed(dataset: Dataset, classes: ClassSplit) -> Tensor:
@@ -130,11 +124,10 @@ def _check_covered(problem: Problem, dataset: Dataset, classes: ClassSplit, on_e
     seen = set(zip(problem.train.domain.tolist(), problem.train.label.tolist(), strict=True))
     empty = []
     for position, name in enumerate(problem.known):
-        lacking = [source for source in problem.sources if (source, position) not in seen]
+        lacking = [dataset.domains[source] for source in problem.sources if (source, position) not in seen]
         if len(lacking) == len(problem.sources):
             raise MedicError(f"no source domain has an image of the known class {name!r}: leave it out of --known")
-        empty += [(dataset.domains[source], name) for source in lacking]
-    empty = [(domain, name) for domain, name in empty if name in classes.partial.get(domain, problem.known)]
+        empty += [(domain, name) for domain in lacking if name in classes.of_source(domain)]
     if empty:
         more = f", and {len(empty) - 1} more are missing" if len(empty) > 1 else ""
         message = f"source domain {empty[0][0]!r} has no image of the known class {empty[0][1]!r} to train on{more}"
@@ -144,9 +137,29 @@ def _check_covered(problem: Problem, dataset: Dataset, classes: ClassSplit, on_e
     if len(problem.validation) == 0:
         raise MedicError(f"{dataset.name} leaves no validation images: hold out a larger share, as in --holdout 0.5")
     for target in problem.targets:
-        here = problem.target.label[problem.target.domain == target]
-        if not bool((here >= 0).any()):
-            raise MedicError(f"the target {dataset.domains[target]!r} has no image of a known class: choose another")
-        if classes.unknown and bool((here >= 0).all()):
-            name = dataset.domains[target]
+        known, name = problem.target.label[problem.target.domain == target] >= 0, dataset.domains[target]
+        if not known.any():
+            raise MedicError(f"the target {name!r} has no image of a known class: choose another")
+        if classes.unknown and known.all():
             warn(f"the target {name!r} has no image of an unknown class: only accuracy is measured")
+
+
+def mislabelled(
+    samples: Samples, share: float, classes: Mapping[int, Sequence[int]], generator: torch.Generator
+) -> Samples:
+    """Return samples with label noise: an expected `share` has another class, uniformly from the classes of its domain.
+
+    `classes` are the known classes by domain. Each sample is drawn independently.
+    """
+    chosen = torch.rand(len(samples), generator=generator) < share
+    draws = torch.rand(len(samples), generator=generator)
+    label = samples.label.clone()
+    for domain, own in classes.items():
+        rows = (chosen & (samples.domain == domain)).nonzero().squeeze(1)
+        if len(own) < 2 or not len(rows):
+            continue
+        order = torch.tensor(sorted(own))
+        position = torch.searchsorted(order, label[rows])
+        ahead = 1 + (draws[rows] * (len(order) - 1)).long()  # starts at 1, so that no drawn sample keeps its class
+        label[rows] = order[(position + ahead) % len(order)]
+    return replace(samples, label=label)

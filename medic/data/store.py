@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,14 +14,13 @@ from zlib import crc32
 import numpy as np
 import psutil
 import torch
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from medic.data.cache import cache_directory
-from medic.data.decode import BadImage, decode
-from medic.data.images import Images, Mapped, Resident, Streamed, check_row
+from medic.data.decode import BadImage, decode, read_file
+from medic.data.images import Images, Mapped, Streamed
 from medic.errors import MedicError, counted, unwritten
-from medic.files import atomic_write, write_text
+from medic.files import atomic_write, locked, write_text
 
 if TYPE_CHECKING:
     from medic.data.listing import ImageList
@@ -32,16 +30,9 @@ logger = logging.getLogger(__name__)
 FORMAT = 2
 BATCH = 512
 """Files that are read before the first of them is used, which bounds the decoded images in memory."""
-RESIDENT = 2**28
-"""Bytes of a memory map that a process keeps in its own memory."""
 Where = Literal["auto", "gpu", "ram", "map", "stream"]
 OnBad = Literal["error", "skip"]
-PLACES = {
-    "gpu": "on the GPU",
-    "ram": "in memory",
-    "map": "in a memory map",
-    "stream": "decoded on demand",
-}
+PLACES = {"gpu": "on the GPU", "ram": "in memory", "map": "in a memory map", "stream": "decoded on demand"}
 
 
 @dataclass(frozen=True)
@@ -70,19 +61,17 @@ class StoreIndex:
     checksums: tuple[int, ...]
     """CRC-32 of each image in the store; empty where images are decoded on demand."""
 
-    def write(self, path: Path) -> None:
-        """Write the index as JSON."""
-        write_text(path, json.dumps({"format": FORMAT, **vars(self)}))
-
     @classmethod
     def read(cls, path: Path) -> "StoreIndex | None":
-        """Read an index; return None if the file is missing, damaged or of another format."""
+        """Read the index of a store; return None if one of its files is missing, damaged or of another format."""
         try:
-            values: dict[str, Any] = json.loads(path.read_text())
+            values = json.loads(path.with_suffix(".json").read_text())
             if values.pop("format") != FORMAT:
                 return None
             fields: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-            return cls(**fields)
+            index = cls(**fields)
+            expected = len(index.checksums) * 3 * index.size**2
+            return index if not expected or path.with_suffix(".bin").stat().st_size == expected else None
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
@@ -93,7 +82,7 @@ def open_store(listing: "ImageList", storage: Storage) -> tuple[Images, StoreInd
     needed = len(listing) * 3 * size * size
     place = choose_place(needed, storage.where, storage.device)
     path = _path(listing, "stream" if place == "stream" else str(size))
-    index = _read_whole(path)
+    index = StoreIndex.read(path)
     if index is None:
         try:
             index = _build(path, listing, size, in_file=place != "stream")
@@ -101,10 +90,13 @@ def open_store(listing: "ImageList", storage: Storage) -> tuple[Images, StoreInd
             raise unwritten("the store", path.parent, error) from error
     _check_bad(listing, index, storage.on_bad)
     logger.info("%d images of %d px (%.2f GiB) %s", len(index.kept), size, needed / 2**30, PLACES[place])
+    shape = (len(index.kept), 3, size, size)
     if place == "stream":
-        return _stream(listing, index.kept, size), index
-    pixels = np.memmap(path.with_suffix(".bin"), np.uint8, "r", shape=(len(index.kept), 3, size, size))
-    return _place_pixels(pixels, np.array(index.checksums, np.uint32), place, storage.device), index
+        files = [listing.files[row] for row in index.kept]
+        return Streamed(lambda row: decode(read_file(files[row]), size, files[row])[0], shape), index
+    pixels = np.memmap(path.with_suffix(".bin"), np.uint8, "r", shape=shape)
+    images = Mapped(pixels, np.array(index.checksums, np.uint32))
+    return images if place == "map" else images.load(storage.device if place == "gpu" else torch.device("cpu")), index
 
 
 def find_index(listing: "ImageList", storage: Storage) -> StoreIndex:
@@ -146,45 +138,11 @@ def choose_place(needed: int, where: Where, device: torch.device) -> str:
     return "map" if needed < 0.9 * shutil.disk_usage(root).free else "stream"
 
 
-def _place_pixels(
-    pixels: "np.memmap[Any, np.dtype[np.uint8]]", checksums: NDArray[np.uint32], place: str, device: torch.device
-) -> Images:
-    if place == "map":
-        return Mapped(pixels, checksums, RESIDENT)
-    loaded = np.empty(pixels.shape, np.uint8)
-
-    def load(rows: slice) -> None:
-        loaded[rows] = pixels[rows]
-        for row, checksum in zip(loaded[rows], checksums[rows], strict=True):
-            check_row(row, checksum, pixels.filename)
-
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(load, (slice(start, start + 256) for start in range(0, len(pixels), 256))))
-    return Resident(torch.from_numpy(loaded).to(device if place == "gpu" else "cpu"))
-
-
-def _stream(listing: "ImageList", kept: tuple[int, ...], size: int) -> Images:
-    def decode_row(row: int) -> NDArray[np.uint8]:
-        file = listing.files[kept[row]]
-        return decode(read_file(file), size, file)[0]
-
-    return Streamed(decode_row, (len(kept), 3, size, size), workers=os.cpu_count() or 1)
-
-
-def _read_whole(path: Path) -> StoreIndex | None:
-    """Return the index of a store whose images are complete, or None."""
-    index, images = StoreIndex.read(path.with_suffix(".json")), path.with_suffix(".bin")
-    if index is None:
-        return None
-    stored = images.stat().st_size if images.exists() else 0
-    return index if stored == len(index.checksums) * 3 * index.size**2 else None
-
-
 def _build(path: Path, listing: "ImageList", size: int, in_file: bool) -> StoreIndex:
     """Decode every image, with `in_file` into a new store, unless another process has just done so."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_suffix(".lock")):
-        index = _read_whole(path)
+    with locked(path.with_suffix(".lock")):
+        index = StoreIndex.read(path)
         if index is not None:
             return index
         logger.info("decoding %d images to %d px, once", len(listing), size)
@@ -196,7 +154,7 @@ def _build(path: Path, listing: "ImageList", size: int, in_file: bool) -> StoreI
                 index = make_index(listing, size, contents, file.write)
         else:
             index = make_index(listing, size, contents)
-        index.write(path.with_suffix(".json"))
+        write_text(path.with_suffix(".json"), json.dumps({"format": FORMAT, **vars(index)}))
     return index
 
 
@@ -266,12 +224,3 @@ def _check_bad(listing: "ImageList", index: StoreIndex, on_bad: OnBad) -> None:
         logger.info("%s skipped: %s", counted(len(index.bad), "image"), message)
     if not index.kept:
         raise MedicError(f"none of the {len(listing)} images of {listing.name} can be read")
-
-
-def read_file(path: str) -> bytes:
-    """Return the bytes of an image file."""
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise BadImage(f"{path} cannot be read: {error.strerror}") from error

@@ -1,10 +1,8 @@
 """Make torchvision importable beside a torch build it was not compiled for.
 
-The package index's torchvision is built for CUDA. Next to a CPU build of torch its compiled part does not load, and
-importing it, or timm, which imports it, ends in "operator torchvision::nms does not exist": a Python file registers
-a shape rule for operators that only the compiled part would have declared. Nothing here uses these operators, so
-declaring them is enough. Call `ensure` before the first import of torchvision or timm; where torchvision imports by
-itself, nothing is touched.
+The package index's torchvision is built for CUDA. Beside a CPU build of torch its compiled part does not load, and
+importing torchvision, or timm, fails with "operator torchvision::nms does not exist". Nothing here uses the operators
+of that part, so declaring them is enough. Call `ensure` before the first import of torchvision or timm.
 """
 
 import importlib

@@ -14,8 +14,6 @@ from medic.models.gfnet import GlobalFilter
 from medic.modules import DeclaredModule
 
 Variant = Literal["e", "s"]
-EPSILON = 1e-6
-"""Added to every variance before its root is taken."""
 
 
 @dataclass(eq=False)
@@ -47,8 +45,7 @@ class Aloft(DeclaredModule):
         low = spectrum[:, :, : len(columns)].roll(shift, dims=1)[:, : len(rows)]
         amplitude, phase = _polar(low)
         drawn = torch.rand((), device=spectrum.device) < self.p
-        noise = self._by_element(amplitude) if self.variant == "e" else self._by_statistics(amplitude)
-        change = torch.where(drawn, self.factor * noise * phase, 0)
+        change = torch.where(drawn, self.factor * self._noise(amplitude) * phase, 0)
         change = functional.pad(change, (0, 0, 0, width - len(columns), 0, height - len(rows)))
         return spectrum + change.roll(-shift, dims=1)
 
@@ -61,14 +58,10 @@ class Aloft(DeclaredModule):
         for part in filters:
             part.perturb = self
 
-    @staticmethod
-    def _by_element(amplitude: Tensor) -> Tensor:
-        """Draw noise for amplitudes (B, rows, columns, C) as large as their deviation over the batch."""
-        return torch.randn_like(amplitude) * _deviation(amplitude, 0)
-
-    @staticmethod
-    def _by_statistics(amplitude: Tensor) -> Tensor:
-        """Draw noise for amplitudes (B, rows, columns, C) that moves the mean and deviation of each sample."""
+    def _noise(self, amplitude: Tensor) -> Tensor:
+        """Draw noise for amplitudes (B, rows, columns, C), by element or for the mean and deviation of each sample."""
+        if self.variant == "e":
+            return torch.randn_like(amplitude) * _deviation(amplitude, 0)
         mean, deviation = amplitude.mean((1, 2), keepdim=True), _deviation(amplitude, (1, 2))
         to_mean = torch.randn_like(mean) * _deviation(mean, 0)
         to_deviation = torch.randn_like(deviation) * _deviation(deviation, 0)
@@ -84,7 +77,7 @@ def low_frequencies(height: int, width: int, share: float) -> tuple[range, range
 
 def _deviation(values: Tensor, dims: int | tuple[int, ...]) -> Tensor:
     """Return the deviation over some dimensions, which are kept; never 0."""
-    return (values.var(dims, correction=1, keepdim=True) + EPSILON).sqrt()
+    return (values.var(dims, correction=1, keepdim=True) + 1e-6).sqrt()
 
 
 def _polar(z: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medic.errors import MedicError, closest, first_line
+from medic.models import _torchvision
 from medic.models.convnet import ConvNet, MnistCnn
-from medic.models.gfnet import GFNet, gfnet_h_ti, load_official
+from medic.models.gfnet import GFNet, load_official
 from medic.pixels import normalised
 
 
@@ -35,13 +36,12 @@ class Preprocessing:
 
 HALVES = Preprocessing((0.5,) * 3, (0.5,) * 3, size=32)
 UNCHANGED = Preprocessing((0.0,) * 2, (1.0,) * 2, size=28)
-
 IMAGENET = Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), size=224)
 
 OURS: dict[str, tuple[Callable[[int], nn.Module], Preprocessing]] = {
     "convnet": (lambda size: ConvNet(), HALVES),
     "mnist-cnn": (lambda size: MnistCnn(), UNCHANGED),
-    "gfnet_h_ti": (gfnet_h_ti, IMAGENET),
+    "gfnet_h_ti": (lambda size: GFNet(image_size=size), IMAGENET),
 }
 """Our own backbones: a function of the image size in pixels, and the preprocessing."""
 
@@ -93,15 +93,12 @@ def _from_timm(name: str) -> Backbone:
     # Some networks keep a layer between pooling and classifier, of width head_hidden_size.
     features = int(getattr(module, "head_hidden_size", None) or module.num_features)  # type: ignore[arg-type]
     config: dict[str, Any] = module.pretrained_cfg  # type: ignore[assignment]
-    return Backbone(
-        module, features, Preprocessing(tuple(config["mean"]), tuple(config["std"]), config["input_size"][-1])
-    )
+    preprocessing = Preprocessing(tuple(config["mean"]), tuple(config["std"]), config["input_size"][-1])
+    return Backbone(module, features, preprocessing)
 
 
 def import_timm(name: str) -> Any:
     """Import timm, which takes seconds, and check that it has a model."""
-    from medic.models import _torchvision
-
     _torchvision.ensure()
     import timm
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from medic.errors import check_choice
 from medic.models.backbones import Backbone
 from medic.models.heads import HEADS, Head
-from medic.models.stages import Stage, Taps, collected, find_stages
+from medic.models.stages import Stage, collected, find_stages
 from medic.outputs import Output
 
 Norms = Literal["trained", "frozen"]
@@ -28,26 +28,21 @@ class Classifier(nn.Module):
         self.backbone = backbone.module
         self.classes, self.features = classes, backbone.features
         self.norms: Norms = "trained"
-        self._taps: Taps | None = None
+        self._tapped: tuple[Stage, ...] = ()  # in tuples, so that their weights are not registered twice
+        self._last: tuple[Stage, ...] = ()
+        self._tap_always = False
         make = HEADS[check_choice("head", head, HEADS)] if isinstance(head, str) else head
-        width = backbone.features
-        self._last: tuple[Stage, ...] = ()  # in a tuple, so that its weights are not registered twice
         if make.reads_maps:
-            last = find_stages(self.backbone).stages[-1]
-            self._last, width = (last,), last.channels
-        self.head = make(width, classes)
+            self._last = find_stages(self.backbone).stages[-1:]
+        self.head = make(self._last[0].channels if self._last else backbone.features, classes)
 
     def forward(self, x: Tensor) -> Output:
         """Map inputs (N, …) to the head's outputs for their features (N, F), or for their last map (N, C_s, H, W)."""
-        if self._last:
-            (last,) = self._last
-            with collected(last.module) as maps:
-                self.backbone(x)
-            last.check(maps[-1])
-            output = Output.of(self.head(maps[-1]))
-        else:
-            output = self.classify(self.backbone(x))
-        return output if self._taps is None else output._replace(stages=self._taps.take())
+        tapped = self._tapped if self._tap_always or torch.is_grad_enabled() else ()
+        with collected((*tapped, *self._last)) as maps:
+            features = self.backbone(x)
+        output = Output.of(self.head(maps.pop())) if self._last else self.classify(features)
+        return output._replace(stages=tuple(maps)) if tapped else output
 
     def classify(self, features: Tensor) -> Output:
         """Return the outputs of the head for features (N, F)."""
@@ -60,9 +55,8 @@ class Classifier(nn.Module):
         Maps are large, so that only differentiated passes return them, or `always` every pass.
         """
         stem, stages = find_stages(self.backbone)
-        tapped = (() if stem is None else (stem,)) + stages
-        self._taps = Taps(tapped, always)
-        return tuple(stage.channels for stage in tapped)
+        self._tapped, self._tap_always = (() if stem is None else (stem,)) + stages, always
+        return tuple(stage.channels for stage in self._tapped)
 
     def train(self, mode: bool = True) -> "Classifier":
         """Set the mode of all layers; frozen batch norm stays in evaluation mode, its scale and shift are trained."""

@@ -44,13 +44,11 @@ class MnistCnn(nn.Module):
 
     def __init__(self, in_channels: int = 2) -> None:
         super().__init__()
-        widths = (64, 128, 128, 128)
-        for index, width in enumerate(widths):
-            before = in_channels if index == 0 else widths[index - 1]
-            stride = 2 if index == 1 else 1
-            # The names of DomainBed's state dict: conv1 … conv4, bn0 … bn3.
-            self.add_module(f"conv{index + 1}", nn.Conv2d(before, width, 3, stride=stride, padding=1))
+        # The names of DomainBed's state dict: conv1 … conv4, bn0 … bn3.
+        for index, (width, stride) in enumerate(((64, 1), (128, 2), (128, 1), (128, 1))):
+            self.add_module(f"conv{index + 1}", nn.Conv2d(in_channels, width, 3, stride=stride, padding=1))
             self.add_module(f"bn{index}", nn.GroupNorm(8, width))
+            in_channels = width
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images (N, C, H, W) to features (N, 128)."""

@@ -20,40 +20,36 @@ class Ensemble(nn.Module):
 
     def __init__(self, networks: Sequence[Classifier]) -> None:
         super().__init__()
-        self.networks = nn.ModuleList(networks)
+        self.networks = cast(Sequence[Classifier], nn.ModuleList(networks))
         self.classes = networks[0].classes
         self.features = sum(network.features for network in networks)
 
     def forward(self, x: Tensor) -> Output:
         """Map inputs (N, …) to the joint outputs."""
-        return _joined([network(x) for network in self._members])
+        return _joined([network(x) for network in self.networks])
 
     def classify(self, features: Tensor) -> Output:
         """Return the joint outputs of the heads for features (N, F), those of all networks side by side."""
-        own = features.split([network.features for network in self._members], dim=1)
-        return _joined([network.classify(part) for network, part in zip(self._members, own, strict=True)])
+        own = features.split([network.features for network in self.networks], dim=1)
+        return _joined([network.classify(part) for network, part in zip(self.networks, own, strict=True)])
 
     def body(self) -> list[nn.Parameter]:
         """Return the parameters of all backbones."""
-        return [parameter for network in self._members for parameter in network.body()]
+        return [parameter for network in self.networks for parameter in network.body()]
 
     def heads(self) -> list[nn.Parameter]:
         """Return the parameters of all heads, for a separate rate."""
-        return [parameter for network in self._members for parameter in network.heads()]
+        return [parameter for network in self.networks for parameter in network.heads()]
 
     @property
     def norms(self) -> Norms:
         """The policy for batch-norm statistics in training, the same for all networks."""
-        return self._members[0].norms
+        return self.networks[0].norms
 
     @norms.setter
     def norms(self, norms: Norms) -> None:
-        for network in self._members:
+        for network in self.networks:
             network.norms = norms
-
-    @property
-    def _members(self) -> list[Classifier]:
-        return cast(list[Classifier], list(self.networks))
 
 
 def _joined(outputs: Sequence[Output]) -> Output:

@@ -40,17 +40,16 @@ class GFNet(nn.Module):
         step = PATCH * 2 ** (len(dims) - 1)
         if image_size < step or image_size % step:
             nearest = step * max(1, round(image_size / step))
-            raise MedicError(
-                f"this GFNet needs an image size that is a multiple of {step}, not {image_size}: "
-                f"use --image-size {nearest}"
-            )
+            wrong = f"this GFNet needs an image size that is a multiple of {step}, not {image_size}"
+            raise MedicError(f"{wrong}: use --image-size {nearest}")
         self.image_size, self.num_features = image_size, dims[-1]
         grid = image_size // PATCH
         self.pos_embed = nn.Parameter(torch.empty(1, grid * grid, dims[0]))
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
+        sides = (PATCH, *(2,) * (len(dims) - 1))  # in positions of the grid before, or in pixels
         self.patch_embed = nn.ModuleList(
-            _Patches(before, dim, PATCH if stage == 0 else 2)
-            for stage, (before, dim) in enumerate(zip((3, *dims[:-1]), dims, strict=True))
+            nn.Sequential(OrderedDict(proj=nn.Conv2d(before, dim, side, stride=side)))
+            for before, dim, side in zip((3, *dims[:-1]), dims, sides, strict=True)
         )
         rates = iter([drop_path * block / max(1, sum(depths) - 1) for block in range(sum(depths))])
         self.blocks = nn.ModuleList(
@@ -66,18 +65,13 @@ class GFNet(nn.Module):
             raise ValueError(f"this GFNet takes images of {size}x{size} pixels, not {x.shape[-2]}x{x.shape[-1]}")
         x = x.permute(0, 2, 3, 1)
         for stage, (patches, blocks) in enumerate(zip(self.patch_embed, self.blocks, strict=True)):
-            x = patches(x)
+            x = patches(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
             if stage == 0:
                 x = x + self.pos_embed.view(1, *x.shape[1:])
             for block in blocks:  # type: ignore[attr-defined]
                 x = block(x)
         normed: Tensor = self.norm(x)
         return normed.mean(dim=(1, 2))
-
-
-def gfnet_h_ti(image_size: int = 224) -> GFNet:
-    """Make a GFNet-H-Ti for images of a size in pixels; features are (B, 512)."""
-    return GFNet(image_size=image_size)
 
 
 class GlobalFilter(nn.Module):
@@ -122,18 +116,6 @@ class DropPath(nn.Module):
             return x
         kept = x.new_empty(len(x), *(1,) * (x.ndim - 1)).bernoulli_(1 - self.rate)
         return x * (kept / (1 - self.rate))
-
-
-class _Patches(nn.Module):
-    """A convolution without overlap that maps squares of (B, h, h, C) to the positions of a coarser grid."""
-
-    def __init__(self, before: int, dim: int, side: int) -> None:
-        super().__init__()
-        self.proj = nn.Conv2d(before, dim, kernel_size=side, stride=side)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.proj(x.permute(0, 3, 1, 2))
-        return y.permute(0, 2, 3, 1)
 
 
 class _Block(nn.Module):

@@ -8,7 +8,6 @@ from medic.models.backbones import OURS, import_timm
 
 V1 = "imagenet-v1"
 """The usual ImageNet weights: torchvision's first version, timm's `tv_in1k`."""
-FILE = "model.safetensors"
 
 
 def find_weights(backbone: str, given: str) -> Path:
@@ -41,7 +40,7 @@ def _fetched(name: str, wanted: Any) -> Path:
 
     if wanted.hf_hub_id is None:
         raise MedicError(f"weights {name} are not on the hub: download {wanted.url} and give it as --weights FILE")
-    repository, file = wanted.hf_hub_id, wanted.hf_hub_filename or FILE
+    repository, file = wanted.hf_hub_id, wanted.hf_hub_filename or "model.safetensors"
     cached = hub.try_to_load_from_cache(repository, file)
     if isinstance(cached, str):
         return Path(cached)

@@ -1,6 +1,5 @@
 """MixStyle (Zhou et al. 2021): styles of images, mixed inside the network."""
 
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -41,12 +40,9 @@ class MixStyle(DeclaredModule):
     def insert(self, backbone: nn.Module, inputs: Tensor) -> None:
         """Insert the layer behind stages of a backbone; inputs (N, C, H, W) must give a map that is large enough."""
         stages = find_stages(backbone).stages[:-1][: self.stages]
-        with ExitStack() as stack, evaluating(backbone), torch.no_grad():
-            maps = [stack.enter_context(collected(stage.module)) for stage in stages]
+        with collected(stages) as maps, evaluating(backbone), torch.no_grad():
             backbone(inputs)
-        for stage, found in zip(stages, maps, strict=True):
-            stage.check(found[-1])
-        if all(min(found[-1].shape[2:]) < SMALLEST for found in maps):
+        if all(min(found.shape[2:]) < SMALLEST for found in maps):
             raise MedicError(
                 f"MixStyle needs maps of at least {SMALLEST} × {SMALLEST} positions, and {type(backbone).__name__} has "
                 f"none with images of {inputs.shape[-1]} px: use a larger --image-size"

@@ -1,11 +1,10 @@
 """The stages of a backbone: maps of decreasing size."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from medic.errors import MedicError
@@ -52,32 +51,17 @@ def find_stages(module: nn.Module) -> Stages:
 
 
 @contextmanager
-def collected(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Collect the outputs of a module in the forward passes inside."""
+def collected(stages: Sequence[Stage]) -> Iterator[list[Tensor]]:
+    """Collect the maps of some stages, in the order in which the forward pass inside computes them."""
     maps: list[Tensor] = []
-    hook = module.register_forward_hook(lambda module, inputs, output: maps.append(output))
+
+    def keep(stage: Stage, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        stage.check(output)
+        maps.append(output)
+
+    hooks = [stage.module.register_forward_hook(partial(keep, stage)) for stage in stages]
     try:
         yield maps
     finally:
-        hook.remove()
-
-
-class Taps:
-    """Collects the maps of some stages in differentiated forward passes, or `always`."""
-
-    def __init__(self, stages: tuple[Stage, ...], always: bool) -> None:
-        self._maps: list[Tensor] = []
-        self._always = always
-        for stage in stages:
-            stage.module.register_forward_hook(partial(self._keep, stage))
-
-    def _keep(self, stage: Stage, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        stage.check(output)
-        if self._always or torch.is_grad_enabled():
-            self._maps.append(output)
-
-    def take(self) -> tuple[Tensor, ...] | None:
-        """Return and clear the maps of the last forward pass, if it was collected."""
-        maps = tuple(self._maps)
-        self._maps.clear()
-        return maps or None
+        for hook in hooks:
+            hook.remove()

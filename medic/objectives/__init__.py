@@ -41,23 +41,18 @@ __all__ = [
     "ova",
 ]
 
-_HEADS = "medic.objectives.penalties.head_gradients"
+_PENALTIES, _SYSTEMS = "medic.objectives.penalties", "medic.systems"
 __getattr__ = moved(
     __name__,
     {
+        **{name: f"{_PENALTIES}.{name.lower()}" for name in ("Balance", "Coral", "Miro", "Transport", "VRex")},
+        **dict.fromkeys(("Fishr", "Hgp", "Hutchinson"), f"{_PENALTIES}.head_gradients"),
         **{
-            name: f"medic.objectives.penalties.{name.lower()}"
-            for name in ("Balance", "Coral", "Miro", "Transport", "VRex")
+            name: f"{_SYSTEMS}.{name.lower()}"
+            for name in ("Arpl", "Cirl", "CrossMatch", "Daml", "HyProMeta", "OneRing")
         },
-        **dict.fromkeys(("Fishr", "Hgp", "Hutchinson"), _HEADS),
+        "ConfusingSamples": f"{_SYSTEMS}.arpl",
+        "EbilHads": f"{_SYSTEMS}.ebil_hads",
         "Player": "medic.objectives:AuxiliaryNetwork",
-        "Arpl": "medic.systems.arpl",
-        "ConfusingSamples": "medic.systems.arpl",
-        "Cirl": "medic.systems.cirl",
-        "CrossMatch": "medic.systems.crossmatch",
-        "Daml": "medic.systems.daml",
-        "EbilHads": "medic.systems.ebil_hads",
-        "HyProMeta": "medic.systems.hyprometa",
-        "OneRing": "medic.systems.onering",
     },
 )

@@ -180,9 +180,8 @@ class Objective(DeclaredModule):
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
         """Prepare the parts. Outside of `medic.train`, penalties with memory allocate it in their first step."""
-        for part in self.parts:
-            if isinstance(part, Penalty):
-                part.prepare(model, setup)
+        for penalty in self._penalties():
+            penalty.prepare(model, setup)
 
     @property
     def auxiliary(self) -> tuple[AuxiliaryNetwork, ...]:
@@ -191,18 +190,24 @@ class Objective(DeclaredModule):
 
     def parameter_groups(self) -> list[tuple[list[nn.Parameter], float]]:
         """Return the parameters to train with the model's, each group with its rate relative to the backbone's."""
-        excluded = {parameter for network in self.auxiliary for parameter in network.parameters()}
-        penalties = [part for part in self.parts if isinstance(part, Penalty)]
-        theirs = {parameter for penalty in penalties for parameter in penalty.parameters()}
-        rest = [parameter for parameter in self.parameters() if parameter not in theirs]
-        groups = [(list(penalty.parameters()), penalty.lr_scale) for penalty in penalties] + [(rest, self.lr_scale)]
-        trained = [([p for p in group if p.requires_grad and p not in excluded], scale) for group, scale in groups]
-        return [(group, scale) for group, scale in trained if group]
+        claimed = {parameter for network in self.auxiliary for parameter in network.parameters()}
+        groups = []
+        owners: list[Penalty | Objective] = [*self._penalties(), self]
+        for owner in owners:
+            own = [p for p in owner.parameters() if p.requires_grad and p not in claimed]
+            claimed.update(own)
+            if own:
+                groups.append((own, owner.lr_scale))
+        return groups
 
     def restart_iterations(self, steps: int) -> set[int]:
         """Return the iterations, of so many steps each, before which the optimizer state is reset."""
-        found = {part.restart_step for part in self.parts if isinstance(part, Penalty)}
+        found = {penalty.restart_step for penalty in self._penalties()}
         return {-(-step // steps) for step in found if step is not None}
+
+    def _penalties(self) -> list[Penalty]:
+        """Return the penalties that are modules."""
+        return [part for part in self.parts if isinstance(part, Penalty)]
 
 
 @dataclass(frozen=True)

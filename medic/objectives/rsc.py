@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from medic.fields import hyperparameter, uniform
 from medic.modules import DeclaredModule
-from medic.objectives.objective import classify, split_features
+from medic.objectives.objective import classify, features_of
 from medic.outputs import Output
 from medic.tasks import Step
 
@@ -26,7 +26,7 @@ class Rsc(DeclaredModule):
 
     def forward(self, model: nn.Module, output: Output, step: Step) -> Output:
         """Return the outputs of the heads for the features that are left."""
-        z = torch.cat(split_features(output, step))
+        z = features_of(output)
         with torch.enable_grad():
             leaf = z.detach().requires_grad_()
             before = classify(model, leaf).logits

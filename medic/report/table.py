@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -70,3 +70,11 @@ def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool = False, numeric
     # In a file or a pipe, rows must not be wrapped.
     console = Console() if sys.stdout.isatty() else Console(width=sys.maxsize)
     console.print(table)
+
+
+def print_facts(title: str, facts: Iterable[tuple[str, Any]]) -> None:
+    """Print a title, and below it a line for each named fact that is not empty."""
+    print(title)
+    for name, value in facts:
+        if value:
+            print(f"  {name:<12} {value}")

@@ -14,7 +14,6 @@ from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -43,6 +42,7 @@ NUMBERS = 2
 """Raised whenever the same settings give other numbers, so that no earlier run is taken for a new one."""
 SHOWN = 3
 """The number of runs of a folder that a message names."""
+_COLUMNS = ("path", "split", "domain", "label", "prediction", "confidence", "logits")
 _TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
 
 
@@ -180,7 +180,7 @@ class Run:
 
     def check(self) -> None:
         """Refuse a run with a file that is lost or differs from what the run wrote."""
-        for name in self.seal.sha256:
+        for name in self.seal.checksums:
             self._file(name)
 
     @cached_property
@@ -207,25 +207,32 @@ class Run:
     @property
     def metrics(self) -> dict[str, Any]:
         """The metrics of the selected evaluation on the target, or their means over several targets."""
-        return dict(self.record["target"])
+        metrics: dict[str, Any] = self.record["target"]
+        return metrics
 
     @property
     def record(self) -> dict[str, Any]:
         """The selected evaluation."""
         try:
             chosen: dict[str, Any] = self.records[self.description["provenance"]["record"]]
-        except (KeyError, IndexError) as error:
+            return {**chosen, "target": dict(chosen["target"])}
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            if isinstance(error, MedicError):
+                raise
             raise MedicError(f"run {self.path} is damaged: its selected record is not in results.jsonl") from error
-        return chosen
 
     @cached_property
     def predictions(self) -> dict[str, NDArray[Any]]:
         """The arrays of `predictions.npz`, by name."""
+        path = self._file("predictions.npz")
         try:
-            with np.load(self._file("predictions.npz"), allow_pickle=False) as file:
-                return dict(file)
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+            with np.load(path, allow_pickle=False) as file:
+                found = dict(file)
+            if {len(found[name]) for name in (*found, *_COLUMNS)} != {len(found["path"])}:
+                raise ValueError("its columns differ in length")
+        except Exception as error:  # whatever numpy and zipfile raise for a damaged file
             raise self._unreadable("predictions.npz", error) from error
+        return found
 
     @property
     def splits(self) -> list[str]:
@@ -285,7 +292,7 @@ class Run:
     def _json(self, name: str, text: str) -> dict[str, Any]:
         try:
             value = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise MedicError(f"run {self.path} has a damaged {name}: {error}") from error
         if not isinstance(value, dict):
             raise MedicError(f"run {self.path} has a damaged {name}")

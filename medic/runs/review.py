@@ -60,6 +60,9 @@ def infer_again(run: Run, device: str) -> Outputs:
     if dataset.hash != run.description["provenance"]["images"]:
         raise MedicError(f"run {run.path} was trained on other images of {dataset.name!r}: restore them")
     model, problem = run.model.to(place), recipe.data.divide(dataset, recipe.seed)
+    held_out = [dataset.paths[index] for index in problem.validation.indices.tolist()]
+    if held_out != run.predictions["path"][run.predictions["split"] == "validation"].tolist():
+        raise MedicError(f"run {run.path} is of a version that held out other validation images: leave out --rerun")
     given = (run.preprocessing, place, recipe.evaluation.views)
     return {
         split: LabelledOutputs.of(infer(model, dataset.images, samples.indices, *given), samples)

@@ -164,6 +164,8 @@ def to_yaml(settings: Mapping[str, Any]) -> str:
 
 def unreadable(what: str, path: Path, error: Exception) -> MedicError:
     """Return the error for a YAML file that cannot be read, with the line and the reason."""
+    if isinstance(error, FileNotFoundError):
+        return MedicError(f"{what} {path} does not exist: check the path, or write the file first")
     mark = getattr(error, "problem_mark", None)
     if not isinstance(error, yaml.MarkedYAMLError) or mark is None:
         return MedicError(f"{what} {path} cannot be read: {getattr(error, 'strerror', None) or first_line(error)}")

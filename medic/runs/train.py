@@ -304,7 +304,7 @@ class Session:
             "step": trainer.iteration,
             "epoch": images / len(self.problem.train),
             "loss": float(np.mean(self.losses)) if self.losses else self.records[-1]["loss"],
-            "lr": trainer.rates[0] * trainer.schedule.factor(trainer.iteration - 1),
+            "lr": trainer.rates[0] * trainer.schedule(trainer.iteration - 1),
             "step_time": self.seconds,
             "mem_gb": peak / gigabyte,
             **({"advice": advice} if advice else {}),
@@ -354,7 +354,7 @@ class Session:
             self.trainer.load_state_dict(state["trainer"])
             self.records, self.best, self.losses = state["records"], state["best"], state["losses"]
             if self.averaging is not None:
-                self.averaging.load_state_dict(state["averaging"])
+                self.averaging.load_state_dict(state["averaging"], self.device)
         except (KeyError, RuntimeError, TypeError, ValueError, IndexError) as error:
             path = self.directory.checkpoint
             raise MedicError(f"checkpoint {path} does not belong to this run: delete it to restart the run") from error

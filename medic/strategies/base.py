@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from medic.errors import MedicError, check_choice, counted
-from medic.fields import check_hyperparameters
+from medic.fields import POSITIVE, Limits, check_hyperparameters, check_range
 from medic.objectives import Risk
 from medic.tasks import Step
 
@@ -41,35 +41,29 @@ class Update:
         )
 
 
-class Strategy(Protocol):
-    """A drop-in for `loss.backward()`: adds to `p.grad` and leaves the weights unchanged."""
+class Strategy:
+    """A drop-in for `loss.backward()`: adds to `p.grad` and leaves the weights unchanged.
+
+    A subclass is a dataclass whose hyperparameters are declared fields. By default it has no state between iterations.
+    """
+
+    def __post_init__(self) -> None:
+        check_hyperparameters(self)
 
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
         """Turn the steps of one iteration into gradients."""
+        raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that later updates depend on."""
+        return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state."""
 
 
-class Stateless:
-    """A strategy without state between iterations."""
-
-    def __post_init__(self) -> None:
-        check_hyperparameters(self)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return no state."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore no state."""
-
-
 @dataclass
-class InnerLoop:
+class InnerLoop(Strategy):
     """The base of strategies with inner steps: the inner rate α, and the policy for batch-norm statistics.
 
     `bn_buffers` is `keep` (as the authors do), `interpolate` (move by the fraction `bn_rate`, as Fish) or `restore`.
@@ -82,11 +76,9 @@ class InnerLoop:
 
     def __post_init__(self) -> None:
         check_choice("bn_buffers", self.bn_buffers, get_args(BnBuffers))
-        if not 0 < self.lr < float("inf"):
-            raise MedicError(f"lr of the inner steps is {self.lr}: give a number above 0")
-        if not 0 <= self.bn_rate <= 1:
-            raise MedicError(f"bn_rate of the inner steps is {self.bn_rate}: give a number from 0 to 1")
-        check_hyperparameters(self)
+        check_range("the inner steps", POSITIVE, lr=self.lr)
+        check_range("the inner steps", Limits(0, 1), bn_rate=self.bn_rate)
+        super().__post_init__()
 
     def check_steps(self, count: int) -> None:
         """Refuse a number of steps that the strategy cannot use; any number will do by default."""
@@ -97,28 +89,24 @@ class InnerLoop:
 
 
 class Measured(nn.Module):
-    """A model with its objective as one module, whose parameters a strategy adapts."""
+    """A model with its objective as one module: maps a step to its risk.
+
+    `adapted` are the parameters that a strategy adapts, the model's and the objective's own, and `names` their names
+    here. Parameters of auxiliary networks, which have their own optimizers, are left out.
+    """
 
     def __init__(self, model: nn.Module, objective: Objective) -> None:
         super().__init__()
         self.model, self.objective = model, objective
+        excluded = {p for network in getattr(objective, "auxiliary", ()) for p in network.parameters()}
+        named = {name: p for name, p in self.named_parameters() if p.requires_grad and p not in excluded}
+        if not named:
+            raise MedicError("the model has no parameter that requires a gradient")
+        self.names, self.adapted = list(named), list(named.values())
 
     def forward(self, step: Step) -> Risk:
         """Measure a step."""
         return self.objective(self.model, step)
-
-
-def trainable(model: nn.Module, objective: Objective) -> dict[str, nn.Parameter]:
-    """Return the parameters that a strategy adapts, by their names in `Measured`: the model's and the objective's own.
-
-    Parameters of auxiliary networks, which have their own optimizers, are left out.
-    """
-    excluded = {p for network in getattr(objective, "auxiliary", ()) for p in network.parameters()}
-    named = Measured(model, objective).named_parameters()
-    parameters = {name: p for name, p in named if p.requires_grad and p not in excluded}
-    if not parameters:
-        raise MedicError("the model has no parameter that requires a gradient")
-    return parameters
 
 
 def count_tasks(steps: Sequence[Step]) -> int:

@@ -1,6 +1,6 @@
 """The inner loop: a sequence of steps on moving weights, to first or second order."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -11,7 +11,7 @@ from medic import distributed
 from medic.errors import MedicError, check_choice
 from medic.objectives import Risk
 from medic.optimizers import load_optimizer, optimizer_state
-from medic.strategies.base import Gradients, Measured, Objective, accumulate, weights_restored
+from medic.strategies.base import Gradients, InnerLoop, Measured, accumulate, weights_restored
 from medic.strategies.second_order import CheapSecondDerivatives
 from medic.tasks import Step
 
@@ -64,42 +64,37 @@ def make_optimizer(
     return torch.optim.Adam(list(parameters), lr=lr, weight_decay=decay or 0.0, capturable=parameters[0].is_cuda)
 
 
-class KeptOptimizer:
-    """An inner optimizer that is made once and kept, with its state, as long as its parameters are the same."""
+class StatefulInnerLoop(InnerLoop):
+    """An inner loop whose optimizer is made once and kept, with its state, as long as its parameters are the same."""
 
-    def __init__(self) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._optimizer: torch.optim.Optimizer | None = None
         self._loaded: dict[str, Any] | None = None
 
-    def get(
-        self, inner: InnerOptimizer, parameters: Sequence[nn.Parameter], lr: float, decay: float | None = None
+    def kept_optimizer(
+        self, inner: InnerOptimizer, parameters: Sequence[nn.Parameter], decay: float | None
     ) -> torch.optim.Optimizer:
         """Return the optimizer of these parameters, making it as `make_optimizer` does."""
         held = self._optimizer.param_groups[0]["params"] if self._optimizer else []
         if self._optimizer is None or [id(p) for p in held] != [id(p) for p in parameters]:
-            self._optimizer = make_optimizer(inner, parameters, lr, decay)
+            self._optimizer = make_optimizer(inner, parameters, self.lr, decay)
             if self._loaded is not None:
                 load_optimizer(self._optimizer, self._loaded)
                 self._loaded = None
         return self._optimizer
 
-    def state_dict(self) -> dict[str, Any] | None:
-        """Return the state of the optimizer, if it exists."""
-        return optimizer_state(self._optimizer) if self._optimizer else self._loaded
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the inner optimizer, None before it exists."""
+        return {"inner": optimizer_state(self._optimizer) if self._optimizer else self._loaded}
 
-    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state."""
-        self._optimizer, self._loaded = None, state
+        self._optimizer, self._loaded = None, state["inner"]
 
 
 def first_order(
-    model: nn.Module,
-    steps: Sequence[Step],
-    objective: Objective,
-    parameters: Sequence[nn.Parameter],
-    weights: Sequence[float],
-    move: Move | None,
-    to_end: bool = False,
+    measured: Measured, steps: Sequence[Step], weights: Sequence[float], move: Move | None, to_end: bool = False
 ) -> tuple[Gradients, list[Risk]]:
     """Sum the weighted gradients of the steps, each at the weights that the earlier ones led to.
 
@@ -107,10 +102,11 @@ def first_order(
     (θ - θ̂) / α cancels in float32. The weights end where the last but one step led, or with `to_end` the last;
     without `move` they stay.
     """
+    parameters = measured.adapted
     total: Gradients = [None] * len(parameters)
     risks = []
     for index, (step, weight) in enumerate(zip(steps, weights, strict=True)):
-        risk = objective(model, step)
+        risk: Risk = measured(step)
         gradients: Gradients = list(torch.autograd.grad(risk.total, parameters, allow_unused=True))
         distributed.all_reduce(gradients)
         risks.append(risk)
@@ -121,17 +117,11 @@ def first_order(
     return total, risks
 
 
-def displace(
-    model: nn.Module,
-    steps: Sequence[Step],
-    objective: Objective,
-    parameters: Sequence[nn.Parameter],
-    move: Move,
-    scale: float = 1.0,
-) -> list[Risk]:
+def displace(measured: Measured, steps: Sequence[Step], move: Move, scale: float = 1.0) -> list[Risk]:
     """Walk the steps, restore the weights, and add `scale` times the displacement θ - θ̂ to `p.grad`."""
+    parameters = measured.adapted
     with weights_restored(parameters) as before:
-        reached, risks = first_order(model, steps, objective, parameters, [1.0] * len(steps), move, to_end=True)
+        reached, risks = first_order(measured, steps, [1.0] * len(steps), move, to_end=True)
         displacement = torch._foreach_sub(before, [parameter.detach() for parameter in parameters])
     # A parameter without a gradient gets none here either, so that the outer optimizer leaves it alone.
     accumulate(parameters, [d if g is not None else None for d, g in zip(displacement, reached, strict=True)], scale)
@@ -139,29 +129,23 @@ def displace(
 
 
 def second_order(
-    model: nn.Module,
-    steps: Sequence[Step],
-    objective: Objective,
-    start: Mapping[str, nn.Parameter],
-    weights: Sequence[float],
-    lr: float,
+    measured: Measured, steps: Sequence[Step], weights: Sequence[float], lr: float
 ) -> tuple[Gradients, list[Risk]]:
-    """Differentiate Σ_i w_i l_i(θ_i) by θ, the parameters `start`, through every θ_{i+1} = θ_i - lr · l_i'(θ_i)."""
-    measured = Measured(model, objective)
-    fast: dict[str, Tensor] = dict(start)
+    """Differentiate Σ_i w_i l_i(θ_i) by the weights θ, through every θ_{i+1} = θ_i - lr · l_i'(θ_i)."""
+    fast: list[Tensor] = list(measured.adapted)
     risks: list[Risk] = []
     for index, step in enumerate(steps):
         with CheapSecondDerivatives():
-            risk: Risk = functional_call(measured, fast, (step,))
+            risk: Risk = functional_call(measured, dict(zip(measured.names, fast, strict=True)), (step,))
         risks.append(risk)
         if index + 1 < len(steps):
-            gradients = torch.autograd.grad(risk.total, list(fast.values()), create_graph=True, allow_unused=True)
-            fast = {
-                name: value if gradient is None else value - lr * distributed.all_reduced(gradient)
-                for (name, value), gradient in zip(fast.items(), gradients, strict=True)
-            }
+            gradients = torch.autograd.grad(risk.total, fast, create_graph=True, allow_unused=True)
+            fast = [
+                value if gradient is None else value - lr * distributed.all_reduced(gradient)
+                for value, gradient in zip(fast, gradients, strict=True)
+            ]
     total = torch.stack([weight * risk.total for risk, weight in zip(risks, weights, strict=True) if weight]).sum()
-    found: Gradients = list(torch.autograd.grad(total, list(start.values()), allow_unused=True))
+    found: Gradients = list(torch.autograd.grad(total, measured.adapted, allow_unused=True))
     distributed.all_reduce(found)
     return found, risks
 

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from medic import distributed
 from medic.fields import hyperparameter, log10, uniform
-from medic.strategies.base import Objective, Stateless, Update, accumulate, summarise, trainable
+from medic.strategies.base import Measured, Objective, Strategy, Update, accumulate, summarise
 from medic.tasks import Step
 
 
 @dataclass
-class AndMask(Stateless):
+class AndMask(Strategy):
     """AND-mask (Parascandolo et al. 2021): a coordinate moves if the signs of its task gradients agree.
 
     With g_i the gradient of task i, all at the same weights, a = |mean_i sign g_i| and M = [a ≥ τ], a tensor of
@@ -24,16 +24,16 @@ class AndMask(Stateless):
 
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
         """Fill `p.grad` with the masked mean gradient."""
-        parameters = list(trainable(model, objective).values())
+        measured = Measured(model, objective)
         tasks = [task for step in steps for task in step.tasks()]
         risks, found = [], []
         for task in tasks:
-            risk = objective(model, task)
-            gradients = torch.autograd.grad(risk.total, parameters, allow_unused=True)
+            risk = measured(task)
+            gradients = torch.autograd.grad(risk.total, measured.adapted, allow_unused=True)
             distributed.all_reduce(gradients)
             risks.append(risk)
             found.append(gradients)
-        accumulate(parameters, [self._combined(column) for column in zip(*found, strict=True)])
+        accumulate(measured.adapted, [self._combined(column) for column in zip(*found, strict=True)])
         return summarise(tasks, risks)
 
     def _combined(self, gradients: Sequence[Tensor | None]) -> Tensor | None:

@@ -1,29 +1,26 @@
 """A chain of steps whose gradients are matched pairwise: Reptile, Fish, MEDIC++, MAML, Arith."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from torch import nn
 
 from medic.errors import MedicError, check_choice
 from medic.fields import hyperparameter
-from medic.objectives import Risk
 from medic.strategies.base import (
-    Gradients,
-    InnerLoop,
+    Measured,
     Objective,
     Update,
     accumulate,
     buffers,
     count_tasks,
     summarise,
-    trainable,
     weights_restored,
 )
 from medic.strategies.inner import (
     InnerOptimizer,
-    KeptOptimizer,
+    StatefulInnerLoop,
     check_inner,
     displace,
     first_order,
@@ -37,7 +34,7 @@ Weighting = Literal["equal", "last", "arithmetic"]
 
 
 @dataclass
-class MultiStep(InnerLoop):
+class MultiStep(StatefulInnerLoop):
     """Descends the steps one after the other and passes the weighted sum of their gradients to the outer optimizer.
 
     `lr` is the inner rate α; an inner step descends the sum of its tasks' risks. `weights` are one number per
@@ -61,29 +58,22 @@ class MultiStep(InnerLoop):
             check_choice("step weights", self.weights, ["equal", "last", "arithmetic"])
         if self.inner != "sgd" and (self.second_order or self.weights != "equal"):
             raise MedicError("a stateful inner optimizer requires equal weights and first order")
-        self._kept = KeptOptimizer()
 
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
         """Fill `p.grad` with (1/t) Σ_i w_i l_i'(θ_i), or θ - θ̂ for a stateful inner optimizer."""
-        parameters = trainable(model, objective)
+        measured = Measured(model, objective)
         with buffers(model, self.bn_buffers, self.bn_rate):
             if self.inner != "sgd":
-                move = stateful(self._kept.get(self.inner, list(parameters.values()), self.lr, self.decay))
-                risks = displace(model, steps, objective, list(parameters.values()), move)
+                move = stateful(self.kept_optimizer(self.inner, measured.adapted, self.decay))
+                return summarise(steps, displace(measured, steps, move))
+            weights = self.step_weights([len(step.sizes) for step in steps])
+            if self.second_order:
+                gradients, risks = second_order(measured, steps, weights, self.lr)
             else:
-                gradients, risks = self._gradients(model, steps, objective, parameters)
-                accumulate(list(parameters.values()), gradients, 1 / count_tasks(steps))
+                with weights_restored(measured.adapted):
+                    gradients, risks = first_order(measured, steps, weights, sgd(self.lr))
+            accumulate(measured.adapted, gradients, 1 / count_tasks(steps))
         return summarise(steps, risks)
-
-    def _gradients(
-        self, model: nn.Module, steps: Sequence[Step], objective: Objective, parameters: Mapping[str, nn.Parameter]
-    ) -> tuple[Gradients, list[Risk]]:
-        weights = self.step_weights([len(step.sizes) for step in steps])
-        if self.second_order:
-            return second_order(model, steps, objective, parameters, weights, self.lr)
-        adapted = list(parameters.values())
-        with weights_restored(adapted):
-            return first_order(model, steps, objective, adapted, weights, sgd(self.lr))
 
     def interpolation_factor(self, rate: float, tasks: int) -> float:
         """Return the outer rate itself where `p.grad` is a displacement."""
@@ -102,11 +92,3 @@ class MultiStep(InnerLoop):
         if len(weights) != n:
             raise MedicError(f"{len(weights)} step weights for {n} steps: give one per step")
         return weights
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the inner optimizer."""
-        return {"inner": self._kept.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state."""
-        self._kept.load_state_dict(state["inner"])

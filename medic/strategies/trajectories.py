@@ -2,20 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
 from medic.errors import MedicError
 from medic.fields import hyperparameter
 from medic.objectives import Risk
-from medic.strategies.base import InnerLoop, Objective, Update, buffers, summarise, trainable
-from medic.strategies.inner import KeptOptimizer, displace, make_optimizer, stateful
+from medic.strategies.base import Measured, Objective, Update, buffers, summarise
+from medic.strategies.inner import StatefulInnerLoop, displace, make_optimizer, stateful
 from medic.tasks import Step
 
 
 @dataclass
-class Trajectories(InnerLoop):
+class Trajectories(StatefulInnerLoop):
     """MVDG (Zhang et al. 2022): trajectories of steps, each from θ with a fresh Adam; moves towards their mean end.
 
     The steps of an iteration are dealt to `count` trajectories, in order. `p.grad` is θ minus the mean of their ends φ,
@@ -28,22 +27,20 @@ class Trajectories(InnerLoop):
     persist_inner_state: int = hyperparameter(0, most=1)
     """1 for one Adam whose state all trajectories and iterations share, 0 for fresh ones."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._kept = KeptOptimizer()
-
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
         """Fill `p.grad` with θ - mean_t φ_t."""
         self.check_steps(len(steps))
-        parameters = list(trainable(model, objective).values())
+        measured = Measured(model, objective)
         length = len(steps) // self.count
         risks: list[Risk] = []
         with buffers(model, self.bn_buffers, self.bn_rate):
             for start in range(0, len(steps), length):
-                make = self._kept.get if self.persist_inner_state else make_optimizer
-                move = stateful(make("adam", parameters, self.lr, self.decay))
+                if self.persist_inner_state:
+                    optimizer = self.kept_optimizer("adam", measured.adapted, self.decay)
+                else:
+                    optimizer = make_optimizer("adam", measured.adapted, self.lr, self.decay)
                 part = steps[start : start + length]
-                risks += displace(model, part, objective, parameters, move, 1 / self.count)
+                risks += displace(measured, part, stateful(optimizer), 1 / self.count)
         return summarise(steps, risks)
 
     def check_steps(self, count: int) -> None:
@@ -57,11 +54,3 @@ class Trajectories(InnerLoop):
     def interpolation_factor(self, rate: float, tasks: int) -> float:
         """Return the outer rate itself, because `p.grad` is a displacement."""
         return min(1.0, rate)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the inner Adam, if it is kept."""
-        return {"inner": self._kept.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state."""
-        self._kept.load_state_dict(state["inner"])

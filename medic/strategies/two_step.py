@@ -1,7 +1,7 @@
 """Meta-train, then meta-test: MLDG and MEDIC."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -12,14 +12,13 @@ from medic.objectives import Risk
 from medic.strategies.base import (
     Gradients,
     InnerLoop,
+    Measured,
     Objective,
-    Stateless,
     Update,
     accumulate,
     buffers,
     count_tasks,
     summarise,
-    trainable,
     weights_restored,
 )
 from medic.strategies.inner import InnerOptimizer, check_inner, first_order, make_optimizer, second_order, sgd, stateful
@@ -27,7 +26,7 @@ from medic.tasks import Step
 
 
 @dataclass
-class TwoStep(Stateless, InnerLoop):
+class TwoStep(InnerLoop):
     """Descends A(θ) + β B(θ - α A'(θ)): B is evaluated where a step on A leads.
 
     With more than two steps, the last `meta_test` are meta-test and each of the others is paired with one of them in
@@ -43,7 +42,7 @@ class TwoStep(Stateless, InnerLoop):
     """The weight decay of an inner Adam."""
 
     def __post_init__(self) -> None:
-        InnerLoop.__post_init__(self)
+        super().__post_init__()
         check_inner(self.inner, self.decay)
         if self.second_order and self.inner != "sgd":
             raise MedicError("second order requires plain inner SGD: use inner='sgd'")
@@ -54,11 +53,11 @@ class TwoStep(Stateless, InnerLoop):
         train, test = steps[: -self.meta_test], steps[-self.meta_test :]
         seen: list[Step] = []
         risks: list[Risk] = []
-        parameters = trainable(model, objective)
+        measured = Measured(model, objective)
         with buffers(model, self.bn_buffers, self.bn_rate):
             for pair in zip(train, itertools.cycle(test), strict=False):
-                gradients, found = self._pair(model, pair, objective, parameters)
-                accumulate(list(parameters.values()), gradients, 1 / count_tasks(steps))
+                gradients, found = self._pair(measured, pair)
+                accumulate(measured.adapted, gradients, 1 / count_tasks(steps))
                 seen += pair
                 risks += found
         return summarise(seen, risks)
@@ -73,19 +72,13 @@ class TwoStep(Stateless, InnerLoop):
                 + "more domains, more splits, --repeat, or another method"
             )
 
-    def _pair(
-        self,
-        model: nn.Module,
-        pair: tuple[Step, Step],
-        objective: Objective,
-        parameters: Mapping[str, nn.Parameter],
-    ) -> tuple[Gradients, list[Risk]]:
-        weights, adapted = (1.0, self.beta), list(parameters.values())
+    def _pair(self, measured: Measured, pair: tuple[Step, Step]) -> tuple[Gradients, list[Risk]]:
+        weights = (1.0, self.beta)
         if self.second_order:
-            return second_order(model, pair, objective, parameters, weights, self.lr)
+            return second_order(measured, pair, weights, self.lr)
         if self.inner == "sgd":
             move = sgd(self.lr)
         else:
-            move = stateful(make_optimizer(self.inner, adapted, self.lr, self.decay))
-        with weights_restored(adapted):
-            return first_order(model, pair, objective, adapted, weights, move)
+            move = stateful(make_optimizer(self.inner, measured.adapted, self.lr, self.decay))
+        with weights_restored(measured.adapted):
+            return first_order(measured, pair, weights, move)

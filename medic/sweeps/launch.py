@@ -1,56 +1,45 @@
-"""Executing the missing runs of a sweep, and reporting the result."""
+"""Executing the missing runs of a sweep, or printing the plan and its estimated time."""
 
 import dataclasses
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
 
 from medic.errors import MedicError, counted
-from medic.sweeps.estimate import estimate
-from medic.sweeps.executors import Executor, make_executor
+from medic.sweeps.executors import Executor
 from medic.sweeps.overview import Overview, duration
 from medic.sweeps.schedule import Schedule
 from medic.sweeps.sweep import Job
-from medic.tables.results import collect
+from medic.tables.results import Result, collect
 
 
-@dataclass(frozen=True)
-class Launch:
-    """An executor and the options of a sweep that every executor has."""
+def launch(
+    jobs: Sequence[Job], executor: Executor, retries: int | None = None, dry_run: bool = False, quiet: bool = False
+) -> Schedule:
+    """Execute the missing runs, or with `dry_run` print the plan.
 
-    executor: Executor = field(default_factory=lambda: make_executor("local"))
-    retries: int | None = None
-    """How often a failed run is tried again: 1 by default."""
-    dry_run: bool = False
-    quiet: bool = False
-
-    def __post_init__(self) -> None:
-        if self.retries is not None and self.retries < 0:
-            raise MedicError(f"--retries is {self.retries}: give a whole number, 0 or more")
-        if self.retries is not None and not self.executor.waits:
-            raise MedicError("--retries requires an executor that waits for runs: rerun the same command to retry")
-
-    def run(self, jobs: Sequence[Job]) -> Schedule:
-        """Execute the missing runs, or with `dry_run` print the plan."""
-        if not jobs:
-            raise MedicError("the sweep has no runs: give every setting of the span at least one value")
-        schedule = Schedule(jobs, 1 if self.retries is None else self.retries)
-        executor = dataclasses.replace(self.executor, output=_output(schedule), device=needed_device(jobs))
-        if self.dry_run:
-            print((executor.preview(schedule.waiting) or plan(schedule, executor.slots)).rstrip())
-        elif schedule.waiting:
-            schedule.run(executor, Overview(self.quiet))
-        return schedule
+    A failed run is tried again `retries` times, by default once.
+    """
+    if retries is not None and retries < 0:
+        raise MedicError(f"--retries is {retries}: give a whole number, 0 or more")
+    if retries is not None and not executor.waits:
+        raise MedicError("--retries requires an executor that waits for runs: rerun the same command to retry")
+    if not jobs:
+        raise MedicError("the sweep has no runs: give every setting of the span at least one value")
+    schedule = Schedule(jobs, 1 if retries is None else retries)
+    executor = dataclasses.replace(executor, output=schedule.output, device=needed_device(jobs))
+    if dry_run:
+        print((executor.preview(schedule.waiting) or plan(schedule, executor.slots)).rstrip())
+    elif schedule.waiting:
+        schedule.run(executor, Overview(quiet))
+    return schedule
 
 
 def needed_device(jobs: Sequence[Job]) -> str:
     """Return `cpu` if every run was asked to use the CPU, otherwise `auto`."""
     return "cpu" if all(job.asked.get("device") == "cpu" for job in jobs) else "auto"
-
-
-def _output(schedule: Schedule) -> Path:
-    return schedule.jobs[0].directory.path.parent
 
 
 def plan(schedule: Schedule, slots: int) -> str:
@@ -66,15 +55,52 @@ def plan(schedule: Schedule, slots: int) -> str:
     counts = f"{counted(len(schedule.jobs), 'run')}: {len(schedule.finished)} finished, {len(waiting)} to do"
     counts += f" ({len(running)} of them running elsewhere)" if running else ""
     lines.append(counts + (f", {len(schedule.damaged)} damaged" if schedule.damaged else ""))
-    return "\n".join([*lines, *([_time(schedule, min(slots, len(waiting)))] if waiting else [])])
+    if waiting:
+        results = collect([schedule.output]).results if schedule.output.is_dir() else ()
+        lines.append(_time(estimate(waiting, results), min(slots, len(waiting))))
+    return "\n".join(lines)
 
 
-def _time(schedule: Schedule, slots: int) -> str:
-    output = _output(schedule)
-    found = estimate(schedule.waiting, collect([output]).results if output.is_dir() else ())
-    seconds = "unknown, because no run is finished" if found is None else duration(found.seconds / slots)
-    others = "" if found is None or found.similar else ", from runs of other methods, backbones or datasets"
+def _time(estimated: tuple[float, bool] | None, slots: int) -> str:
+    seconds = "unknown, because no run is finished" if estimated is None else duration(estimated[0] / slots)
+    others = "" if estimated is None or estimated[1] else ", from runs of other methods, backbones or datasets"
     return f"estimated time, {f'{slots} runs at a time' if slots > 1 else 'one run at a time'}: {seconds}{others}"
+
+
+def estimate(jobs: Iterable[Job], results: Iterable[Result]) -> tuple[float, bool] | None:
+    """Estimate the seconds of runs one after the other, and whether every run has finished runs of its kind.
+
+    A run of `n` iterations costs a fixed time plus `n` times that of an iteration: both are means over the finished
+    runs of the same method, backbone and dataset, or over all if none is. None if no finished run recorded its time.
+    """
+    costs: dict[Any, list[tuple[float, float]]] = defaultdict(list)
+    for result in results:
+        if seconds := result.seal.seconds:
+            for kind in (_kind(result.settings), None):
+                costs[kind].append(_cost(result, seconds))
+    if not costs:
+        return None
+    total, similar = 0.0, True
+    for job in jobs:
+        kind = _kind(job.settings)
+        similar &= kind in costs
+        fixed, iteration = map(fmean, zip(*costs.get(kind, costs[None]), strict=True))
+        total += fixed + job.settings["iterations"] * iteration
+    return total, similar
+
+
+def _cost(result: Result, seconds: float) -> tuple[float, float]:
+    """Return the seconds of a run besides its iterations, and those of an iteration."""
+    steps = [0, *(record["step"] for record in result.records)]
+    training = sum(
+        (step - before) * record["step_time"]
+        for record, before, step in zip(result.records, steps, steps[1:], strict=False)
+    )
+    return max(0.0, seconds - training), training / steps[-1]
+
+
+def _kind(settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    return settings["method"], settings["backbone"], settings["dataset"]
 
 
 def report(schedule: Schedule) -> int:

@@ -2,11 +2,12 @@
 
 import json
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 
-from medic.errors import DiskFullError, MedicError, counted, unwritten
-from medic.files import make_folder, write_text
+from medic.errors import DiskFullError, MedicError, counted
+from medic.files import make_folder, write_text, writing
 from medic.runs.interrupts import Interrupts, Stopped
 from medic.runs.layout import ERROR
 from medic.sweeps.executors import Executor, Kind, Outcome
@@ -46,25 +47,29 @@ class Schedule:
         """Job of the cluster that has taken over each run."""
         self._retries = retries
         self._attempts: dict[str, Counter[Kind]] = defaultdict(Counter)
-        self._waiting: deque[str] = deque()
-        self._later: dict[str, float] = {}
+        self._due: dict[str, float] = {}
+        """Monotonic time from which each waiting run can start."""
         for job in self.jobs:
             self._sort(job)
 
     @property
     def ended(self) -> bool:
         """Whether no run is in progress or waiting."""
-        return not (self._waiting or self._later or self.running)
+        return not (self._due or self.running)
 
     @property
     def waiting(self) -> list[Job]:
         """Runs that nobody has started."""
-        return [self.by_name[name] for name in (*self._waiting, *self._later)]
+        return [self.by_name[name] for name in self._due]
+
+    @property
+    def output(self) -> Path:
+        """Directory that contains the directories of the runs."""
+        return self.jobs[0].directory.path.parent
 
     def summary(self, slots: int) -> str:
         """Return the state of the sweep in one line, with an estimate of the time left for `slots` runs at a time."""
-        waiting, running = len(self._waiting) + len(self._later), len(self.running)
-        done = len(self.finished) + len(self.done)
+        waiting, running, done = len(self._due), len(self.running), len(self.finished) + len(self.done)
         line = f"{done} of {len(self.jobs)} done, {running} running, {waiting} to do, {len(self.failed)} failed"
         line += f", {len(self.retried)} retried" if self.retried else ""
         if not self.done or self.ended:
@@ -77,9 +82,7 @@ class Schedule:
         with overview.live, executor, Interrupts() as interrupts:
             make_folder("output", executor.output)
             while not self.ended:
-                self._return_later()
-                while self._waiting and len(self.running) < executor.slots:
-                    self._start(executor)
+                self._start(executor)
                 if executor.waits:
                     overview.show(self, executor.slots)
                 for outcome in executor.wait(WAIT):
@@ -93,7 +96,7 @@ class Schedule:
     def _sort(self, job: Job) -> None:
         """Put a run into the state that its directory shows."""
         if not job.directory.done:
-            self._waiting.append(job.name)
+            self._due[job.name] = 0.0
             return
         try:
             read_result(job.directory.path)
@@ -102,12 +105,19 @@ class Schedule:
             self.damaged[job.name] = str(error)
 
     def _start(self, executor: Executor) -> None:
-        job = self.by_name[self._waiting.popleft()]
-        if job.directory.done:  # another sweep has executed it
-            self._sort(job)
-            return
-        self.running[job.name] = time.monotonic()
-        executor.submit(job)
+        """Start as many runs as the executor has room for."""
+        now = time.monotonic()
+        for job in self.waiting:
+            if len(self.running) >= executor.slots:
+                return
+            if self._due[job.name] > now:
+                continue
+            del self._due[job.name]
+            if job.directory.done:  # another sweep has executed it
+                self._sort(job)
+            else:
+                self.running[job.name] = now
+                executor.submit(job)
 
     def _record(self, outcome: Outcome, losses: int) -> None:
         name = outcome.name
@@ -118,7 +128,7 @@ class Schedule:
         elif outcome.kind == "queued":
             self.queued[name] = outcome.reason
         elif outcome.kind == "busy":
-            self._later[name] = time.monotonic() + POLL
+            self._due[name] = time.monotonic() + POLL
         elif outcome.kind == "full":  # no other run could write either
             raise DiskFullError(outcome.reason)
         else:
@@ -131,19 +141,11 @@ class Schedule:
         found = {"reason": outcome.reason, "trace": outcome.trace, "attempts": attempts.total(), "when": time.time()}
         if earlier := read_error(path):
             found["earlier"] = [*earlier.pop("earlier", []), earlier]
-        try:
+        with writing("output", path.parent):
             path.mkdir(parents=True, exist_ok=True)
             write_text(path / ERROR, json.dumps(found, indent=2) + "\n")
-        except OSError as error:
-            raise unwritten("output", path.parent, error) from error
         if attempts[outcome.kind] > allowed:
             self.failed[outcome.name] = outcome.reason
         else:
             self.retried[outcome.name] = outcome.reason
-            self._waiting.append(outcome.name)
-
-    def _return_later(self) -> None:
-        """Queue the runs again that another process was executing some seconds ago."""
-        for name in [name for name, due in self._later.items() if due <= time.monotonic()]:
-            del self._later[name]
-            self._waiting.append(name)
+            self._due[outcome.name] = 0.0

@@ -94,7 +94,10 @@ class Study:
         """Train the run of a trial, and return its accuracy on source validation."""
         optuna = import_optuna()
         self.draw_with(study, trial.number)
-        asked = with_hyperparameters(self.asked, {name: suggest(trial, name, law) for name, law in space.items()})
+        drawn = {name: suggest(trial, name, law) for name, law in space.items()}
+        shared: dict[str, Any] = {name: drawn.pop(name) for name in ("lr", "weight_decay") if name in drawn}
+        hparams = {**drawn, **parse_hparams(self.asked.get("hparams"))}
+        asked = {**self.asked, **shared, "hparams": hparams or None}
         best = float("-inf")
 
         def watch(record: Record) -> None:
@@ -173,13 +176,6 @@ def suggest(trial: Any, name: str, law: Law) -> float | int:
     if law.whole:
         return int(trial.suggest_int(name, int(low), int(high), log=log))
     return float(trial.suggest_float(name, low, high, log=log))
-
-
-def with_hyperparameters(asked: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a trial."""
-    settings = {name: value for name, value in values.items() if name in ("lr", "weight_decay")}
-    own = {name: value for name, value in values.items() if name not in settings}
-    return {**asked, **settings, "hparams": {**own, **parse_hparams(asked.get("hparams"))} or None}
 
 
 def import_optuna() -> Any:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,6 @@ _FIRST = ("dataset", "root", "target", "sources")
 _PATHS = ("output", "root", "weights")
 RANGE = re.compile(r"(\d+)\.\.(\d+)")
 """Several whole numbers, written as 0..2."""
-Places = Mapping[tuple[str, str], str]
-"""The place in a file of each value, by the name of the setting and the `repr` of the value."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +70,13 @@ class Sweep:
     """Settings of every run, values to combine, and variants to combine them with.
 
     The runs are all combinations of one variant and one value of each setting in `span`. A value of None stands for the
-    setting's default. `places` are the lines of values that come from a file.
+    setting's default. Errors name the `file` that the sweep comes from.
     """
 
     settings: Mapping[str, Any]
     span: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     variants: Sequence[Mapping[str, Any]] = ({},)
-    places: Places = dataclasses.field(default_factory=dict)
+    file: Path | None = None
 
     @property
     def output(self) -> Path:
@@ -88,40 +86,26 @@ class Sweep:
     def changed(self, settings: Mapping[str, Any], span: Mapping[str, Sequence[Any]]) -> "Sweep":
         """Return the sweep with further settings and spans, which replace those of the same name."""
         spans = {**{name: values for name, values in self.span.items() if name not in settings}, **span}
-        places = {key: place for key, place in self.places.items() if key[0] not in {*settings, *span}}
-        return Sweep({**self.settings, **settings}, spans, self.variants, places)
+        return dataclasses.replace(self, settings={**self.settings, **settings}, span=spans)
 
     def runs(self) -> list[dict[str, Any]]:
         """Return the settings of every run."""
-        return [{name: value for name, value in run.items() if value is not None} for run in self._combinations()]
-
-    def jobs(self, planner: Planner) -> list[Job]:
-        """Return the runs; settings that describe the same run give one."""
-        found = {}
-        for run in self._combinations():
-            try:
-                job = planner.job({**run, "output": str(self.output)})
-            except MedicError as error:
-                raise located(error, run, self.places) from error
-            found[job.name] = job
-        return list(found.values())
-
-    def _combinations(self) -> Iterator[dict[str, Any]]:
         first = {name: self.span[name] for name in _FIRST if name in self.span}
+        found = []
         for variant in self.variants or ({},):
             runs = [{**self.settings, **variant}]
             for name, values in {**first, **self.span}.items():
                 if name not in variant:
-                    runs = [
-                        {**run, name: one} for run in runs for value in values for one in self._expand(name, value, run)
-                    ]
-            yield from runs
+                    runs = [{**run, name: one} for run in runs for value in values for one in expand(name, value, run)]
+            found += runs
+        return [{name: value for name, value in run.items() if value is not None} for run in found]
 
-    def _expand(self, name: str, value: Any, run: Mapping[str, Any]) -> list[Any]:
+    def jobs(self, planner: Planner) -> list[Job]:
+        """Return the runs; settings that describe the same run give one."""
         try:
-            return expand(name, value, run)
+            return planner.jobs({**run, "output": str(self.output)} for run in self.runs())
         except MedicError as error:
-            raise located(error, {**run, name: value}, self.places) from error
+            raise error if self.file is None else MedicError(f"sweep {self.file}: {error}") from error
 
 
 def expand(name: str, value: Any, run: Mapping[str, Any]) -> list[Any]:
@@ -136,23 +120,6 @@ def expand(name: str, value: Any, run: Mapping[str, Any]) -> list[Any]:
             raise MedicError(f"{name} {value!r} counts from the larger number: write {last}..{first}")
         return list(range(first, last + 1))
     return [value]
-
-
-def located(error: MedicError, given: Mapping[str, Any], places: Places) -> MedicError:
-    """Return the error with the place of the setting it is about: one that it names, or whose value it quotes."""
-    message = str(error)
-    words = re.findall(r"\w+", message.replace("-", "_"))
-    ranked = []
-    for name, value in given.items():
-        values = value if isinstance(value, list) else [value]
-        named = name in words
-        quoted = any(isinstance(each, str) and repr(each) in message for each in values)
-        rank = 3 if named and any(str(each) in message for each in values) else 2 if quoted else 1 if named else 0
-        near = [place for (other, _), place in places.items() if other == name]
-        place = places.get((name, repr(value)), near[0] if near else None)
-        if rank and place:
-            ranked.append((rank, -words.index(name) if named else -len(words), place))
-    return MedicError(f"{max(ranked)[2]}: {error}") if ranked else error
 
 
 def parse_span(written: Sequence[str]) -> dict[str, list[Any]]:

@@ -1,10 +1,12 @@
 """Runs as a pandas frame."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 from medic.errors import lacking
 from medic.runs import selection
+from medic.runs.layout import RECORDS
 from medic.runs.trackers import scalars
 from medic.tables.results import Result, collect
 
@@ -28,7 +30,8 @@ def load_runs(*folders: str | Path, every: bool = False) -> Any:
 
 
 def _rows(result: Result, every: bool) -> list[dict[str, Any]]:
-    hidden = [selection.without_target(record, result.environments) for record in result.records]
+    records = [json.loads(line) for line in (result.path / RECORDS).read_text().splitlines()]
+    hidden = [selection.without_target(record, result.environments) for record in records]
     chosen = selection.select(hidden)
     settings = {
         name: ", ".join(value) if isinstance(value, list) and all(isinstance(part, str) for part in value) else value
@@ -43,6 +46,6 @@ def _rows(result: Result, every: bool) -> list[dict[str, Any]]:
             **{f"{name}/now" if name in settings else name: value for name, value in scalars(record)},
             "selected": position == chosen,
         }
-        for position, record in enumerate(result.records)
+        for position, record in enumerate(records)
         if every or position == chosen
     ]

@@ -9,15 +9,11 @@ from torch import Tensor
 
 from medic.errors import MedicError, counted, warn
 from medic.tasks.cells import Cell, Cells
-from medic.tasks.lagged import Lagged, softmax_sums
+from medic.tasks.lagged import Lagged, Sampler, softmax_sums
 from medic.tasks.partition import chunks
-from medic.tasks.samplers import SAMPLERS, Random, Sampler
+from medic.tasks.samplers import SAMPLERS, Random
 from medic.tasks.spec import CLASS, GridSpec
 from medic.tasks.step import Step
-
-_REDRAWS = 100
-_PATIENCE = 10
-"""Draws beyond those made ahead after which a sampler that learns should have observed something."""
 
 
 class Task(NamedTuple):
@@ -75,16 +71,13 @@ class Grid:
             raise MedicError("class_groups needs the classes of a whole dataset: draw from `index` instead")
         if self.spec.sampling == "informative":
             raise MedicError("sampling 'informative' tries tasks on the model in training: use it with medic.train")
-        attributes = attributes if domain is None else {"domain": domain, **attributes}
-        cells = self._index(y, attributes)
         if self.spec.repeat > 1:
             raise MedicError(f"a batch is partitioned once, not {self.spec.repeat} times: draw from `index` instead")
-        steps = self._steps(cells.keys)
+        attributes = attributes if domain is None else {"domain": domain, **attributes}
+        cells = self._index(y, attributes)
+        steps = [[Task(task, cells.all(task)) for task in step] for step in self._steps(cells.keys)]
         self._check_observed()
-        return [
-            gather([Task(task, cells.all(task)) for task in step], x, y, attributes, index)
-            for index, step in enumerate(steps)
-        ]
+        return [gather(tasks, x, y, attributes, index) for index, tasks in enumerate(steps)]
 
     def index(self, y: Tensor, domain: Tensor | None = None, **attributes: Tensor) -> Cells:
         """Index the samples of a dataset by their labels on the axes, and check that the grid fits them."""
@@ -180,14 +173,17 @@ class Grid:
     def _steps(self, cells: Sequence[Cell], ahead: int = 0) -> list[list[list[Cell]]]:
         """Return the tasks of every step, as lists of cells, `ahead` iterations before they are observed."""
         if self.chosen is not None and (rows := _rows(self.chosen, set(cells))):
-            return self._deal_rows(rows)
-        for _ in range(_REDRAWS):
+            return self._deal(rows)
+        if self.spec.pairing != "diagonal":
+            return self._deal(self._split(cells, ahead))
+        for _ in range(100):
             split = self._split(cells, ahead)
-            steps = self._deal(split)
-            # A shared class split can miss the classes of a domain, which leaves a step without tasks.
-            if self.spec.pairing != "diagonal" or len(steps) == len(split[0]):
+            columns = len(split[0])  # fewer than steps if the batch has fewer classes
+            steps = [[row[(i + s) % columns] for i, row in enumerate(split)] for s in range(columns)]
+            # A shared class split can miss the classes of a domain, which can leave a step without tasks: draw again.
+            if all(any(step) for step in steps):
                 break
-        return steps
+        return [[task for task in step if task] for step in steps if any(step)]
 
     def _split(self, cells: Sequence[Cell], ahead: int = 0) -> list[list[list[Cell]]]:
         """Split every axis: for each part of the axes before the last, the cells of its tasks."""
@@ -221,15 +217,7 @@ class Grid:
         parts = [{values[position] for position in part} for part in dealt if part]
         return parts if held is None else [*parts, {held}]
 
-    def _deal(self, split: list[list[list[Cell]]]) -> list[list[list[Cell]]]:
-        """Deal the tasks of a split over the steps."""
-        if self.spec.pairing == "diagonal":
-            columns = len(split[0])  # fewer than steps if the batch has fewer classes
-            steps = [[row[(i + s) % columns] for i, row in enumerate(split)] for s in range(columns)]
-            return [[task for task in step if task] for step in steps if any(step)]
-        return self._deal_rows(split)
-
-    def _deal_rows(self, rows: list[list[list[Cell]]]) -> list[list[list[Cell]]]:
+    def _deal(self, rows: list[list[list[Cell]]]) -> list[list[list[Cell]]]:
         """Deal tasks, in rows that differ in the last axis alone, over the steps."""
         rows = [self._shuffled(row) for row in rows]
         # Rank by rank, so that the tasks of one row are as far apart as the step sizes allow.
@@ -252,7 +240,7 @@ class Grid:
             and self.spec.classes is not None
             and self.spec.pairing != "ordered"
             and not self.sampler.observed
-            and self._draws > self.sampler.ahead + _PATIENCE
+            and self._draws > self.sampler.ahead + 10  # ten more than can be drawn ahead
         ):
             self._warn(
                 "unobserved",

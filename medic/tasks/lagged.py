@@ -1,4 +1,4 @@
-"""The base of samplers that learn: a confusion matrix per domain, used some iterations late."""
+"""The bases of samplers: those that learn have a confusion matrix per domain, used some iterations late."""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -19,8 +19,42 @@ Split = list[list[int]]
 """For every task, positions in the groups."""
 
 
+class Sampler:
+    """Splits class labels over tasks; may learn from the outputs of training. By default it learns nothing.
+
+    `summarise` reduces the outputs to a small tensor on the device, which reaches the host (`observe`) some iterations
+    later.
+    """
+
+    ahead: int
+    """The number of iterations that may be split before the first of them is observed, with the same result."""
+    probes: bool = False
+    """Whether it observes fresh images before every split instead of the outputs of training."""
+
+    def split(self, domains: Domains, groups: Groups, parts: int, generator: torch.Generator, ahead: int = 0) -> Split:
+        """Deal the `groups` of classes of a domain split over `parts` tasks: lists of positions in `groups`.
+
+        `ahead` iterations were split but not observed yet.
+        """
+        raise NotImplementedError
+
+    def summarise(self, logits: Tensor, y: Tensor, domain: Tensor | None, domains: int) -> Tensor | None:
+        """Summarise the close-set logits (N, C) of samples of classes and domains (N,), on their device."""
+        return None
+
+    def observe(self, summary: Tensor) -> None:
+        """Learn from the summary of one iteration."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that later splits depend on."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state."""
+
+
 @dataclass
-class Lagged(ABC):
+class Lagged(Sampler, ABC):
     """A sampler with a matrix (C, C) per domain of how the model confuses its classes in training.
 
     A split uses the matrices of `lag` iterations earlier. It is therefore the same on every device, and whenever it is
@@ -29,7 +63,6 @@ class Lagged(ABC):
 
     _: KW_ONLY
     lag: int = 4
-    probes = False
 
     def __post_init__(self) -> None:
         check_hyperparameters(self)

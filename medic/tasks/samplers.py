@@ -2,50 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from medic.tasks.confusable import Confusable
-from medic.tasks.lagged import Domains, Groups, Lagged, Split, block_sums
+from medic.tasks.lagged import Domains, Groups, Lagged, Sampler, Split, block_sums
 from medic.tasks.partition import chunks
 
 
-class Sampler(Protocol):
-    """Splits class labels over tasks; may learn from the outputs of training.
-
-    `summarise` reduces the outputs to a small tensor on the device, which reaches the host (`observe`) some iterations
-    later.
-    """
-
-    ahead: int
-    """The number of iterations that may be split before the first of them is observed, with the same result."""
-    probes: bool
-    """Whether it observes fresh images before every split instead of the outputs of training."""
-
-    def split(self, domains: Domains, groups: Groups, parts: int, generator: torch.Generator, ahead: int = 0) -> Split:
-        """Deal the `groups` of classes of a domain split over `parts` tasks: lists of positions in `groups`.
-
-        `ahead` iterations were split but not observed yet.
-        """
-
-    def summarise(self, logits: Tensor, y: Tensor, domain: Tensor | None, domains: int) -> Tensor | None:
-        """Summarise the close-set logits (N, C) of samples of classes and domains (N,), on their device."""
-
-    def observe(self, summary: Tensor) -> None:
-        """Learn from the summary of one iteration."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state that later splits depend on."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state."""
-
-
 @dataclass
-class Random:
+class Random(Sampler):
     """Option (i) of the paper: a uniform split.
 
     Named `balanced` it is option (ii): a grid without splits is then drawn with equal counts per domain and class, as
@@ -53,25 +21,11 @@ class Random:
     """
 
     ahead = 8
-    probes = False
 
     def split(self, domains: Domains, groups: Groups, parts: int, generator: torch.Generator, ahead: int = 0) -> Split:
         """Shuffle the groups and cut them into chunks."""
         order: list[int] = torch.randperm(len(groups), generator=generator).tolist()
         return [list(chunk) for chunk in chunks(order, parts)]
-
-    def summarise(self, logits: Tensor, y: Tensor, domain: Tensor | None, domains: int) -> Tensor | None:
-        """Summarise nothing."""
-
-    def observe(self, summary: Tensor) -> None:
-        """Learn nothing."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return no state."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore no state."""
 
 
 @dataclass

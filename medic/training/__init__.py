@@ -5,7 +5,6 @@ from medic.training.callbacks import SAMPLER_CALLBACKS, Callback
 from medic.training.capture import Capture
 from medic.training.checkpoint import load_checkpoint, save_checkpoint
 from medic.training.inference import Inference, infer
-from medic.training.optim import OptimizerName, OptimizerSettings, RateSchedule, Schedule
 from medic.training.precision import Precision, pick_precision
 from medic.training.seeds import derive, generator
 from medic.training.trainer import Trainer
@@ -16,11 +15,7 @@ __all__ = [
     "Callback",
     "Capture",
     "Inference",
-    "OptimizerName",
-    "OptimizerSettings",
     "Precision",
-    "RateSchedule",
-    "Schedule",
     "Swad",
     "Trainer",
     "derive",

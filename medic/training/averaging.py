@@ -66,34 +66,25 @@ class Swad:
     def __post_init__(self) -> None:
         check_hyperparameters(self)
         self.valley: Valley | None = None
-        self._dead = False
+        # Whether the valley was left, so that further iterations change nothing.
+        self.dead = False
         self._segment, self._final = RunningMean(), RunningMean()
         # Both queues of the method end with the newest segment, so one holds them; its tensors never change.
         self._queue: deque[Segment] = deque(maxlen=max(self.converge, self.tolerance))
-        self._placed = True
 
     @property
     def converged(self) -> bool:
         """Whether the valley was entered."""
         return self.valley is not None
 
-    @property
-    def dead(self) -> bool:
-        """Whether the valley was left, so that further iterations change nothing."""
-        return self._dead
-
     def update(self, parameters: Sequence[Tensor]) -> None:
         """Add the parameters to the current segment. Call it after every iteration."""
-        if self._dead:
-            return
-        if not self._placed:
-            self._load(self.state_dict(), [parameter.device for parameter in parameters])
-            self._placed = True
-        self._segment.add(parameters)
+        if not self.dead:
+            self._segment.add(parameters)
 
     def close(self, loss: float, iteration: int) -> bool:
         """End the segment with the mean validation loss over source domains; return whether training should stop."""
-        if self._dead:
+        if self.dead:
             return True
         if self._segment.count == 0:
             raise MedicError(f"SWAD was given no parameters between iteration {iteration} and the evaluation before")
@@ -105,7 +96,7 @@ class Swad:
             self._find_valley()
         else:
             self._follow_valley(self.valley)
-        return self._dead
+        return self.dead
 
     def result(self) -> list[Tensor]:
         """Return copies of the averaged parameters so far; without convergence those of the last segment.
@@ -118,7 +109,7 @@ class Swad:
                 raise MedicError("SWAD has no result before the first iteration")
             return [tensor.clone() for tensor in last]
         final = self._final.copy()
-        if not self._dead:
+        if not self.dead:
             remaining = self._newest(self.tolerance)[1:]
             while remaining and min(segment.loss for segment in remaining) <= self.valley.threshold:
                 final.add(remaining.pop(0).parameters)
@@ -138,33 +129,27 @@ class Swad:
             "final": {"copy": final, "count": self._final.count},
             "segment": {"parameters": self._segment.copy().tensors, "count": self._segment.count},
             "valley": None if self.valley is None else list(self.valley),
-            "dead": self._dead,
+            "dead": self.dead,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state, which moves to the device of the parameters at the next `update`."""
+    def load_state_dict(self, state: dict[str, Any], device: torch.device | None = None) -> None:
+        """Restore the state, on the device of the parameters if one is given."""
         numbers = [self.converge, self.tolerance, self.ratio]
         if state["numbers"] != numbers:
             raise MedicError(f"this state of SWAD has the hyperparameters {state['numbers']}, not {numbers}")
-        self._load(state, None)
-        self._placed = False
 
-    def _load(self, state: dict[str, Any], devices: list[torch.device] | None) -> None:
         def placed(tensors: list[Tensor]) -> list[Tensor]:
-            if devices is None or not tensors:
-                return tensors
-            return [tensor.to(device) for tensor, device in zip(tensors, devices, strict=True)]
+            return [tensor.to(device=device) for tensor in tensors]
 
         copies = [placed(copy) for copy in state["copies"]]
-        ends = zip(state["losses"], state["ends"], strict=True)
         self._queue.clear()
-        self._queue.extend(Segment(copies[i], loss, end) for i, (loss, end) in enumerate(ends))
+        self._queue.extend(map(Segment, copies, state["losses"], state["ends"]))  # the final mean may be one more
         # What changes in place is copied; the final mean does so once something was added.
         self._segment = RunningMean(placed(state["segment"]["parameters"]), state["segment"]["count"]).copy()
         final = RunningMean(copies[state["final"]["copy"]], state["final"]["count"])
         self._final = final.copy() if final.count else final
         self.valley = None if state["valley"] is None else Valley(*state["valley"])
-        self._dead = state["dead"]
+        self.dead = state["dead"]
 
     def _newest(self, count: int) -> list[Segment]:
         """Return the newest segments, at most `count`, oldest first."""
@@ -195,7 +180,7 @@ class Swad:
         if queue[0].end < valley.start:
             return
         if min(segment.loss for segment in queue) > valley.threshold:
-            self._dead = True
+            self.dead = True
         else:
             self._final.add(queue[0].parameters)
 

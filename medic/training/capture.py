@@ -1,14 +1,12 @@
 """The fast path on a GPU: a whole iteration as one CUDA graph."""
 
-import gc
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from medic.errors import MedicError, first_line
+from medic.garbage import garbage_collection_paused
 from medic.training.iteration import Batch, Iteration, Outcome
 
 logger = logging.getLogger(__name__)
@@ -20,19 +18,6 @@ GRAPHS = 8
 """The number of iteration shapes that are captured; further ones run eagerly."""
 
 
-@contextmanager
-def garbage_collection_paused() -> Iterator[None]:
-    """Pause the garbage collector inside, because freeing an old graph or event would break a capture."""
-    gc.collect()
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 class Captured:
     """An iteration that is replayed as one CUDA graph from the fourth call on, or runs eagerly if capture fails.
 
@@ -40,15 +25,9 @@ class Captured:
     sizes get their own graphs.
     """
 
-    def __init__(
-        self,
-        iteration: Iteration,
-        mode: Capture,
-        state: Callable[[], dict[str, Any]],
-        restore: Callable[[dict[str, Any]], None],
-    ) -> None:
-        self.iteration, self.mode = iteration, mode
-        self._state, self._restore = state, restore
+    def __init__(self, iteration: Iteration) -> None:
+        self.iteration, self.trainer = iteration, iteration.trainer
+        self.mode = self.trainer.capture
         self._graphs: dict[tuple[tuple[int, ...], ...], tuple[torch.cuda.CUDAGraph, Batch, Outcome]] = {}
         self._stream = torch.cuda.Stream()
         self._runs = 0
@@ -68,20 +47,21 @@ class Captured:
     def _eager(self, batch: Batch) -> Outcome:
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            outcome = self.iteration(batch.to(self.iteration.device))
+            outcome = self.iteration(batch.to(self.trainer.device))
         torch.cuda.current_stream().wait_stream(self._stream)
         return outcome
 
     def _capture(self, batch: Batch) -> bool:
         """Capture an iteration; if that fails, restore the state and name the part that cannot be captured."""
-        before = self._state()
-        inputs, graph = batch.to(self.iteration.device), torch.cuda.CUDAGraph()
+        before = self.trainer.device_state()
+        inputs, graph = batch.to(self.trainer.device), torch.cuda.CUDAGraph()
         try:
-            with garbage_collection_paused(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            # Freeing an old graph or event would break a capture.
+            with garbage_collection_paused(collect=True), torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 outcome = self.iteration(inputs)
         except (RuntimeError, AssertionError) as error:
             torch.cuda.synchronize()
-            self._restore(before)
+            self.trainer.load_device_state(before)
             reason = f"{self.iteration.part} cannot be captured as a CUDA graph: {first_line(error)}"
             if self.mode == "on":
                 raise MedicError(f"{reason}; use --capture auto") from error

@@ -1,23 +1,30 @@
 """Inference: a model applied to images in evaluation mode."""
 
+import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from medic import distributed
 from medic.data import Augmentation, Images
+from medic.garbage import garbage_collection_paused
 from medic.models import Preprocessing
 from medic.modules import evaluating
 from medic.outputs import Output
-from medic.training.capture import garbage_collection_paused
 from medic.training.precision import Precision, arithmetic
 
 VIEW = Augmentation(scale=(0.8, 1.0), flip=0.5)
 """The augmentation of views at test time."""
 BATCH = 256
 GPU_BATCH = 512
+
+
+def load(images: Images, positions: Tensor, preprocessing: Preprocessing, device: torch.device) -> Tensor:
+    """Return images as inputs of a network, without augmentation."""
+    raw = images.gather(positions, device)
+    return raw if raw.is_floating_point() else preprocessing(raw.float() / 255)  # features of a frozen backbone stay
 
 
 @dataclass
@@ -37,9 +44,9 @@ class Inference:
     compiled: bool = False
     views: int = 1
     """The number of random crops and flips of an image whose outputs are averaged; always the same ones."""
-    _graph: Callable[[Tensor], Output] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        self._graph: Callable[[Tensor], Output] | None = None
         self._network = torch.compile(self.model, dynamic=False) if self.compiled else self.model
 
     @torch.no_grad()  # not inference_mode, because the outputs of a graph are overwritten
@@ -81,10 +88,7 @@ class Inference:
         return self._graph(padded).map(lambda rows: rows[:count].clone())
 
     def _forward(self, positions: Tensor) -> Output:
-        inputs = self.images.gather(positions, self.device)
-        if not inputs.is_floating_point():  # features of a frozen backbone
-            inputs = self.preprocessing(inputs.float() / 255)
-        return self._pass(inputs)
+        return self._pass(load(self.images, positions, self.preprocessing, self.device))
 
     def _pass(self, inputs: Tensor) -> Output:
         with arithmetic(self.precision, self.device):
@@ -94,12 +98,8 @@ class Inference:
     def _average(self, positions: Tensor, draws: Sequence[Tensor]) -> Output:
         """Return the mean outputs over views, augmented by their draws (N, …)."""
         pixels = self.images.gather(positions, self.device).float() / 255
-        total: Output | None = None
-        for view in draws:
-            varied = VIEW.apply(pixels, view.to(self.device), self.preprocessing.size)
-            output = self._pass(self.preprocessing(varied))
-            total = output if total is None else total.plus(output)
-        assert total is not None
+        varied = (VIEW.apply(pixels, view.to(self.device), self.preprocessing.size) for view in draws)
+        total = functools.reduce(Output.plus, (self._pass(self.preprocessing(view)) for view in varied))
         return total.map(lambda sums: sums / self.views)
 
     def _capture(self, positions: Tensor) -> Callable[[Tensor], Output]:
@@ -110,7 +110,7 @@ class Inference:
             for _ in range(3):
                 self._forward(inputs)
         torch.cuda.current_stream().wait_stream(stream)
-        with garbage_collection_paused(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with garbage_collection_paused(collect=True), torch.cuda.graph(graph, capture_error_mode="thread_local"):
             output = self._forward(inputs)
 
         def launch(positions: Tensor) -> Output:

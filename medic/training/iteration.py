@@ -1,21 +1,20 @@
 """An iteration in two parts: the batch that the host draws, and the update that the device computes."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from medic import distributed
-from medic.data import Augmentation, Images
-from medic.models import Classifier, Preprocessing
+from medic.models import Classifier
 from medic.models.heads import Head
-from medic.objectives import Objective
-from medic.strategies import Strategy
-from medic.tasks import Grid, Step
-from medic.training.bf16 import Bf16Weights
-from medic.training.precision import Precision, arithmetic
+from medic.tasks import Step
+from medic.training.precision import Bf16Weights, arithmetic
+
+if TYPE_CHECKING:
+    from medic.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -68,86 +67,76 @@ class Outcome(NamedTuple):
     summary: Tensor | None
 
 
-@dataclass
 class Iteration:
-    """The device's part of an iteration: gathers and augments images, and takes an outer step.
+    """The device's part of a trainer's iteration: gathers and augments images, and takes an outer step.
 
-    It never synchronises with the device, so that a CUDA graph can hold it.
+    It never synchronises with the device, so that a CUDA graph can hold it. The network and the augmentation are
+    compiled if the trainer says so, which takes half a minute.
     """
 
-    network: nn.Module
-    images: Images
-    strategy: Strategy
-    objective: Objective
-    optimizer: torch.optim.Optimizer
-    grid: Grid
-    augmentation: Augmentation
-    preprocessing: Preprocessing
-    device: torch.device
-    precision: Precision
-    clip_norm: float | None
-    domains: int
-    """One more than the largest training domain."""
-    compiled: bool = False
-    """Whether the network and the augmentation are compiled, which takes half a minute."""
-    part: str = field(default="", init=False)
+    part = ""
     """The part that is running, named if a CUDA graph cannot hold it."""
 
-    def __post_init__(self) -> None:
-        self._heads = [module for module in self.network.modules() if isinstance(module, Head)]
+    def __init__(self, trainer: "Trainer") -> None:
+        self.trainer, self.network = trainer, trainer.model
         self.augment: Callable[[Tensor, Tensor], Tensor] = self._augment
-        if self.precision == "bf16" and isinstance(self.network, Classifier):
-            self.network = Bf16Weights(self.network, self.network.backbone, self.compiled)
-        elif self.compiled:
+        self._heads = [module for module in self.network.modules() if isinstance(module, Head)]
+        if trainer.precision == "bf16" and isinstance(self.network, Classifier):
+            self.network = Bf16Weights(self.network, self.network.backbone, trainer.compiled)
+        elif trainer.compiled:
             self.network = cast(nn.Module, torch.compile(self.network, dynamic=False))
-        if self.compiled:
+        if trainer.compiled:
             self.augment = torch.compile(self._augment, dynamic=False)
 
     def __call__(self, batch: Batch) -> Outcome:
         """Run one iteration with a batch on the device."""
+        trainer, network, grid = self.trainer, self.network, self.trainer.grid
+        strategy, objective, optimizer = trainer.strategy, trainer.objective, trainer.optimizer
         self.part = "the augmentation"
         steps = list(self.load(batch))
         for head in self._heads:
             head.renew()
         self._update_auxiliary(steps, before_model=True)
-        self.part = f"the strategy {type(self.strategy).__name__}"
-        self.optimizer.zero_grad()
-        with arithmetic(self.precision, self.device):
-            update = self.strategy(self.network, steps, self.objective)
-        self.part = f"the optimizer {type(self.optimizer).__name__}"
-        if self.clip_norm is not None:
-            nn.utils.clip_grad_norm_([*self.network.parameters(), *self.objective.parameters()], self.clip_norm)
-        self.optimizer.step()
+        self.part = f"the strategy {type(strategy).__name__}"
+        optimizer.zero_grad()
+        with arithmetic(trainer.precision, trainer.device):
+            update = strategy(network, steps, objective)
+        self.part = f"the optimizer {type(optimizer).__name__}"
+        if trainer.clip_norm is not None:
+            nn.utils.clip_grad_norm_([*network.parameters(), *objective.parameters()], trainer.clip_norm)
+        optimizer.step()
         self._update_auxiliary(steps, before_model=False)
-        self.part = f"the sampler {type(self.grid.sampler).__name__}"
-        splits_classes = self.grid.spec.classes is not None
-        summarise = self.grid.sampler.summarise
-        summary = summarise(update.logits, update.y, update.domain, self.domains) if splits_classes else None
+        self.part = f"the sampler {type(grid.sampler).__name__}"
+        summary = None
+        if grid.spec.classes is not None:
+            summary = grid.sampler.summarise(update.logits, update.y, update.domain, trainer.domains)
         distributed.all_reduce([update.risks, summary])
         return Outcome(update.risks, summary)
 
     def _update_auxiliary(self, steps: Sequence[Step], before_model: bool) -> None:
         """Update the auxiliary networks scheduled before (or after) the model."""
-        for network in self.objective.auxiliary:
+        for network in self.trainer.objective.auxiliary:
             if network.before_model == before_model:
                 self.part = f"the auxiliary network {type(network).__name__}"
-                with arithmetic(self.precision, self.device):
+                with arithmetic(self.trainer.precision, self.trainer.device):
                     network.update(self.network, steps)
 
     def load(self, batch: Batch) -> Iterator[Step]:
         """Gather, augment and normalise the images of every step."""
-        counts = [sum(sizes) for sizes in batch.sizes]
-        columns: Sequence[Tensor] = [batch.positions, batch.draws, batch.y, *batch.attributes.values()]
-        rows = zip(*(column.split(counts) for column in columns), strict=True)
-        pixels = [None] * len(counts) if batch.pixels is None else batch.pixels.split(counts)
-        shapes = zip(batch.sizes, batch.totals, strict=True)
-        parts = enumerate(zip(shapes, pixels, rows, strict=True))
-        for index, ((sizes, totals), given, (positions, draws, y, *attributes)) in parts:
-            raw = self.images.gather(positions, self.device) if given is None else given
-            inputs = raw if raw.is_floating_point() else self.augment(raw, draws)  # features of a frozen backbone stay
-            yield Step(inputs, y, sizes, dict(zip(batch.attributes, attributes, strict=True)), totals, index)
+        start = 0
+        for index, (sizes, totals) in enumerate(zip(batch.sizes, batch.totals, strict=True)):
+            rows = slice(start, start + sum(sizes))
+            if batch.pixels is None:
+                raw = self.trainer.images.gather(batch.positions[rows], self.trainer.device)
+            else:
+                raw = batch.pixels[rows]
+            inputs = raw if raw.is_floating_point() else self.augment(raw, batch.draws[rows])  # frozen features stay
+            attributes = {name: values[rows] for name, values in batch.attributes.items()}
+            yield Step(inputs, batch.y[rows], sizes, attributes, totals, index)
+            start = rows.stop
 
     def _augment(self, pixels: Tensor, draws: Tensor) -> Tensor:
         """Turn uint8 pixels (N, C, H, W) into inputs: augmented, normalised, channels last."""
-        varied = self.augmentation.apply(pixels.float() / 255, draws, self.preprocessing.size)
-        return self.preprocessing(varied).contiguous(memory_format=torch.channels_last)
+        preprocessing = self.trainer.preprocessing
+        varied = self.trainer.augmentation.apply(pixels.float() / 255, draws, preprocessing.size)
+        return preprocessing(varied).contiguous(memory_format=torch.channels_last)

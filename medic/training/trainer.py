@@ -14,14 +14,13 @@ from medic.data import Augmentation, Images, Samples
 from medic.errors import MedicError, TrainingError
 from medic.models import Preprocessing
 from medic.objectives import Objective
-from medic.optimizers import load_optimizer, optimizer_state, reset_optimizer
+from medic.optimizers import load_optimizer, optimizer_state, reset_optimizer, set_rates
 from medic.strategies import Strategy
 from medic.tasks import Cells, Grid, Task
 from medic.training.callbacks.base import Callback
 from medic.training.capture import Capture, Captured
 from medic.training.inference import Inference
 from medic.training.iteration import Batch, Iteration, Outcome
-from medic.training.optim import RateSchedule, set_rates
 from medic.training.precision import Precision, arithmetic
 
 logger = logging.getLogger(__name__)
@@ -51,7 +50,8 @@ class Trainer:
     strategy: Strategy
     objective: Objective
     optimizer: torch.optim.Optimizer
-    schedule: RateSchedule
+    schedule: Callable[[int], float]
+    """Maps an iteration, counted from 0, to the factor of the learning rates."""
     augmentation: Augmentation
     preprocessing: Preprocessing
     batch_size: int
@@ -79,27 +79,12 @@ class Trainer:
         self._losses: list[float] = []
         self._called_at = -1
         self._restarts = self.objective.restart_iterations(len(self.grid.sizes))
-        body = Iteration(
-            self.model,
-            self.images,
-            self.strategy,
-            self.objective,
-            self.optimizer,
-            self.grid,
-            self.augmentation,
-            self.preprocessing,
-            self.device,
-            self.precision,
-            self.clip_norm,
-            self.domains,
-            self.compiled,
-        )
-        self._run: Callable[[Batch], Outcome] = body
+        self._body = Iteration(self)
+        self._run: Callable[[Batch], Outcome] = self._body
         if distributed.world() > 1:
             self._check_distributed()
         elif self.device.type == "cuda":
-            self._run = Captured(body, self.capture, self._model_state, self._load_model_state)
-        self._body = body
+            self._run = Captured(self._body)
 
     @property
     def captured(self) -> bool:
@@ -163,7 +148,7 @@ class Trainer:
         batch = self._batch(self._next())
         if self.iteration in self._restarts:
             reset_optimizer(self.optimizer)
-        set_rates(self.optimizer, self.rates, self.schedule.factor(self.iteration))
+        set_rates(self.optimizer, self.rates, self.schedule(self.iteration))
         outcome = self._run(batch)
         self.iteration += 1
         self._in_flight.append(self._launched(outcome))
@@ -207,36 +192,28 @@ class Trainer:
 
         Every process draws for all samples and takes its share of each task.
         """
-        tasks = [task.indices for step in steps for task in step]
-        positions = self.samples.indices[torch.cat(tasks)]
-        height, width = self.images.shape[2:]
-        frames = None if self.frames is None else self.frames[positions]
-        draws = self.augmentation.draw(len(positions), height, width, self.generator, frames).split(
-            [len(t) for t in tasks]
-        )
-        mine = [distributed.share(len(indices)) for indices in tasks]
-        chosen = torch.cat([indices[part] for indices, part in zip(tasks, mine, strict=True)])
-        positions = self.samples.indices[chosen]
         totals = tuple(tuple(len(task.indices) for task in step) for step in steps)
-        return Batch(
-            positions,
-            torch.cat([rows[part] for rows, part in zip(draws, mine, strict=True)]),
-            self.samples.label[chosen],
-            {"domain": self.samples.domain[chosen]}
-            | {name: values[chosen] for name, values in self.samples.attributes.items()},
-            tuple(tuple(len(range(total)[distributed.share(total)]) for total in step) for step in totals),
-            totals,
-            None if self.images.device == self.device else self.images.gather(positions, torch.device("cpu")),
-        )
+        sizes = tuple(tuple(len(range(total)[distributed.share(total)]) for total in step) for step in totals)
+        drawn = torch.cat([task.indices for step in steps for task in step])
+        frames = None if self.frames is None else self.frames[self.samples.indices[drawn]]
+        draws = self.augmentation.draw(len(drawn), *self.images.shape[2:], self.generator, frames)
+        rows = torch.arange(len(drawn)).split([total for step in totals for total in step])
+        mine = torch.cat([task[distributed.share(len(task))] for task in rows])
+        chosen = drawn[mine]
+        positions, y = self.samples.indices[chosen], self.samples.label[chosen]
+        labels = {"domain": self.samples.domain, **self.samples.attributes}
+        attributes = {name: values[chosen] for name, values in labels.items()}
+        on_device = self.images.device == self.device
+        pixels = None if on_device else self.images.gather(positions, torch.device("cpu"))
+        return Batch(positions, draws[mine], y, attributes, sizes, totals, pixels)
 
     def _launched(self, outcome: Outcome) -> _InFlight:
         """Copy the results of an iteration to the host without waiting."""
-        if self.device.type != "cuda":
-            return _InFlight(self.iteration, outcome.risks, outcome.summary, None)
-        risks, summary = (None if v is None else v.to("cpu", non_blocking=True) for v in outcome)
-        assert risks is not None
-        done = torch.cuda.Event()
-        done.record()
+        risks = outcome.risks.to("cpu", non_blocking=True)
+        summary = None if outcome.summary is None else outcome.summary.to("cpu", non_blocking=True)
+        done = torch.cuda.Event() if self.device.type == "cuda" else None
+        if done is not None:
+            done.record()
         return _InFlight(self.iteration, risks, summary, done)
 
     def _collect(self, leave: int) -> None:
@@ -263,7 +240,7 @@ class Trainer:
         """Return the complete training state. Call `wait()` first."""
         return {
             "iteration": self.iteration,
-            **self._model_state(),
+            **self.device_state(),
             "grid": self.grid.state_dict(),
             "cells": self.cells.state_dict(),
             "callbacks": [callback.state_dict() for callback in self.callbacks],
@@ -275,7 +252,7 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the complete training state."""
         self.iteration = state["iteration"]
-        self._load_model_state(state)
+        self.load_device_state(state)
         for callback, own in zip(self.callbacks, state["callbacks"], strict=True):
             callback.load_state_dict(self, own)
         self.grid.load_state_dict(state["grid"])
@@ -286,7 +263,7 @@ class Trainer:
         if self.device.type == "cuda" and len(state["global_generators"]) > 1:
             torch.cuda.set_rng_state(state["global_generators"][1], self.device)
 
-    def _model_state(self) -> dict[str, Any]:
+    def device_state(self) -> dict[str, Any]:
         """Return the state that an iteration changes on the device."""
         return {
             "model": {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()},
@@ -296,7 +273,8 @@ class Trainer:
             "auxiliary": [optimizer_state(optimizer) for optimizer in self._auxiliary_optimizers()],
         }
 
-    def _load_model_state(self, state: dict[str, Any]) -> None:
+    def load_device_state(self, state: dict[str, Any]) -> None:
+        """Restore the state that an iteration changes on the device."""
         self.model.load_state_dict(state["model"])
         load_optimizer(self.optimizer, state["optimizer"])
         self.strategy.load_state_dict(state["strategy"])

@@ -162,12 +162,14 @@ def test_data_check(medic, tmp_path):
     assert code == 0
     assert re.search(r"^x +2 +1 +1$", out, re.MULTILINE)
     assert re.search(r"^hash of the images: [0-9a-f]{64}$", out, re.MULTILINE)
+    assert re.search(r"^damaged images: none\b", out, re.MULTILINE)
     (tmp_path / "r" / "x" / "cat" / "2.png").write_bytes((tmp_path / "r" / "x" / "cat" / "1.png").read_bytes())
     (tmp_path / "r" / "x" / "cat" / "3.png").write_bytes(b"")
     code, out, _ = medic("data", "check", "folder", "--root", str(tmp_path / "r"))
     assert code == 1
     assert re.search(r"\b1\n  x/cat/1.png = x/cat/2.png", out)
     assert re.search(r"\b1\n  .*3.png", out)
+    assert "damaged images: none" not in out
 
 
 def test_warnings_are_notes_that_name_things(medic, short):

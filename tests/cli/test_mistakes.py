@@ -35,7 +35,11 @@ SWEEP = ["sweep", "--target", "street", "--method", "erm"]
     ([*TRAIN, "--iterations", "1.5"], "--iterations 1.5"),
     ([*TRAIN, "--batch-size", "-3"], "batch_size -3"),
     ([*TRAIN, "--weights", "gone.pt"], "weights gone.pt"),
-    ([*TRAIN, "--config", "gone.yaml"], "gone.yaml"),
+    ([*TRAIN, "--lr"], "--lr one value"),
+    ([*TRAIN, "--config", "gone.yaml"], "gone.yaml path"),
+    (["sweep", "gone.yaml"], "gone.yaml path"),
+    (["train", "--target"], "choose --target"),
+    ([*TRAIN, "--device", "gpu"], "'gpu' 'cuda'"),
     ([*TRAIN, "--output", "/proc/nothing"], "output /proc/nothing"),
     (["evaluate", "gone"], "gone"),
     ([*TRAIN, "--target", "each"], "sweep --span target=each"),
@@ -108,6 +112,7 @@ def test_where_a_sweep_cannot_run(medic, mini, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("text", "message"), [
     ("targt: street\n", "c.yaml 'target'"),
+    ("qqqq: street\n", "c.yaml 'qqqq' --help"),
     ("lr: fast\n", "lr 'fast'"),
     ("lr: [0.1\n", "c.yaml line 2"),
     ("lr: 1\n  seed: 2\n", "c.yaml line 2"),

@@ -3,7 +3,7 @@
 import torch
 
 from medic.data import Samples
-from medic.data.noise import mislabelled
+from medic.data.problem import mislabelled
 from tests.built import loaded
 
 

@@ -15,9 +15,9 @@ import torch
 
 from medic.data import Storage
 from medic.data.benchmarks.own import read_folder, read_lists
-from medic.data.decode import decode
+from medic.data.decode import decode, read_file
 from medic.data.images import Mapped, Streamed
-from medic.data.store import find_index, open_store, read_file
+from medic.data.store import find_index, open_store
 from medic.errors import DiskFullError, MedicError
 from tests.data.pictures import encoded, picture
 
@@ -235,7 +235,7 @@ class TestStreamed:
             decoded.append(row)
             return np.full((3, 2, 2), row, np.uint8)
 
-        return Streamed(decode_row, (100, 3, 2, 2), workers=2), decoded
+        return Streamed(decode_row, (100, 3, 2, 2)), decoded
 
     def test_what_is_expected_is_decoded_once(self):
         images, decoded = self.images()

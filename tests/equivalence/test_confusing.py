@@ -15,7 +15,7 @@ from medic.outputs import Output
 from medic.strategies import Joint, TwoStep
 from medic.systems.arpl import Arpl, ConfusingSamples, Reciprocal, batch_norms, peakedness, with_norms
 from medic.tasks import Step
-from medic.training.bf16 import Bf16Weights
+from medic.training.precision import Bf16Weights
 from tests.built import built, recipe_of
 from tests.messages import naming
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import tensor
 
-from medic.tasks.informative import choose, divergence, entropies, floored, is_relevant
+from medic.training.callbacks.informative import choose, divergence, entropies, floored, is_relevant
 
 SURE, EVEN, OTHER = (tensor([row], dtype=torch.double) for row in ((0.9, 0.1), (0.5, 0.5), (0.1, 0.9)))
 

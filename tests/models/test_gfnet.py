@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 from medic.errors import MedicError
 from medic.models.aloft import Aloft
-from medic.models.gfnet import DropPath, GFNet, GlobalFilter, gfnet_h_ti, load_official
+from medic.models.gfnet import DropPath, GFNet, GlobalFilter, load_official
 from tests.messages import naming
 
 DIMS, DEPTHS, GRIDS = (64, 128, 256, 512), (3, 3, 10, 3), (56, 28, 14, 7)
@@ -25,7 +25,7 @@ def small(image_size=32, drop_path=0.1):
 
 @pytest.fixture(scope="module")
 def h_ti():
-    return gfnet_h_ti().eval()
+    return GFNet().eval()
 
 
 def official_shapes():
@@ -196,7 +196,7 @@ def test_a_cuda_graph_holds_a_step(variant):
 
 def test_sizes():
     with pytest.raises(MedicError, match=naming("32 200 --image-size")):
-        gfnet_h_ti(200)
+        GFNet(image_size=200)
     with pytest.raises(ValueError, match=naming("32x32 32x40")):
         small()(torch.rand(1, 3, 32, 40))
 
@@ -218,7 +218,7 @@ def test_official_weights_load():
 
 @torch.no_grad()
 def test_official_weights_load_at_192_pixels(h_ti):
-    smaller = gfnet_h_ti(192).eval()
+    smaller = GFNet(image_size=192).eval()
     state = {"model": {**h_ti.state_dict(), "head.weight": torch.zeros(1000, 512), "head.bias": torch.zeros(1000)}}
     smaller.load_state_dict(load_official(state, 192), strict=True)
     assert [blocks[0].filter.complex_weight.shape for blocks in smaller.blocks] == [

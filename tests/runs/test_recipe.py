@@ -119,7 +119,7 @@ def test_settings_reach_what_they_are_for():
     assert (strategy.lr, strategy.bn_buffers) == (0.5, "restore")
     assert (recipe.optim.optimizer, recipe.optim.weight_decay, recipe.optim.momentum) == ("adam", 0.0, None)
     assert recipe.grid.sizes == (5, 4)
-    assert recipe.optim.rate_schedule.warmup == 3
+    assert recipe.optim.rate_factor(0) == 0.25
     assert recipe.data.classes.known == ("0", "1", "2", "3")
     assert recipe.model.head == "shared"
 

@@ -17,7 +17,7 @@ from medic.runs.interrupts import Stopped
 from medic.sweeps.executors import make_executor
 from medic.sweeps.executors import ray as executor
 from medic.sweeps.executors.ray import Ray, collect, connect, share, store
-from medic.sweeps.launch import Launch
+from medic.sweeps.launch import launch
 from medic.sweeps.overview import Overview
 from medic.sweeps.schedule import Schedule
 from medic.sweeps.sweep import Planner
@@ -76,7 +76,7 @@ class TestCluster:
     def test_a_killed_worker_changes_nothing(self, folder, tmp_path):
         """Three runs on two cores; one process is killed during its run: the same table as on this machine."""
         settings = {**folder, "iterations": 60, "checkpoint_every": 1}
-        Launch(make_executor("local", 2), quiet=True).run(jobs(settings, tmp_path / "local", range(3)))
+        launch(jobs(settings, tmp_path / "local", range(3)), make_executor("local", 2), quiet=True)
 
         wanted = jobs(settings, tmp_path / "ray", range(3))
         schedule, workers, killed = Schedule(wanted, retries=0), Ray(tmp_path / "ray", "cpu"), []

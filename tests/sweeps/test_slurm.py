@@ -12,8 +12,8 @@ from medic.cli import main
 from medic.errors import MedicError
 from medic.sweeps.executors import make_executor
 from medic.sweeps.executors import slurm as executor
-from medic.sweeps.executors.slurm import check_option
-from medic.sweeps.launch import Launch
+from medic.sweeps.executors.slurm import parse_option
+from medic.sweeps.launch import launch
 from medic.sweeps.sweep import Planner
 from medic.tables.results import collect
 
@@ -151,17 +151,17 @@ def test_what_sbatch_refuses(sweep, slurm, tmp_path):
 
 def test_values_of_the_environment_stay_out_of_the_script():
     with pytest.raises(MedicError, match="export=ALL,TOKEN") as error:
-        check_option(f"export=ALL,TOKEN={SECRET}")
+        parse_option(f"export=ALL,TOKEN={SECRET}")
     assert SECRET not in str(error.value)
-    check_option("export=ALL,TOKEN")
-    check_option("export=NONE")
+    parse_option("export=ALL,TOKEN")
+    parse_option("export=NONE")
 
 
 def test_queued_runs_are_not_done(folder, slurm, tmp_path):
     """So that a command that shows results can tell that they are missing."""
     [job] = Planner().jobs([{**folder, "output": tmp_path / "out"}])
-    schedule = Launch(make_executor("slurm")).run([job])
+    schedule = launch([job], make_executor("slurm"))
     assert schedule.queued == {job.name: "Slurm job 4711"}
     assert not schedule.done
     with pytest.raises(MedicError, match="--retries"):
-        Launch(make_executor("slurm"), retries=1)
+        launch([job], make_executor("slurm"), retries=1)

@@ -22,11 +22,10 @@ from medic.data.holdout import seed_hash
 from medic.errors import MedicError
 from medic.runs.directory import RunDirectory
 from medic.runs.draws import SHARED, draw
-from medic.sweeps.estimate import estimate
 from medic.sweeps.executors import Executor, executor_class, executor_names, executor_options
 from medic.sweeps.executors.here import Here
 from medic.sweeps.files import read_sweep
-from medic.sweeps.launch import needed_device
+from medic.sweeps.launch import estimate, needed_device
 from medic.sweeps.overview import Overview
 from medic.sweeps.schedule import Schedule
 from medic.sweeps.sweep import Job, Planner, Sweep, parse_span, titles
@@ -98,37 +97,37 @@ class TestWhatIsSpanned:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("dataset: digits\nspam: 1\n", "unknown setting 'spam' in sweep {path}, line 2"),
-            ("span:\n  target: each\n  metod: [erm]\n", "'metod' in sweep {path}, line 3, did you mean 'method'?"),
-            ("variants: erm\n", "line 1: variants are a list"),
+            ("dataset: digits\nspam: 1\n", "unknown setting 'spam' in sweep {path}, "),
+            ("span:\n  target: each\n  metod: [erm]\n", "'metod' in span of sweep {path}, did you mean 'method'?"),
+            ("variants: erm\n", "sweep {path}: variants are a list"),
             ("- a\n", "does not hold settings"),
             ("a: [\n", "sweep {path}, line 2: "),
-            ("target: street\nspan:\n  method:\n  - erm\n  - medik\n", "line 5: unknown method 'medik', did you mean"),
-            ("target: street\nlr: -1\n", "line 2: lr is -1"),
-            ("target: street\niterations: 0\nspan:\n  seed: [0, 1]\n", "line 2: iterations is 0"),
-            ("target: street\niterations: many\n", "line 2: iterations is 'many'"),
-            ("target: street\niterations: [1, 2]\n", "line 2: iterations is [1, 2]"),
-            ("target: street\nseed: 0..2\n", "line 2: seed is '0..2': give several values of a setting under `span`"),
-            ("target: street\nspan:\n  seed: 0...2\n", "line 3: seed is '0...2': give"),
-            ("target: street\nspan:\n  seed: [0-2]\n", "line 3: seed is '0-2': give"),
+            ("target: street\nspan:\n  method:\n  - erm\n  - medik\n", "{path}: unknown method 'medik', did you mean"),
+            ("target: street\nlr: -1\n", "sweep {path}: lr is -1"),
+            ("target: street\niterations: 0\nspan:\n  seed: [0, 1]\n", "sweep {path}: iterations is 0"),
+            ("target: street\niterations: many\n", "sweep {path}: iterations is 'many'"),
+            ("target: street\niterations: [1, 2]\n", "sweep {path}: iterations is [1, 2]"),
+            ("target: street\nseed: 0..2\n", "{path}: seed is '0..2': give several values of a setting under `span`"),
+            ("target: street\nspan:\n  seed: 0...2\n", "sweep {path}: seed is '0...2': give"),
+            ("target: street\nspan:\n  seed: [0-2]\n", "sweep {path}: seed is '0-2': give"),
             ("target: street\nspan: a: b\n", "sweep {path}, line 2: mapping values are not allowed here"),
-            ("target: street\nspan:\n  seed: 0..x\n", "line 3: seed is '0..x'"),
-            ("target: street\nspan:\n  seed: 3..1\n", "line 3: seed '3..1' counts from the larger number: write 1..3"),
-            ("target: street\nspan:\n  seed: yes\n", "line 3: seed is True"),
-            ("target: street\nspan:\n  seed:\n", "line 3: seed has no values"),
-            ("target: street\nspan:\n  seed: []\n", "line 3: seed has no values"),
-            ("target: street\nspan:\n  yes: 1\n", "unknown setting 'True' in sweep {path}, line 2"),
+            ("target: street\nspan:\n  seed: 0..x\n", "sweep {path}: seed is '0..x'"),
+            ("target: street\nspan:\n  seed: 3..1\n", "{path}: seed '3..1' counts from the larger number: write 1..3"),
+            ("target: street\nspan:\n  seed: yes\n", "sweep {path}: seed is True"),
+            ("target: street\nspan:\n  seed:\n", "sweep {path}: seed has no values"),
+            ("target: street\nspan:\n  seed: []\n", "sweep {path}: seed has no values"),
+            ("target: street\nspan:\n  yes: 1\n", "unknown setting 'True' in span of sweep {path}"),
             ("target: street\nlr: 1\nlearning_rate: 2\n", "line 3: lr is given twice"),
             ("target: street\nhparams: {a: 1,\n  a: 2}\n", "line 3: a is given twice"),
-            ("target: street\nseed: 1\nspan:\n  seed: [2]\n", "line 4: seed is in the span and beside it"),
-            ("target: street\nspan: {output: [a, b]}\n", "all runs have one output: give it once"),
+            ("target: street\nseed: 1\nspan:\n  seed: [2]\n", "sweep {path}: seed is in the span and beside it"),
+            ("target: street\nspan: {output: [a, b]}\n", "sweep {path}: all runs have one output: give it once"),
             ("target: !!python/name:os.system\n", "line 1: could not determine a constructor"),
-            ("span:\n  target: each\n  dataset: [digits,\n    digitz]\n", "line 4: unknown dataset 'digitz'"),
-            ("span:\n  dataset: folder\n  target: each\n", "line 2: dataset 'folder' needs --root"),
-            ("variants:\n- {target: street}\n- {target: stret}\n", "line 3: unknown domain 'stret'"),
+            ("span:\n  target: each\n  dataset: [digits,\n    digitz]\n", "sweep {path}: unknown dataset 'digitz'"),
+            ("span:\n  dataset: folder\n  target: each\n", "sweep {path}: dataset 'folder' needs --root"),
+            ("variants:\n- {target: street}\n- {target: stret}\n", "sweep {path}: unknown domain 'stret'"),
         ],
     )  # fmt: skip
-    def test_mistakes_are_named_with_their_line(self, tmp_path, capsys, text, message):
+    def test_mistakes_are_named_with_their_file(self, tmp_path, capsys, text, message):
         file = written(tmp_path / "s.yaml", text)
         assert main(["sweep", str(file), "--output", str(tmp_path / "out"), "--dry-run"]) == 2
         said = capsys.readouterr().err

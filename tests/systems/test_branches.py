@@ -11,7 +11,7 @@ from medic.models import HALVES, Classifier, create_backbone
 from medic.outputs import Output
 from medic.systems.ebil_hads import ResidualBlock
 from medic.training import infer
-from medic.training.bf16 import Bf16Weights
+from medic.training.precision import Bf16Weights
 from tests.messages import naming
 
 X = torch.rand(4, 3, 32, 32)

@@ -21,7 +21,7 @@ from medic.systems.hyprometa import (
     mean,
 )
 from medic.tasks import Grid
-from medic.training import RateSchedule, Trainer
+from medic.training import Trainer
 from tests.iterations import trained_on
 from tests.messages import naming
 
@@ -52,7 +52,7 @@ def trainer(callback, batch_size=4, seed=0):
         strategy=TwoStep(second_order=True),
         objective=objective,
         optimizer=torch.optim.SGD([*model.parameters(), *objective.parameters()], lr=0.01),
-        schedule=RateSchedule("constant", 100),
+        schedule=lambda iteration: 1.0,
         augmentation=Augmentation(),
         preprocessing=preprocessing,
         batch_size=batch_size,

@@ -12,7 +12,6 @@ from medic.data import benchmark
 from medic.errors import MedicError
 from medic.methods import METHODS
 from medic.runs.recipe import make_recipe, open_benchmark
-from medic.sweeps.launch import Launch
 from medic.sweeps.schedule import Schedule
 from medic.sweeps.sweep import Planner
 from medic.tables import paper_tables
@@ -214,7 +213,7 @@ class TestOneRun:
         assert "street" in capsys.readouterr().out
 
     def test_a_failed_run_is_said(self, capsys, place, monkeypatch):
-        monkeypatch.setattr(Launch, "run", lambda self, jobs: Schedule(jobs))
+        monkeypatch.setattr("medic.sweeps.launch.launch", lambda jobs, *_: Schedule(jobs))
         (path,) = (file.parent for file in place.glob("*/done"))
         (path / "done").rename(path / "not done")
         (path / "error.json").write_text('{"reason": "a comet"}')

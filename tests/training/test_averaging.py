@@ -55,13 +55,13 @@ def train(swad, losses, start=0, between=lambda swad: swad):
     return swad
 
 
-def through_a_file(swad):
+def through_a_file(swad, device=None):
     """The same, saved and loaded."""
     file = io.BytesIO()
     torch.save(swad.state_dict(), file)
     file.seek(0)
     other = Swad(swad.converge, swad.tolerance, swad.ratio)
-    other.load_state_dict(torch.load(file, weights_only=True))
+    other.load_state_dict(torch.load(file, weights_only=True), device)
     return other
 
 
@@ -322,8 +322,8 @@ def test_a_loss_that_is_no_number_is_refused(loss):
 
 
 @pytest.mark.parametrize("at", [4, 9, 12])
-def test_a_loaded_state_moves_to_the_device_of_the_next_parameters(at):
-    swad = through_a_file(train(Swad(), FALLING[:at]))
+def test_a_loaded_state_moves_to_the_device_of_the_parameters(at):
+    swad = through_a_file(train(Swad(), FALLING[:at]), torch.device("meta"))
     swad.update([tensor.to("meta") for tensor in wandering(0)])
     state = swad.state_dict()
     assert all(tensor.is_meta for copy in state["copies"] for tensor in copy)
@@ -336,7 +336,7 @@ def test_a_loaded_state_moves_to_the_device_of_the_next_parameters(at):
 @pytest.mark.parametrize("at", [4, 9, 12])
 def test_a_run_on_a_gpu_goes_on_from_one_on_the_host_without_waiting(at):
     whole = train(Swad(), FALLING)
-    resumed = through_a_file(train(Swad(), FALLING[:at]))
+    resumed = through_a_file(train(Swad(), FALLING[:at]), torch.device("cuda"))
     iterates = [[tensor.cuda() for tensor in wandering(i)] for i in range(3 * len(FALLING))]
     resumed.update(iterates[3 * at])
     torch.cuda.set_sync_debug_mode("error")

@@ -7,7 +7,7 @@ from medic.models import Classifier, create_backbone
 from medic.objectives import ce, objective, ova
 from medic.strategies import MultiStep, TwoStep
 from medic.tasks import Step
-from medic.training.bf16 import Bf16Weights
+from medic.training.precision import Bf16Weights
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 

@@ -1,4 +1,4 @@
-"""Schedules, optimizers, seeds, checkpoints and the trainer."""
+"""Seeds, checkpoints and the trainer."""
 
 import errno
 import io
@@ -6,39 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from medic.errors import MedicError
-from medic.training import OptimizerSettings, RateSchedule, derive, generator, load_checkpoint, save_checkpoint
+from medic.training import derive, generator, load_checkpoint, save_checkpoint
 from tests.messages import naming
-
-
-def test_step_schedule_falls_after_80_percent():
-    factors = [RateSchedule("step", 6000).factor(i) for i in (0, 4799, 4800, 5999)]
-    assert factors == [1.0, 1.0, 0.1, 0.1]
-
-
-def test_cosine_schedule():
-    schedule = RateSchedule("cosine", 100)
-    assert [round(schedule.factor(i), 6) for i in (0, 50, 100)] == [1.0, 0.5, 0.0]
-
-
-def test_warmup_climbs_to_the_rate():
-    schedule = RateSchedule("constant", 100, warmup=4)
-    assert [schedule.factor(i) for i in range(6)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
-
-
-@pytest.mark.parametrize(("name", "kind"), [
-    ("sgd", torch.optim.SGD), ("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW),
-])  # fmt: skip
-def test_optimizers_have_two_groups(name, kind):
-    body, head = [nn.Parameter(torch.zeros(2))], [nn.Parameter(torch.zeros(3))]
-    optimizer = OptimizerSettings(name, 0.1, 0.9 if name == "sgd" else None, 0.01, 10.0).make(body, head)
-    assert type(optimizer) is kind
-    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.1, 1.0])
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.01, 0.01]
-    if name == "sgd":
-        assert optimizer.param_groups[0]["momentum"] == 0.9
 
 
 def test_seeds_differ_by_name_and_root():

@@ -10,7 +10,8 @@ from medic.data.classes import folded
 from medic.data.dataset import LazyDataset, Part
 from medic.errors import MedicError
 
-# Where downloads are documented.
+# Where downloads are documented. LarsKue/context-aware-domain-generalization, src/adaptive_dg/datasets, publishes the
+# MD5 checksums of DomainBed's.
 DOMAINBED = "facebookresearch/DomainBed, domainbed/scripts/download.py"
 DASSL = "KaiyangZhou/Dassl.pytorch, DATASETS.md"
 AZURE = "microsoft/PersonalizedFL, README.md; jindongwang/transferlearning, issue 411"
@@ -139,9 +140,9 @@ def _by_spelling(names: Sequence[str], aliases: Mapping[str, str]) -> dict[str, 
     return {folded(name): name for name in names} | {folded(alias): name for alias, name in aliases.items()}
 
 
-def drive(identifier: str) -> str:
-    """Return the address of a file on Google Drive."""
-    return f"https://drive.google.com/uc?id={identifier}"
+def drive(identifier: str, name: str, checksum: str | None = None) -> File:
+    """Return a file on Google Drive."""
+    return File(f"https://drive.google.com/uc?id={identifier}", name, checksum)
 
 
 def keyed_drive(identifier: str, resource_key: str) -> str:
@@ -150,6 +151,6 @@ def keyed_drive(identifier: str, resource_key: str) -> str:
     return f"https://drive.usercontent.google.com/download?{query}"
 
 
-def azure(name: str) -> str:
-    """Return an address on the storage of Jindong Wang, who keeps copies of several benchmarks."""
-    return f"https://wjdcloud.blob.core.windows.net/dataset/{name}"
+def azure(name: str) -> File:
+    """Return a file on the storage of Jindong Wang, who keeps copies of several benchmarks."""
+    return File(f"https://wjdcloud.blob.core.windows.net/dataset/{name}")

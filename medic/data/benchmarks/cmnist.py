@@ -21,7 +21,6 @@ CLASSES = ("0", "1")
 FLIPS = (0.1, 0.2, 0.9)
 """Probability by domain that the colour disagrees with the label."""
 LABEL_NOISE = 0.25
-PARTS = ("train", "t10k")
 
 # SHA-256, published by tensorflow/datasets, url_checksums/mnist.txt.
 _FILES = {
@@ -38,19 +37,18 @@ def build(root: Path, seed: int) -> tuple[Tensor, Tensor, Tensor, list[str]]:
     All 70,000 digits are shuffled and dealt to the three domains. The label is [digit < 5], flipped with probability
     0.25. The colour is the label, flipped with the domain's probability; the channel of the other colour is black.
     """
-    pixels, digits = (np.concatenate(parts) for parts in zip(*(read_part(root, part) for part in PARTS), strict=True))
+    parts = zip(read_part(root, "train"), read_part(root, "t10k"), strict=True)
+    pixels, digits = (torch.from_numpy(np.concatenate(both)) for both in parts)
     draws = torch.Generator().manual_seed(seed)  # same draws, in the same order, as DomainBed's global generator
     order = torch.randperm(len(digits), generator=draws)
     images, domains, labels, names = [], [], [], []
     for domain, flip in enumerate(FLIPS):
         chosen = order[domain :: len(FLIPS)]
-        label = torch.from_numpy(digits)[chosen] < 5
+        label = digits[chosen] < 5
         label ^= torch.rand(len(chosen), generator=draws) < LABEL_NOISE
         colour = label ^ (torch.rand(len(chosen), generator=draws) < flip)
-        grey = torch.from_numpy(pixels)[chosen]
-        images.append(
-            torch.stack([torch.where(colour[:, None, None], 0, grey), torch.where(colour[:, None, None], grey, 0)], 1)
-        )
+        channels = torch.stack((~colour, colour), dim=1)
+        images.append(channels[:, :, None, None] * pixels[chosen, None])
         domains.append(torch.full((len(chosen),), domain))
         labels.append(label.long())
         names += [f"{DOMAINS[domain]}/{int(y)}/{index:05d}" for y, index in zip(label, chosen.tolist(), strict=True)]

@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from torch import Tensor
 
 from medic.data.benchmarks.base import Benchmark
-from medic.data.cache import Arrays, cached
+from medic.data.cache import cached
 from medic.data.dataset import Generated
 from medic.errors import MedicError
 
@@ -34,7 +34,6 @@ _PER_CELL = 120  # images of one class in one domain
 _SEED = 2024
 _STENCIL = 72  # height of a stencil in pixels
 _FINE = 3  # the canvas is drawn at this multiple of the image size and averaged, for smooth edges at any angle
-_GLYPH_NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
 Floats: TypeAlias = NDArray[np.float64]
 Stencils: TypeAlias = Sequence[Sequence[Image.Image]]  # by class and source (a scan or a font)
@@ -49,26 +48,19 @@ def render() -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
     """
     shown, others = _handwriting()
     glyphs = _glyphs()
-    recipes: dict[str, tuple[Painter, Stencils]] = {
-        "handwritten": (_handwritten, shown),
-        "printed": (_printed, glyphs),
-        "blended": (partial(_blended, _photos()), others),
-        "street": (_street, glyphs),
-    }
-    images = np.concatenate([_draw(*recipes[name], seed=(_SEED, i)) for i, name in enumerate(DOMAINS)])
-    domain, label, _ = np.indices((len(DOMAINS), len(CLASSES), _PER_CELL)).reshape(3, -1)
-    return np.ascontiguousarray(images.transpose(0, 3, 1, 2)), domain, label
-
-
-def _draw(paint: Painter, stencils: Stencils, seed: tuple[int, int]) -> NDArray[np.uint8]:
-    """Paint one domain (classes × images per cell, 32, 32, 3); a class cycles through its sources."""
-    rng = np.random.default_rng(seed)
-    images = [
-        paint(stencils, label, i % len(sources), rng)
-        for label, sources in enumerate(stencils)
-        for i in range(_PER_CELL)
+    painters: list[tuple[Painter, Stencils]] = [
+        (_handwritten, shown),
+        (_printed, glyphs),
+        (partial(_blended, _photos()), others),
+        (_street, glyphs),
     ]
-    return _to_bytes(np.stack(images))
+    images = []
+    for position, (paint, stencils) in enumerate(painters):
+        rng = np.random.default_rng((_SEED, position))
+        for digit, sources in enumerate(stencils):  # a class cycles through its sources
+            images += [_to_bytes(paint(stencils, digit, i % len(sources), rng)) for i in range(_PER_CELL)]
+    domain, label, _ = np.indices((len(DOMAINS), len(CLASSES), _PER_CELL)).reshape(3, -1)
+    return np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2)), domain, label
 
 
 # The four domains
@@ -114,10 +106,10 @@ def _street(stencils: Stencils, label: int, source: int, rng: np.random.Generato
 def _place(
     stencil: Image.Image,
     rng: np.random.Generator,
-    height: tuple[float, float],
+    height: tuple[int, int],
     angle: float,
     drift: float,
-    shear: float = 0.0,
+    shear: float = 0,
 ) -> Floats:
     """Place a stencil near the centre of the canvas at random and return its coverage (32, 32).
 
@@ -195,19 +187,12 @@ def _to_bytes(images: Floats) -> NDArray[np.uint8]:
 
 
 def _handwriting() -> tuple[Stencils, Stencils]:
-    """Return the stencils of the scanned digits of `handwritten`, and of those of `blended`."""
+    """Return the stencils of the scanned digits that `handwritten` shows, and all others, which `blended` shows."""
     from sklearn.datasets import load_digits
 
     scans = load_digits()
-    stencils = [_trace(scan) for scan in scans.images]
-    first, second = ([[stencils[i] for i in cell] for cell in part] for part in _split(scans.target))
-    return first, second
-
-
-def _split(labels: NDArray[np.int64]) -> tuple[list[NDArray[np.intp]], list[NDArray[np.intp]]]:
-    """Return the scans of each class that `handwritten` shows, and all others, which `blended` shows."""
     # Not shuffled: neighbours in the file tend to share a writer, so most writers stay in one domain.
-    cells = [np.flatnonzero(labels == label) for label in range(len(CLASSES))]
+    cells = [[_trace(scan) for scan in scans.images[scans.target == label]] for label in range(len(CLASSES))]
     return [cell[:_PER_CELL] for cell in cells], [cell[_PER_CELL:] for cell in cells]
 
 
@@ -248,9 +233,11 @@ def _fonts() -> list[Path]:
     import matplotlib
     from matplotlib.ft2font import FT2Font
 
+    names = "zero one two three four five six seven eight nine".split()
+
     def draws_digits(path: Path) -> bool:
         font = FT2Font(str(path))
-        return [font.get_glyph_name(font.get_char_index(ord(digit))) for digit in CLASSES] == _GLYPH_NAMES
+        return [font.get_glyph_name(font.get_char_index(ord(digit))) for digit in CLASSES] == names
 
     return sorted(filter(draws_digits, Path(matplotlib.get_data_path(), "fonts", "ttf").glob("*.ttf")))
 
@@ -267,12 +254,9 @@ def _photos() -> list[Image.Image]:
 
 def _draw_all() -> tuple[Tensor, Tensor, Tensor, list[str]]:
     """Return pixels, domains, labels and names, drawn once and then read from the cache."""
-
-    def build() -> Arrays:
-        return dict(zip(("images", "domain", "label"), render(), strict=True))
-
-    arrays = cached(f"digits-v{VERSION}", build)
-    pixels, domain, label = (torch.from_numpy(arrays[key]) for key in ("images", "domain", "label"))
+    keys = ("images", "domain", "label")
+    arrays = cached(f"digits-v{VERSION}", lambda: dict(zip(keys, render(), strict=True)))
+    pixels, domain, label = (torch.from_numpy(arrays[key]) for key in keys)
     cells = zip(domain.tolist(), label.tolist(), strict=True)  # sorted, with the same number of images each
     paths = [f"{DOMAINS[d]}/{CLASSES[c]}/{row % _PER_CELL:03d}" for row, (d, c) in enumerate(cells)]
     return pixels, domain, label, paths

@@ -17,13 +17,10 @@ BENCHMARK = Benchmark(
     augment="digits",
     lr=9e-3,
     counts=dict.fromkeys(_DOMAINS, (600,) * 10),
-    layouts=(
-        Layout("train and val folders", ("digits_dg",), has_parts=True),
-        Layout("folders", ("digits_dg",)),
-    ),
+    layouts=(Layout("train and val folders", ("digits_dg",), has_parts=True), Layout("folders", ("digits_dg",))),
     download=Download(
         mirrors={
-            DASSL: (File(drive("15V7EsHfCcfbKgsDmzQKj_DfXt_XYp_P7"), "digits_dg.zip"),),
+            DASSL: (drive("15V7EsHfCcfbKgsDmzQKj_DfXt_XYp_P7", "digits_dg.zip"),),
             "jindongli-Ai/Survey_on_CLIP-Powered_Domain_Generalization_and_Adaptation, README.md": (
                 File("https://csip.fzu.edu.cn/files/datasets/SSDG/digits_dg.zip"),
             ),

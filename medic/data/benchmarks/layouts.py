@@ -1,6 +1,6 @@
 """Find a benchmark's images in one of the layouts that people have on disk."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -25,7 +25,10 @@ def read_layouts(bench: Benchmark, root: Path | None, seed: int) -> ImageList:
     for other in BENCHMARKS.values():
         if other is not bench and other.layouts and _find(other, root):
             raise MedicError(f"root {root} holds {other.name}, not {bench.name}: use --dataset {other.name}")
-    missing = _missing_domains(bench, root)
+    missing = list(bench.domains)
+    for _, folder in _candidates(bench, root):
+        found = {bench.domain_of(path.name) for path in folder.iterdir()}
+        missing = min(missing, [domain for domain in bench.domains if domain not in found], key=len)
     if not missing:
         raise MedicError(f"root {root} has the domains of {bench.name}, but in no layout of it: see docs/data.md")
     raise MedicError(
@@ -33,37 +36,29 @@ def read_layouts(bench: Benchmark, root: Path | None, seed: int) -> ImageList:
     )
 
 
-def _find(bench: Benchmark, root: Path) -> tuple[Layout, Path] | None:
-    """Return the first layout with all domains, and its folder."""
-    divisible = any(layout.has_parts for layout in bench.layouts)  # DomainNet has a class called `train`
-    for layout, folder in _candidates(bench, root):
-        found = {bench.domain_of(path.name) for path in folder.iterdir() if path.is_dir()}
-        if found >= set(bench.domains) and (divisible and _has_parts(bench, folder)) == layout.has_parts:
-            return layout, folder
-    return None
-
-
 def _candidates(bench: Benchmark, root: Path) -> Iterator[tuple[Layout, Path]]:
+    """Yield each folder that exists and may hold the domains, with its layout; the root itself is always one."""
     for layout in bench.layouts:
         for folder in ("", bench.name, *layout.folders):
             if (root / folder).is_dir():
                 yield layout, root / folder
 
 
-def _has_parts(bench: Benchmark, folder: Path) -> bool:
-    """Whether the domains in a folder have training and validation folders that hold classes."""
-    domains = [path for path in folder.iterdir() if path.is_dir() and bench.domain_of(path.name)]
+def _find(bench: Benchmark, root: Path) -> tuple[Layout, Path] | None:
+    """Return the first layout with all domains, and its folder."""
+    divisible = any(layout.has_parts for layout in bench.layouts)  # DomainNet has a class called `train`
+    for layout, folder in _candidates(bench, root):
+        domains = [path for path in folder.iterdir() if path.is_dir() and bench.domain_of(path.name)]
+        whole = {bench.domain_of(path.name) for path in domains} == set(bench.domains)
+        if whole and (divisible and _has_parts(bench, domains)) == layout.has_parts:
+            return layout, folder
+    return None
+
+
+def _has_parts(bench: Benchmark, domains: Sequence[Path]) -> bool:
+    """Whether the folders of domains have training and validation folders that hold classes."""
     parts = [path for domain in domains for path in domain.iterdir() if path.name in PARTS and path.is_dir()]
     return any(child.is_dir() and bench.class_of(child.name) for part in parts for child in part.iterdir())
-
-
-def _missing_domains(bench: Benchmark, root: Path) -> list[str]:
-    """Return the domains that the most complete candidate folder lacks."""
-    missing = [list(bench.domains)]
-    for _, folder in _candidates(bench, root):
-        found = {bench.domain_of(path.name) for path in folder.iterdir()}
-        missing.append([domain for domain in bench.domains if domain not in found])
-    return min(missing, key=len)
 
 
 def _read(bench: Benchmark, layout: Layout, folder: Path) -> ImageList:

@@ -3,8 +3,8 @@
 from medic.data.benchmarks.base import AZURE, DOMAINBED, Benchmark, Download, File, Layout, azure, drive, keyed_drive
 from medic.data.benchmarks.layouts import read_layouts
 
-# Published by LarsKue/context-aware-domain-generalization, src/adaptive_dg/datasets.
 _CHECKSUM = "md5:b1c14819770c4448fd5b6d931031c91c"
+_ORIGINAL = keyed_drive("0B81rNlvomiwed0V1YUxQdC1uOTg", "0-2SNWq0CDAuWOBRRBL7ZZsw")
 _TSINGHUA = {
     "Art.tgz": "4691878067d04755beab",
     "Clipart.tgz": "0d41e7da4558408ea5aa",
@@ -37,15 +37,9 @@ BENCHMARK = Benchmark(
     domainbed="OfficeHome",
     download=Download(
         mirrors={
-            "hemanthdv.org/officeHomeDataset.html": (
-                File(
-                    keyed_drive("0B81rNlvomiwed0V1YUxQdC1uOTg", "0-2SNWq0CDAuWOBRRBL7ZZsw"),
-                    "OfficeHomeDataset_10072016.zip",
-                    _CHECKSUM,
-                ),
-            ),
-            DOMAINBED: (File(drive("1uY0pj7oFsjMxRwaD3Sxy0jgel0fsYXLC"), "office_home.zip", _CHECKSUM),),
-            AZURE: (File(azure("OfficeHome.zip")),),
+            "hemanthdv.org/officeHomeDataset.html": (File(_ORIGINAL, "OfficeHomeDataset_10072016.zip", _CHECKSUM),),
+            DOMAINBED: (drive("1uY0pj7oFsjMxRwaD3Sxy0jgel0fsYXLC", "office_home.zip", _CHECKSUM),),
+            AZURE: (azure("OfficeHome.zip"),),
             "thuml/Transfer-Learning-Library, tllib/vision/datasets/officehome.py": tuple(
                 File(f"https://cloud.tsinghua.edu.cn/f/{key}/?dl=1", name) for name, key in _TSINGHUA.items()
             ),

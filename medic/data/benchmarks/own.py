@@ -1,7 +1,7 @@
 """Your own images: folders, lists of files, or a table."""
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from medic.data.benchmarks.base import Benchmark
@@ -87,18 +87,14 @@ def parquet_rows(path: Path) -> list[dict[str, str]]:
     return [{column: "" if value is None else str(value) for column, value in row.items()} for row in rows]
 
 
-FOLDER = Benchmark(
-    name="folder",
-    description="your own images: ROOT/<domain>/<class>/<image>",
-    reader=lambda bench, root, seed: read_folder(bench.require_root(root)),
-)
-LISTS = Benchmark(
-    name="lists",
-    description="your own images: ROOT/<domain>.txt with a line `path label` for each",
-    reader=lambda bench, root, seed: read_lists(bench.require_root(root)),
-)
-TABLE = Benchmark(
-    name="table",
-    description="your own images: ROOT is a CSV or Parquet file with path, class, domain, …",
-    reader=lambda bench, root, seed: read_table(bench.require_root(root)),
-)
+def _own(name: str, description: str, read: Callable[[Path], ImageList]) -> Benchmark:
+    return Benchmark(
+        name=name,
+        description=f"your own images: {description}",
+        reader=lambda bench, root, seed: read(bench.require_root(root)),
+    )
+
+
+FOLDER = _own("folder", "ROOT/<domain>/<class>/<image>", read_folder)
+LISTS = _own("lists", "ROOT/<domain>.txt with a line `path label` for each", read_lists)
+TABLE = _own("table", "ROOT is a CSV or Parquet file with path, class, domain, …", read_table)

@@ -6,21 +6,19 @@ from medic.data.benchmarks.base import AZURE, DASSL, DOMAINBED, Benchmark, Downl
 from medic.data.benchmarks.layouts import read_layouts
 from medic.data.dataset import Part
 
-_DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
+_FOLDERS_OF_LISTS = ("../splits", "splits", "../PACS_list/crossval", "PACS_list/crossval")
 _LISTS: Mapping[Part, tuple[str, ...]] = {
-    "val": (
-        "../splits/*_crossval_kfold.txt",
-        "splits/*_crossval_kfold.txt",
-        "../PACS_list/crossval/*_crossval_kfold.txt",
-        "PACS_list/crossval/*_crossval_kfold.txt",
-    )
+    "val": tuple(f"{folder}/*_crossval_kfold.txt" for folder in _FOLDERS_OF_LISTS)
 }
+# Published by therealshaheer11-glithc/ATML-Assignment-1.
+_CHECKSUM = "sha256:0dc9d0176fa27c9b4504e7c2e962aebe6a79ed0c1819b84148786e590f87e102"
+_HOMEWORK = "https://github.com/MachineLearning2020/Homework3-PACS/archive/refs/heads/master.zip"
 
 BENCHMARK = Benchmark(
     name="pacs",
     description="art, cartoons, photographs and sketches of seven classes",
     reader=read_layouts,
-    domains=_DOMAINS,
+    domains=("art_painting", "cartoon", "photo", "sketch"),
     classes=("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"),
     split="pacs-6-1",
     counts={
@@ -37,29 +35,12 @@ BENCHMARK = Benchmark(
     domainbed="PACS",
     download=Download(
         mirrors={
-            DASSL: (
-                File(
-                    drive("1m4X4fROCCXMO0lRLrr6Zz9Vb3974NWhE"),
-                    "pacs.zip",
-                    # Published by therealshaheer11-glithc/ATML-Assignment-1.
-                    "sha256:0dc9d0176fa27c9b4504e7c2e962aebe6a79ed0c1819b84148786e590f87e102",
-                ),
-            ),
+            DASSL: (drive("1m4X4fROCCXMO0lRLrr6Zz9Vb3974NWhE", "pacs.zip", _CHECKSUM),),
             DOMAINBED: (
-                File(
-                    drive("1JFr8f805nMUelQWWmfnJR3y4_SYoN5Pd"),
-                    "PACS.zip",
-                    # Published by LarsKue/context-aware-domain-generalization, src/adaptive_dg/datasets.
-                    "md5:fd5db817f7cdafeef3bfd525aaf9b42e",
-                ),
+                drive("1JFr8f805nMUelQWWmfnJR3y4_SYoN5Pd", "PACS.zip", "md5:fd5db817f7cdafeef3bfd525aaf9b42e"),
             ),
-            AZURE: (File(azure("PACS.zip")),),
-            "GT-RIPL/DomainGeneralization-Stylization, issue 3": (
-                File(
-                    "https://github.com/MachineLearning2020/Homework3-PACS/archive/refs/heads/master.zip",
-                    "Homework3-PACS.zip",
-                ),
-            ),
+            AZURE: (azure("PACS.zip"),),
+            "GT-RIPL/DomainGeneralization-Stylization, issue 3": (File(_HOMEWORK, "Homework3-PACS.zip"),),
         },
         page="https://dali-dl.github.io/project_iccv2017.html",
         contents="<domain>/<class>/<image> for the domains art_painting, cartoon, photo and sketch",

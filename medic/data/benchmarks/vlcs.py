@@ -1,6 +1,6 @@
 """VLCS: photographs from four collections (Fang et al., 2013)."""
 
-from medic.data.benchmarks.base import AZURE, DASSL, DOMAINBED, Benchmark, Download, File, Layout, azure, drive
+from medic.data.benchmarks.base import AZURE, DASSL, DOMAINBED, Benchmark, Download, Layout, azure, drive
 from medic.data.benchmarks.layouts import read_layouts
 
 BENCHMARK = Benchmark(
@@ -26,15 +26,10 @@ BENCHMARK = Benchmark(
     download=Download(
         mirrors={
             DOMAINBED: (
-                File(
-                    drive("1skwblH1_okBwxWxmRsp9_qi15hyPpxg8"),
-                    "VLCS.tar.gz",
-                    # Published by LarsKue/context-aware-domain-generalization, src/adaptive_dg/datasets.
-                    "md5:8870171eba660927d9668f4e515928e4",
-                ),
+                drive("1skwblH1_okBwxWxmRsp9_qi15hyPpxg8", "VLCS.tar.gz", "md5:8870171eba660927d9668f4e515928e4"),
             ),
-            AZURE: (File(azure("VLCS/VLCS.zip")),),
-            DASSL: (File(drive("1r0WL5DDqKfSPp9E3tRENwHaXNs1olLZd"), "vlcs.zip"),),
+            AZURE: (azure("VLCS/VLCS.zip"),),
+            DASSL: (drive("1r0WL5DDqKfSPp9E3tRENwHaXNs1olLZd", "vlcs.zip"),),
         },
         page="https://www.mediafire.com/file/7yv132lgn1v267r/vlcs.tar.gz/file",
         contents="<domain>/<class>/<image> for the domains Caltech101, LabelMe, SUN09 and VOC2007",

@@ -184,7 +184,7 @@ class DataSpec(Spec):
 
     def _with_noise(self, problem: "Problem", dataset: "Dataset", trial: int) -> "Problem":
         """Make some labels of the sources noisy; with noisy labels, validation has no clean ones either."""
-        from medic.data.noise import mislabelled
+        from medic.data.problem import mislabelled
         from medic.training import generator
 
         known = {

@@ -1,13 +1,16 @@
 """The optimisation of a run: iterations, optimizer, learning rates and weight averaging."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from medic.errors import MedicError, check_choice
 from medic.fields import COUNT, NONNEGATIVE, POSITIVE, Limits, Spec, setting
 
 if TYPE_CHECKING:
-    from medic.training import OptimizerSettings, RateSchedule
+    import torch
+    from torch import nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,17 +52,40 @@ class OptimSpec(Spec):
             averaging=check_choice("averaging", self.averaging or "none", ["none", *AVERAGES]),
         )
 
-    @property
-    def settings(self) -> "OptimizerSettings":
-        """The optimizer of a complete spec."""
-        from medic.training import OptimizerSettings
+    def rate_factor(self, iteration: int) -> float:
+        """Return the factor of the learning rates at an iteration, counted from 0.
 
-        values: Any = (self.optimizer, self.lr, self.momentum, self.weight_decay, self.head_lr_scale)
-        return OptimizerSettings(*values)
+        `step` divides by 10 after 80 % of the iterations, `cosine` decays to 0, and the first `warmup` iterations climb
+        linearly.
+        """
+        climb = min(1.0, (iteration + 1) / (self.warmup + 1))
+        if self.schedule == "step":
+            return climb * (0.1 if iteration >= int(0.8 * self.iterations) else 1.0)
+        if self.schedule == "cosine":
+            return climb * (1 + math.cos(math.pi * iteration / self.iterations)) / 2
+        return climb
 
-    @property
-    def rate_schedule(self) -> "RateSchedule":
-        """The schedule of a complete spec."""
-        from medic.training import RateSchedule
+    def make_optimizer(
+        self,
+        body: "list[nn.Parameter]",
+        heads: "list[nn.Parameter]",
+        others: "Sequence[tuple[list[nn.Parameter], float]]" = (),
+    ) -> "torch.optim.Optimizer":
+        """Make an optimizer of the backbone, of the heads at `head_lr_scale` times its rate, and of others at theirs.
 
-        return RateSchedule(cast(Any, self.schedule), self.iterations, self.warmup)
+        On a GPU the rates are tensors and a step is one kernel, so that a CUDA graph can hold it at any rate.
+        """
+        import torch
+
+        assert self.lr is not None
+        device = heads[0].device
+        on_gpu = device.type == "cuda"
+        groups: list[dict[str, Any]] = []
+        for parameters, scale in ((body, 1.0), (heads, self.head_lr_scale or 1.0), *others):
+            rate = scale * self.lr
+            groups.append({"params": parameters, "lr": torch.tensor(rate, device=device) if on_gpu else rate})
+        decay, fused = self.weight_decay or 0.0, True if on_gpu else None
+        if self.optimizer == "sgd":
+            return torch.optim.SGD(groups, momentum=self.momentum or 0.0, weight_decay=decay, fused=fused)
+        adam = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
+        return adam(groups, weight_decay=decay, capturable=on_gpu, fused=fused)

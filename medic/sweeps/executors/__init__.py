@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 from medic.errors import MedicError, check_choice
 
@@ -100,16 +100,12 @@ def executor_class(name: str) -> type[Executor]:
     """Return the class of an executor."""
     check_choice("executor", name, executor_names())
     module = import_module(f"{__name__}.{name}")
-    own = [value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__]
-    return next(value for value in own if isinstance(value, type) and issubclass(value, Executor))
+    return next(found for found in Executor.__subclasses__() if found.__module__ == module.__name__)
 
 
 def executor_options(name: str) -> dict[str, dict[str, Any]]:
     """Return the options of an executor: the arguments of `add_argument` by name."""
-    cls = executor_class(name)
-    types = get_type_hints(cls)
-    options = [field for field in dataclasses.fields(cls) if field.metadata]
-    return {field.name: {"type": types[field.name], **field.metadata} for field in options}
+    return {field.name: dict(field.metadata) for field in dataclasses.fields(executor_class(name)) if field.metadata}
 
 
 def make_executor(name: str, jobs: int | None = None, **options: Any) -> Executor:

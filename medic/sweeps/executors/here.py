@@ -1,7 +1,7 @@
 """Runs in this process, one after the other: for short sweeps, and for a debugger."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from medic.sweeps.executors import Executor, Outcome
@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 class Here(Executor):
     """This process."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._job: Job | None = None
+    _job: "Job | None" = field(default=None, init=False)
 
     @property
     def slots(self) -> int:

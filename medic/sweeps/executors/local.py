@@ -7,13 +7,12 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from medic.errors import unwritten
-from medic.files import make_folder
+from medic.files import make_folder, writing
 from medic.sweeps.executors import PATIENCE, Executor, Outcome
 
 if TYPE_CHECKING:
@@ -57,9 +56,7 @@ class _Worker:
 class Local(Executor):
     """Processes of this machine; their messages go to `logs` in the output directory."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._workers: list[_Worker] = []
+    _workers: list[_Worker] = field(default_factory=list, init=False)
 
     @property
     def slots(self) -> int:
@@ -98,10 +95,8 @@ class Local(Executor):
             environment["CUDA_VISIBLE_DEVICES"] = allowed.split(",")[index % gpus] if allowed else str(index % gpus)
         log = self.output / "logs" / f"worker-{index}.log"
         make_folder("output", log.parent)
-        try:
+        with writing("output", log.parent):
             log.open("ab").close()
-        except OSError as error:
-            raise unwritten("output", log.parent, error) from error
         return _Worker(log, environment)
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from medic.errors import MedicError, first_line, lacking, unwritten, warn
-from medic.files import atomic_write, make_folder
+from medic.errors import MedicError, first_line, lacking, warn
+from medic.files import atomic_write, make_folder, writing
 from medic.runs.command import noted_command
 from medic.runs.interrupts import Stopped
 from medic.sweeps.executors import PATIENCE, Executor, Outcome, option
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from medic.sweeps.sweep import Job
 
 LOCALHOST = "127.0.0.1"
-ANSWER = 5.0
-"""Seconds that an address has to accept a connection; Ray itself would try for minutes."""
 
 
 @dataclass
@@ -34,7 +32,7 @@ class Ray(Executor):
 
     address: str | None = option("Ray cluster to join (default: start one)", metavar="HOST:PORT")
     host: str | None = option("address on which a started Ray listens (default: localhost)")
-    cpus_per_run: int | None = option("cores of a run on Ray (default: 1)", metavar="N")
+    cpus_per_run: int | None = option("cores of a run on Ray (default: 1)", type=int, metavar="N")
 
     losses: ClassVar[int] = 0  # Ray itself restarts tasks, before it reports a loss
 
@@ -55,6 +53,7 @@ class Ray(Executor):
         connected = connect(self.address, self.host, (self.jobs or 0) * self._cores or len(os.sched_getaffinity(0)))
         import ray
 
+        self._ray = ray
         self._disconnect = ray.shutdown if connected else lambda: None
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         gpus = 0 if self.device == "cpu" else sum(int(node.get("GPU", 0)) for node in nodes)
@@ -74,40 +73,34 @@ class Ray(Executor):
 
     def wait(self, seconds: float) -> list[Outcome]:
         """Collect the outcomes of tasks that have ended."""
-        import ray
-
         if not self._jobs:
             time.sleep(seconds)
             return []
-        ended, _ = ray.wait(list(self._jobs), timeout=seconds)
+        ended, _ = self._ray.wait(list(self._jobs), timeout=seconds)
         return [self._outcome(task, self._jobs.pop(task)) for task in ended]
 
     def close(self, stop: bool) -> None:
         """Interrupt the tasks in progress, which save a checkpoint, and leave the cluster."""
-        import ray
-
         try:
             if stop and self._jobs:
                 for task in self._jobs:
-                    ray.cancel(task)
-                ray.wait(list(self._jobs), num_returns=len(self._jobs), timeout=PATIENCE)
-        except ray.exceptions.RayError as error:
+                    self._ray.cancel(task)
+                self._ray.wait(list(self._jobs), num_returns=len(self._jobs), timeout=PATIENCE)
+        except self._ray.exceptions.RayError as error:
             warn(f"Ray: {first_line(error)}")
         finally:
             self._disconnect()
 
     def _outcome(self, task: Any, job: "Job") -> Outcome:
-        import ray
-
         from medic.sweeps.worker import attempt
 
         outcome: Outcome
         try:
-            outcome, files = ray.get(task)
-        except ray.exceptions.RayTaskError as error:  # raised outside of the run
+            outcome, files = self._ray.get(task)
+        except self._ray.exceptions.RayTaskError as error:  # raised outside of the run
             reason = f"{type(error.cause).__name__}: {first_line(error.cause)}; every machine needs the same medic"
             return Outcome(job.name, "failed", reason, str(error))
-        except ray.exceptions.RayError as error:
+        except self._ray.exceptions.RayError as error:
             return Outcome(job.name, "lost", f"Ray lost its worker {Executor.losses + 1} times: {first_line(error)}")
         if files:
             return attempt(job.name, lambda: store(files, job.directory))._replace(seconds=outcome.seconds)
@@ -142,15 +135,12 @@ def collect(path: Path, output: str) -> dict[str, bytes]:
 
 def store(files: Mapping[str, bytes], directory: "RunDirectory") -> None:
     """Write the files of a run that another machine executed, `done` last."""
-    with directory.locked():
-        try:
-            for name in sorted(files, key="done".__eq__):
-                path = directory.path / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with atomic_write(path) as file:
-                    file.write(files[name])
-        except OSError as error:
-            raise unwritten("run", directory.path, error) from error
+    with directory.locked(), writing("run", directory.path):
+        for name in sorted(files, key="done".__eq__):
+            path = directory.path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_write(path) as file:
+                file.write(files[name])
 
 
 def share(gpus: int, runs: int) -> float:
@@ -164,10 +154,13 @@ def connect(address: str | None, host: str | None, cores: int) -> bool:
     Returns False if this process is connected already; that connection is then used and kept.
     """
     host = LOCALHOST if host in (None, "localhost") else host
+    options: dict[str, Any]
     if address is None:
         _prepare(host)
+        options = {"address": "local", "num_cpus": cores, "include_dashboard": False, "_node_ip_address": host}
     else:
         _check_answers(address)
+        options = {"address": address}
     try:
         import ray
     except ModuleNotFoundError as error:
@@ -176,11 +169,8 @@ def connect(address: str | None, host: str | None, cores: int) -> bool:
         if address is not None:
             raise MedicError(f"--address {address}: this process is connected to Ray already; leave --address out")
         return False
-    place = {"address": "local", "num_cpus": cores, "include_dashboard": False, "_node_ip_address": host}
     try:
-        ray.init(
-            **(place if address is None else {"address": address}), log_to_driver=False, logging_level=logging.ERROR
-        )
+        ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
         if address is None and (listens := ray.util.get_node_ip_address()) != host:
             raise RuntimeError(f"it listens on {listens}, because ray was imported before medic")
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
@@ -188,18 +178,6 @@ def connect(address: str | None, host: str | None, cores: int) -> bool:
         check = "" if address is None else "; check that `ray start` ran here too, with the same Ray and RAY_AUTH_MODE"
         raise MedicError(f"cannot connect to Ray at {address or host}: {first_line(error)}{check}") from error
     return True
-
-
-def _check_answers(address: str) -> None:
-    """Raise if nothing listens at the address."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdecimal():
-        raise MedicError(f"--address {address}: give HOST:PORT, as `ray start --head` prints it")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER).close()
-    except (OSError, OverflowError) as error:
-        check = "check host, port and firewall, and that `ray start --head` runs there"
-        raise MedicError(f"no Ray answers at --address {address}: {error}; {check}") from error
 
 
 def _prepare(host: str) -> None:
@@ -214,3 +192,15 @@ def _prepare(host: str) -> None:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"} & os.environ.keys():
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # otherwise Ray stores a token in the home directory
+
+
+def _check_answers(address: str) -> None:
+    """Raise if nothing listens at the address; Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        raise MedicError(f"--address {address}: give HOST:PORT, as `ray start --head` prints it")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
+    except (OSError, OverflowError) as error:
+        check = "check host, port and firewall, and that `ray start --head` runs there"
+        raise MedicError(f"no Ray answers at --address {address}: {error}; {check}") from error

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import yaml
 
-from medic.errors import MedicError, unwritten
-from medic.files import make_folder, write_text
+from medic.errors import MedicError
+from medic.files import make_folder, write_text, writing
 from medic.sweeps.executors import PATIENCE, Executor, Outcome, option
 
 if TYPE_CHECKING:
@@ -36,16 +36,13 @@ exec {command}"${{runs[SLURM_ARRAY_TASK_ID]}}".yaml
 class Slurm(Executor):
     """Array jobs. Settings and script are in `slurm` in the output directory, the output of runs in `logs`."""
 
-    slurm: Sequence[str] = option(
-        "options of sbatch: time=2:00:00 gpus=1", default=(), type=str, nargs="*", metavar="KEY=VALUE"
-    )
+    slurm: Sequence[str] = option("options of sbatch: time=2:00:00 gpus=1", default=(), nargs="*", metavar="KEY=VALUE")
 
     waits: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for given in self.slurm:
-            check_option(given)
+        self._options = dict(parse_option(given) for given in self.slurm)
         self._folder, self._logs = (self.output.absolute() / name for name in ("slurm", "logs"))
         self._jobs: list[Job] = []
 
@@ -96,25 +93,17 @@ class Slurm(Executor):
     def _submitted(self) -> dict[str, list[str]]:
         """Return the runs of every submitted job, in the order of its tasks."""
         path = self._folder / "submitted.json"
-        try:
-            found: dict[str, list[str]] = json.loads(path.read_text())
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError) as error:
-            raise MedicError(f"cannot read {path}: delete it when no job of the sweep is queued") from error
-        return found
+        return dict(json.loads(path.read_text())) if path.exists() else {}
 
     def _write(self, jobs: Sequence["Job"]) -> str:
         """Write the settings of runs, and the script whose i-th task trains the i-th run; return the script."""
         for folder in (self._folder, self._logs):
             make_folder("output", folder)
         script = self._script([job.name for job in jobs])
-        try:
+        with writing("output", self.output):
             for job in jobs:
                 write_text(self._folder / f"{job.name}.yaml", yaml.safe_dump(job.portable(), allow_unicode=True))
             write_text(self._folder / "sweep.sh", script)
-        except OSError as error:
-            raise unwritten("output", self.output, error) from error
         return script
 
     def _script(self, names: Sequence[str]) -> str:
@@ -122,7 +111,7 @@ class Slurm(Executor):
             "job-name": "medic",
             "open-mode": "append",
             "signal": f"B:TERM@{PATIENCE:.0f}",
-            **dict(_split(given) for given in self.slurm),
+            **self._options,
             "array": f"0-{len(names) - 1}" + ("" if self.jobs is None else f"%{self.jobs}"),
             "chdir": str(Path.cwd()),
             "output": f"{str(self._logs).replace('%', '%%')}/slurm-%A-%a.log",
@@ -135,20 +124,16 @@ class Slurm(Executor):
         )
 
 
-def check_option(given: str) -> None:
-    """Raise if an option of sbatch is malformed, set by the sweep itself, or holds a value of the environment."""
-    name, value = _split(given)
-    if not re.fullmatch(r"[a-z][a-z0-9-]+", name) or value == "" or "\n" in given:
+def parse_option(given: str) -> tuple[str, str | None]:
+    """Return the name and the value of an option of sbatch, unless the script must not contain it."""
+    name, equals, value = given.partition("=")
+    if not re.fullmatch(r"[a-z][a-z0-9-]+", name) or (equals and not value) or "\n" in given:
         raise MedicError(f"--slurm {given!r}: give options of sbatch, as in time=2:00:00 partition=gpu gpus=1")
     if name in OURS:
         raise MedicError(f"--slurm {given!r}: the sweep sets {name} itself")
-    if name == "export" and "=" in (value or ""):
-        names = ",".join(part.partition("=")[0] for part in (value or "").split(","))
+    if name == "export" and "=" in value:
+        names = ",".join(part.partition("=")[0] for part in value.split(","))
         raise MedicError(f"--slurm export: the script must not hold values: set them here and give export={names}")
-
-
-def _split(given: str) -> tuple[str, str | None]:
-    name, equals, value = given.partition("=")
     return name, value if equals else None
 
 

@@ -1,6 +1,10 @@
-"""The callback of the sampler `informative`: it tries tasks on the model and keeps the informative ones."""
+"""The callback of the sampler `informative`, after Luna Gutierrez and Leonetti (2020).
 
-from collections.abc import Sequence
+It tries tasks on the model and keeps the informative ones. A candidate is described by the probabilities (N, C) of some
+samples after a step on it.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,11 +14,11 @@ from torch import Tensor
 from medic.fields import hyperparameter
 from medic.modules import evaluating
 from medic.outputs import Output
-from medic.strategies.base import Measured, buffers, trainable, weights_restored
+from medic.strategies.base import Measured, buffers, weights_restored
 from medic.strategies.inner import sgd
 from medic.tasks import Cells, Step
-from medic.tasks.informative import choose
 from medic.training.callbacks.base import Callback
+from medic.training.inference import load
 from medic.training.precision import arithmetic
 
 if TYPE_CHECKING:
@@ -47,13 +51,12 @@ class InformativeTasks(Callback):
         visited = [candidates[position] for position in order]
         domains = Cells([samples.domain], len(samples))
         batches = [domains.draw(key, min(SHOWN, domains.size(key)), grid.generator) for key in domains.keys]
-        measured = Measured(trainer.model, trainer.objective)
-        with evaluating(trainer.model), buffers(measured, "restore", 0.0):
+        modules = Measured(trainer.model, trainer.objective)
+        with evaluating(trainer.model), buffers(modules, "restore", 0.0):
             shown = [_inputs(trainer, batch) for batch in batches]
             before = _predictions(trainer, shown)
-            after = (
-                _after_a_step(trainer, grid.sample(trainer.cells, task, trainer.batch_size), shown) for task in visited
-            )
+            drawn = (grid.sample(trainer.cells, task, trainer.batch_size) for task in visited)
+            after = (_after_a_step(trainer, chosen, shown) for chosen in drawn)
             chosen = choose(before, after, [len(batch) for batch in batches], sum(grid.spec.round), self.delta)
         grid.chosen = [visited[position] for position in chosen]
 
@@ -68,12 +71,11 @@ def _after_a_step(trainer: "Trainer", chosen: Tensor, shown: Sequence[Tensor]) -
         (len(chosen),),
         {name: values[chosen].to(device) for name, values in labels.items()},
     )
-    parameters = list(trainable(trainer.model, trainer.objective).values())
-    with weights_restored(parameters):
+    measured = Measured(trainer.model, trainer.objective)
+    with weights_restored(measured.adapted):
         with torch.enable_grad(), arithmetic(trainer.precision, device):
-            risk = trainer.objective(trainer.model, step)
-            gradients = torch.autograd.grad(risk.total, parameters, allow_unused=True)
-        sgd(getattr(trainer.strategy, "lr", RATE))(parameters, list(gradients))
+            gradients = torch.autograd.grad(measured(step).total, measured.adapted, allow_unused=True)
+        sgd(getattr(trainer.strategy, "lr", RATE))(measured.adapted, list(gradients))
         return _predictions(trainer, shown)
 
 
@@ -87,7 +89,49 @@ def _predictions(trainer: "Trainer", shown: Sequence[Tensor]) -> Tensor:
 
 def _inputs(trainer: "Trainer", chosen: Tensor) -> Tensor:
     """Return the inputs of training samples, at positions (N,), without augmentation."""
-    raw = trainer.images.gather(trainer.samples.indices[chosen], trainer.device)
-    if raw.is_floating_point():  # features of a frozen backbone
-        return raw
-    return trainer.preprocessing(raw.float() / 255).contiguous(memory_format=torch.channels_last)
+    positions = trainer.samples.indices[chosen]
+    inputs = load(trainer.images, positions, trainer.preprocessing, trainer.device)
+    return inputs.contiguous(memory_format=torch.channels_last)
+
+
+def floored(probability: Tensor) -> Tensor:
+    """Return probabilities (N, C) without zeros, so that logarithms are finite."""
+    raised = probability.clamp(min=1e-4)
+    return raised / raised.sum(-1, keepdim=True)
+
+
+def divergence(p: Tensor, q: Tensor) -> float:
+    """Return the mean over samples of KL(p ‖ q), from probabilities (N, C)."""
+    return float((p * (p / q).log()).sum(1).mean())
+
+
+def entropies(p: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Return the mean entropy of each batch (batches,), from the probabilities p (N, C) of consecutive batches."""
+    entropy = -(p * p.log()).sum(1)
+    return torch.stack([batch.mean() for batch in entropy.split(list(sizes))])
+
+
+def is_relevant(before: Tensor, after: Tensor, sizes: Sequence[int]) -> bool:
+    """Whether a step leaves the model at least as certain about one of the batches."""
+    return bool((entropies(before, sizes) >= entropies(after, sizes)).any())
+
+
+def choose(before: Tensor, candidates: Iterable[Tensor], sizes: Sequence[int], count: int, delta: float) -> list[int]:
+    """Choose `count` candidates, or all if there are fewer; return their positions.
+
+    `before` (N, C) are the model's probabilities for the samples of batches of `sizes`, and each candidate those after
+    a step on it. In order, a candidate is accepted if it is relevant and differs from every accepted one by a
+    divergence of at least `delta`. If too few are accepted, the first rejected ones fill up.
+    """
+    before = floored(before)
+    accepted: dict[int, Tensor] = {}
+    others: list[int] = []
+    for position, after in enumerate(map(floored, candidates)):
+        differs = all(divergence(kept, after) >= delta for kept in accepted.values())
+        if differs and is_relevant(before, after, sizes):
+            accepted[position] = after
+        else:
+            others.append(position)
+        if len(accepted) == count:
+            break
+    return [*accepted, *others[: count - len(accepted)]]

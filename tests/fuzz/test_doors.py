@@ -8,7 +8,7 @@ from benchmarks.fuzz.harness import fuzz
 
 @pytest.mark.parametrize(
     ("door", "count"),
-    [(images.DOOR, 150), (archives.DOOR, 150), (runs.DOOR, 30), (config.DOOR, 30), (bits.DOOR, 20)],
+    [(images.DOOR, 100), (archives.DOOR, 120), (runs.DOOR, 30), (config.DOOR, 30), (bits.DOOR, 20)],
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_every_input_is_accepted_or_refused(door, count, tmp_path):

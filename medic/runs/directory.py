@@ -9,7 +9,7 @@ import subprocess
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from medic import distributed
 from medic._version import __version__
 from medic.data import Dataset, DatasetSummary
-from medic.errors import BusyError, MedicError, counted, first_line, unwritten
-from medic.files import atomic_write, locked, remove_leftovers, write_text
+from medic.errors import BusyError, MedicError, counted, first_line
+from medic.files import atomic_write, locked, remove_leftovers, write_text, writing
 from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone
 from medic.models.backbones import read_tensors
 from medic.openset import FITTED, Score, get_score
@@ -87,11 +87,9 @@ class RunDirectory:
         """Create the directory and lock it, so that no two processes execute the same run at once."""
         busy = BusyError(f"run {self.path} is being written by another process")
         with ExitStack() as held:
-            try:
+            with writing("output", self.path.parent):
                 self.path.mkdir(parents=True, exist_ok=True)
                 held.enter_context(locked(self.path / ".lock", busy))
-            except OSError as error:
-                raise unwritten("output", self.path.parent, error) from error
             remove_leftovers(self.path)
             yield
 
@@ -326,13 +324,12 @@ def environment(dataset: Dataset, recipe: Recipe) -> dict[str, Any]:
     """Return what a result depends on besides the settings."""
     device = recipe.execution.pick_device()
     counts = dataset.domain.bincount(minlength=len(dataset.domains)).tolist()
-    packages = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "scikit-learn", "matplotlib")
     return {
         "format": FORMAT,
         "medic": __version__,
         "commit": _commit(),
         "python": platform.python_version(),
-        "packages": {name: version(name) for name in packages},
+        "packages": _versions(),
         "platform": platform.platform(),
         "processor": platform.machine(),
         "cores": os.cpu_count(),
@@ -346,6 +343,12 @@ def environment(dataset: Dataset, recipe: Recipe) -> dict[str, Any]:
         "weights": None if recipe.weights is None else file_hash(recipe.weights),
         "command": noted_command(),
     }
+
+
+@cache
+def _versions() -> dict[str, str]:
+    packages = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "scikit-learn", "matplotlib")
+    return {name: version(name) for name in packages}
 
 
 def _commit() -> str | None:

@@ -31,7 +31,7 @@ def review(run: Run, score: str | None, rule: str, outputs: Outputs | None = Non
 
 def _available(run: Run, score: Score, outputs: Outputs) -> bool:
     """Whether a run has the outputs that a score reads and, if it must be fitted, its fit or training outputs."""
-    fitted = score.fitter is None or run.settings["score"] == score.name or "train" in outputs
+    fitted = score.fitter is None or run.settings.get("score") == score.name or "train" in outputs
     return score.reads(outputs["target"].output) and fitted
 
 
@@ -46,7 +46,7 @@ def _ready(run: Run, score: Score, outputs: Outputs) -> Score:
         )
     if score.fitter is None:
         return score
-    if run.settings["score"] == score.name:
+    if run.settings.get("score") == score.name:
         return run.score
     return score.fit(outputs["train"].output, outputs["train"].label)
 

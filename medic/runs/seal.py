@@ -10,6 +10,13 @@ from medic.errors import MedicError
 from medic.runs.layout import DONE, ERROR
 
 
+class Damaged(MedicError):
+    """A damaged file of a run; whoever catches it names the run."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"its {name} is damaged")
+
+
 @dataclass(frozen=True)
 class Seal:
     """The content of `done`: the duration of a run in seconds, and the CRC-32 of each of its files."""
@@ -23,7 +30,7 @@ class Seal:
         if (wanted := self.checksums.get(path.name)) is None:
             return
         if wanted != (_checksum(path) if content is None else zlib.crc32(content)):
-            raise damaged(path.name)
+            raise Damaged(path.name)
 
 
 def make_seal(folder: Path, seconds: float) -> str:
@@ -41,13 +48,8 @@ def read_seal(folder: Path) -> Seal:
         if rest not in ([], [b""], [str(zlib.crc32(first)).encode(), b""]):  # earlier versions wrote at most one line
             raise ValueError
         return Seal(**content)
-    except (OSError, ValueError, TypeError) as error:
-        raise damaged(DONE) from error
-
-
-def damaged(name: str) -> MedicError:
-    """Return the error for a damaged file of a run; whoever catches it names the run."""
-    return MedicError(f"its {name} is damaged")
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise Damaged(DONE) from error
 
 
 def _checksum(path: Path) -> int:

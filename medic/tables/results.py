@@ -11,7 +11,7 @@ from typing import Any
 from medic.errors import MedicError, counted
 from medic.garbage import garbage_collection_paused
 from medic.runs.layout import ASKED, CONFIG, DONE, ENVIRONMENT, ERROR, RECORDS
-from medic.runs.seal import Seal, damaged, read_seal
+from medic.runs.seal import Damaged, Seal, read_seal
 from medic.runs.settings import identity, read_yaml
 
 FOREIGN = "its results.jsonl was not written by medic"
@@ -115,7 +115,7 @@ class Result:
         try:
             found = json.loads((self.path / ENVIRONMENT).read_text())
             commits = dict.fromkeys(str(part.get("commit")) for part in (found, *found.get("resumed", ())))
-        except (OSError, ValueError, TypeError, AttributeError):
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             return {}
         return {**found, "commit": "+".join(commits)} if len(commits) > 1 else found
 
@@ -207,17 +207,22 @@ def read_result(path: Path) -> Result:
     except MedicError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise damaged(RECORDS) from error
+        raise Damaged(RECORDS) from error
 
 
 def _check(records: Iterable[Mapping[str, Any]]) -> None:
-    """Refuse records without measurements, or with something else where a table expects a number."""
+    """Refuse records without measurements, or with something else where a table expects a number or a name."""
     for record in records:
+        settings = record.get("hparams")  # of the first record alone, as records are read here
+        if settings is not None:
+            names = [settings["method"], settings["dataset"], *settings["target"], *settings["sources"]]
+            if not all(isinstance(name, str) for name in names) or not isinstance(settings["seed"], int):
+                raise Damaged(RECORDS)
         numbers = {**record["validation"], **record["target"], **{key: record[key] for key in ("step", "iteration")}}
         numbers |= {key: value for key, value in record.items() if key.endswith("_acc")}
         texts = {key for key, value in numbers.items() if not isinstance(value, int | float)}
         if not record["validation"] or not record["target"] or texts - {"score", "threshold_rule"}:
-            raise damaged(RECORDS)
+            raise Damaged(RECORDS)
 
 
 def _shortened(line: str) -> str:

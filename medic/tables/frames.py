@@ -1,12 +1,10 @@
 """Runs as a pandas frame."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from medic.errors import lacking
 from medic.runs import selection
-from medic.runs.layout import RECORDS
 from medic.runs.trackers import scalars
 from medic.tables.results import Result, collect
 
@@ -25,13 +23,12 @@ def load_runs(*folders: str | Path, every: bool = False) -> Any:
         import pandas as pd
     except ImportError:
         raise lacking("load_runs needs the package pandas", "frames") from None
-    results = collect([Path(folder) for folder in folders]).results
+    results = collect([Path(folder) for folder in folders], by_domain=True).results
     return pd.DataFrame([row for result in results for row in _rows(result, every)])
 
 
 def _rows(result: Result, every: bool) -> list[dict[str, Any]]:
-    records = [json.loads(line) for line in (result.path / RECORDS).read_text().splitlines()]
-    hidden = [selection.without_target(record, result.environments) for record in records]
+    hidden = [selection.without_target(record, result.environments) for record in result.records]
     chosen = selection.select(hidden)
     settings = {
         name: ", ".join(value) if isinstance(value, list) and all(isinstance(part, str) for part in value) else value
@@ -46,6 +43,6 @@ def _rows(result: Result, every: bool) -> list[dict[str, Any]]:
             **{f"{name}/now" if name in settings else name: value for name, value in scalars(record)},
             "selected": position == chosen,
         }
-        for position, record in enumerate(records)
+        for position, record in enumerate(result.records)
         if every or position == chosen
     ]

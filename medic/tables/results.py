@@ -45,7 +45,7 @@ class Result:
     asked: Mapping[str, Any] | None = None
     """The settings that the person gave; None for a run of an earlier version, which does not record them."""
     records: tuple[Mapping[str, Any], ...] = ()
-    """The evaluations without their metrics by domain."""
+    """The evaluations; a table needs no metrics by domain, so they may be left out."""
     environments: tuple[int, ...] = ()
     """Indices of the target domains, as in DomainBed's keys `env0_in_acc`."""
     seal: Seal = Seal()
@@ -164,19 +164,19 @@ def runs_are(count: int, which: str = "") -> str:
     return f"{counted(count, 'run')}{which} {'is' if count == 1 else 'are'}"
 
 
-def collect(folders: Iterable[Path]) -> Collection:
-    """Read every run in some folders. A folder may also be a run directory itself."""
-    return read_runs(_run_directories(folders))
+def collect(folders: Iterable[Path], by_domain: bool = False) -> Collection:
+    """Read every run in some folders, with their metrics by domain on request. A folder may also be a run itself."""
+    return read_runs(_run_directories(folders), by_domain)
 
 
 @garbage_collection_paused()  # a table of many runs takes a tenth less time
-def read_runs(paths: Iterable[Path]) -> Collection:
+def read_runs(paths: Iterable[Path], by_domain: bool = False) -> Collection:
     """Read the runs in some run directories."""
     results, unfinished, failed, damaged = [], [], {}, {}
     for path in paths:
         if (path / DONE).exists():
             try:
-                results.append(read_result(path))
+                results.append(read_result(path, by_domain))
             except MedicError as error:
                 damaged[path] = str(error)
         elif (path / ERROR).exists():
@@ -186,17 +186,18 @@ def read_runs(paths: Iterable[Path]) -> Collection:
     return Collection(tuple(results), tuple(unfinished), failed, damaged)
 
 
-def read_result(path: Path) -> Result:
-    """Read a finished run."""
+def read_result(path: Path, by_domain: bool = False) -> Result:
+    """Read a finished run, with or without its metrics by domain."""
     try:
         content, seal = (path / RECORDS).read_bytes(), read_seal(path)
         seal.check(path / RECORDS, content)
         seal.check(path / ENVIRONMENT)
         first, *others = content.decode().rstrip("\n").split("\n")
-        record = json.loads(_shortened(first))
+        shortened = str if by_domain else _without_domains
+        record = json.loads(shortened(first))
         if not {"args", "hparams"} <= record.keys():
             raise MedicError(FOREIGN)
-        measured = ",".join(_shortened(line.partition(_SETTINGS)[0]) + "}" for line in others)
+        measured = ",".join(shortened(line.partition(_SETTINGS)[0]) + "}" for line in others)
         records = (record, *json.loads(f"[{measured}]"))
         if not seal.checksums:  # a run of an earlier version
             _check(records)
@@ -225,7 +226,7 @@ def _check(records: Iterable[Mapping[str, Any]]) -> None:
             raise Damaged(RECORDS)
 
 
-def _shortened(line: str) -> str:
+def _without_domains(line: str) -> str:
     """Remove the metrics by domain from a record: a table spends most of its time on parsing."""
     start = line.find(_BY_DOMAIN)
     rest = _ACCURACIES.search(line, start) if start >= 0 else None

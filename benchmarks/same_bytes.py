@@ -114,6 +114,8 @@ def main() -> int:
             (old / "complete").touch()
         names = sorted(place.name for place in old.iterdir() if place.is_dir())
         chosen = [name for name in names if fnmatch.fnmatch(name, arguments.only)]
+        if not chosen:
+            parser.error(f"--only {arguments.only} matches none of {', '.join(names)}")
         new = Path(folder) / "new"
         train(arguments.new.absolute(), new, [name.replace("_", "/", 2 if "sampler" in name else 1) for name in chosen])
         differing = 0

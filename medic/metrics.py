@@ -1,10 +1,13 @@
-"""Registry of metrics: key in a record, title, scale and direction. Everything that shows a metric reads it.
+"""Registry of metrics: key in a record, title, scale, direction and function. Everything that shows a metric reads it.
 
 A record is a line of a run's results.jsonl. Metrics are stored as fractions and shown in percent. This module does not
-import torch; `medic.openset.metrics` computes the values.
+import torch: functions name a method of `medic.openset.Ranking`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import methodcaller
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -13,6 +16,8 @@ class Metric:
 
     key: str
     title: str
+    of_ranking: Callable[[Any], float] | None = None
+    """Function of a `medic.openset.Ranking`, if the metric needs no threshold. Every run records it under its key."""
     scale: float = 100.0
     """Factor from the stored to the shown value: 100 for percent."""
     higher_is_better: bool = True
@@ -23,20 +28,20 @@ class Metric:
 METRICS = {
     metric.key: metric
     for metric in (
-        Metric("acc", "Acc", paper="Acc"),
+        Metric("acc", "Acc", methodcaller("acc"), paper="Acc"),
         Metric("hscore", "H-score"),
-        Metric("oscr", "OSCR", paper="OSCR"),
+        Metric("oscr", "OSCR", methodcaller("oscr"), paper="OSCR"),
         Metric("acc_k", "acc_k"),
         Metric("acc_u", "acc_u"),
         Metric("hscore/oracle-10", "H-score oracle-10", paper="H-score"),
         Metric("oscr_c", "OSCR cls"),
         Metric("oscr_b", "OSCR bcls"),
-        Metric("auroc", "AUROC"),
-        Metric("aupr_in", "AUPR in"),
-        Metric("aupr_out", "AUPR out"),
-        Metric("fpr95", "FPR95", higher_is_better=False),
-        Metric("ccr@fpr=0.01", "CCR@FPR=0.01"),
-        Metric("ccr@fpr=0.1", "CCR@FPR=0.1"),
+        Metric("auroc", "AUROC", methodcaller("auroc")),
+        Metric("aupr_in", "AUPR in", methodcaller("aupr", positive="known")),
+        Metric("aupr_out", "AUPR out", methodcaller("aupr", positive="unknown")),
+        Metric("fpr95", "FPR95", methodcaller("fpr95"), higher_is_better=False),
+        Metric("ccr@fpr=0.01", "CCR@FPR=0.01", methodcaller("ccr_at_fpr", 0.01)),
+        Metric("ccr@fpr=0.1", "CCR@FPR=0.1", methodcaller("ccr_at_fpr", 0.1)),
         Metric("conf_p", "conf_p", paper="conf_p"),
         Metric("conf_n", "conf_n", paper="conf_n"),
         Metric("balance", "balance"),
@@ -53,7 +58,7 @@ METRICS = {
         Metric("mem_gb", "peak GiB", scale=1.0, higher_is_better=False),
     )
 }
-"""Every metric by its key. Add a metric here and its function in `medic.openset.metrics`."""
+"""Every metric by its key."""
 
 DEFAULT = tuple(METRICS[key] for key in ("acc", "hscore", "oscr"))
 """Metrics shown unless others are requested."""

@@ -1,6 +1,7 @@
-"""Decode image files of any format that Pillow reads."""
+"""Decode image files, in bounded memory: every file that cannot be decoded is a `BadImage` with one line."""
 
 import io
+import stat
 import warnings
 from pathlib import Path
 
@@ -8,15 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from medic.errors import MedicError
+from medic.errors import MedicError, first_line
 
 # Pillow warns about damaged EXIF, large sizes and palettes, which `decode` checks itself. The filter is permanent
 # because images are decoded in threads, which share the filters.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jfif"})
-MAX_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 2**27)
-"""Pillow refuses larger images: decoding one would take half a gigabyte."""
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+"""The formats that are tried, whatever the suffix. Some of Pillow's others start programs: PostScript is not listed."""
+MAX_BYTES = 2**29
+"""The limit of a file, and of its decoded pixels. Decoding may take four times as much memory for a moment."""
+MAX_PIXELS = MAX_BYTES // 4
+"""The limit of height × width: every image becomes RGB, which Pillow keeps in 4 bytes per pixel."""
+MAX_SIDE = 2**16
+"""The limit of height and width: resizing makes an image of the old height and the new width first."""
+_BITS_PER_SAMPLE = 258  # a tag of TIFF
 
 
 class BadImage(MedicError):
@@ -24,39 +32,60 @@ class BadImage(MedicError):
 
 
 def read_file(path: str) -> bytes:
-    """Return the bytes of an image file."""
+    """Return the bytes of an image file, which must be a regular file: a pipe or a device may have no end."""
     try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise BadImage(f"{path} cannot be read: {error.strerror}") from error
+        status = Path(path).stat()
+        regular = stat.S_ISREG(status.st_mode)
+        if regular and status.st_size <= MAX_BYTES:
+            return Path(path).read_bytes()
+    except (OSError, ValueError) as error:  # a ValueError is a path with a NUL
+        raise BadImage(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    problem = f"has more than {MAX_BYTES >> 20} MiB: shrink it" if regular else "is not a regular file"
+    raise BadImage(f"{path} {problem}")
 
 
 def decode(data: bytes, size: int, name: str) -> tuple[NDArray[np.uint8], tuple[int, int]]:
     """Decode an image, upright and in RGB, and resize it to a square as the benchmarks do.
 
     Returns the pixels (3, size, size), and the height and width before resizing. Channels of 16 bits keep their upper
-    eight; CMYK, palettes and grey become RGB; transparent pixels keep the stored colour, as in torchvision.
+    eight, and floats in [0, 1] are multiplied by 255, whatever values an image has. CMYK, palettes and grey become RGB;
+    transparent pixels keep the stored colour, as in torchvision.
     """
     if not data:
         raise BadImage(f"{name} is empty")
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            rgb = _to_rgb(ImageOps.exif_transpose(image))
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            if image.width * image.height > MAX_PIXELS or max(image.size) > MAX_SIDE:
+                raise Image.DecompressionBombError
+            ImageOps.exif_transpose(image, in_place=True)
+            rgb = _to_rgb(image, name)
+            frame = (rgb.height, rgb.width)
+            if rgb.size != (size, size):
+                rgb = rgb.resize((size, size), Image.Resampling.BILINEAR)
+            return np.ascontiguousarray(np.asarray(rgb).transpose(2, 0, 1)), frame
+    except BadImage:
+        raise
     except UnidentifiedImageError:
-        raise BadImage(f"{name} is not an image") from None
+        raise BadImage(f"{name} is not an image of a format that is read: {', '.join(FORMATS)}") from None
     except Image.DecompressionBombError:
-        raise BadImage(f"{name} has more than {MAX_PIXELS // 10**6} million pixels: shrink it") from None
-    except (OSError, SyntaxError, ValueError) as error:
-        raise BadImage(f"{name} is damaged: {error}") from None
-    frame = (rgb.height, rgb.width)
-    if rgb.size != (size, size):
-        rgb = rgb.resize((size, size), Image.Resampling.BILINEAR)
-    return np.ascontiguousarray(np.asarray(rgb).transpose(2, 0, 1)), frame
+        limits = f"{MAX_PIXELS // 10**6} million pixels, or {MAX_SIDE} on a side"
+        raise BadImage(f"{name} has more than {limits}: shrink it") from None
+    except Exception as error:  # Pillow raises any type for a damaged file
+        raise BadImage(f"{name} is damaged: {first_line(error)}") from error
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I"):  # 16-bit grey, which `convert` would clip at 255 instead of scaling
-        values = np.asarray(image).astype(np.int64)
-        scaled = values >> 8 if values.max(initial=0) > 255 else values
-        image = Image.fromarray(scaled.clip(0, 255).astype(np.uint8))
+def _to_rgb(image: Image.Image, name: str) -> Image.Image:
+    """Return an image in RGB; `convert` would clip integers of 16 bits and floats at 255 instead of scaling them."""
+    if image.mode == "RGB":
+        return image
+    if image.mode == "F":
+        floats = np.asarray(image)
+        if not (floats.min() >= 0 and floats.max() <= 1):  # also if one is NaN
+            raise BadImage(f"{name} has floats outside [0, 1]: rescale them, or save it with 8 bits")
+        image = Image.fromarray((floats * 255 + 0.5).astype(np.uint8))
+    elif image.mode.startswith("I"):
+        if image.mode == "I" and image.format != "PPM":  # Pillow scales those of PPM to 16 bits
+            raise BadImage(f"{name} has signed or 32-bit integers: save it with 8 or 16 bits")
+        bits = max(getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (16,)))  # a TIFF may have 12
+        image = Image.fromarray((np.asarray(image) >> (bits - 8)).astype(np.uint8))
     return image.convert("RGB")

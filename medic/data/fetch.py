@@ -12,7 +12,6 @@ import re
 import shutil
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -181,7 +180,11 @@ def _unpack(path: Path, name: str, folder: Path) -> None:
             raise Unusable(f"{name} is a web page, not an archive")
         else:
             shutil.copyfile(path, folder / name)
-    except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, RuntimeError) as error:
+    except Unusable:
+        raise
+    except Exception as error:  # each kind of archive has several types
+        if isinstance(error, OSError) and error.errno is not None:  # the disk, not the archive
+            raise
         raise Unusable(f"{name} is damaged ({first_line(error)})") from error
 
 

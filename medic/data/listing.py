@@ -68,6 +68,9 @@ class ImageList(LazyDataset):
         found = list(entries)
         domains = tuple(domains) or tuple(sorted({entry.domain for entry in found}))
         classes = tuple(classes) or tuple(sorted({entry.label for entry in found}))
+        for folder in (*domains, *classes):
+            if re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", folder):
+                raise MedicError(f"domain or class {folder!r} is not UTF-8 or has control characters: rename it")
         domain_of, class_of = ({name: i for i, name in enumerate(names)} for names in (domains, classes))
         found.sort(key=lambda entry: (domain_of[entry.domain], entry.label, entry.name))
         for file, count in Counter(entry.name for entry in found).items():
@@ -123,13 +126,17 @@ class ImageList(LazyDataset):
         return cell_counts(self)
 
     def quick_hash(self) -> str:
-        """Return a fingerprint of paths, labels, file sizes and times, which finds a store without reading images."""
+        """Return a fingerprint of paths, labels, file sizes and times, which finds a store without reading images.
+
+        One of the times is that of the last change of status, which no program can set: a file that is replaced by one
+        of the same size and modification time is noticed.
+        """
         digest = hashlib.sha256("\0".join((*self.domains, *self.classes)).encode(errors=_ESCAPED))
         for file, d, c in zip(self.files, self.domain.tolist(), self.label.tolist(), strict=True):
             try:
                 status = os.stat(file)
-                known = (status.st_size, status.st_mtime_ns)
-            except OSError:  # reported when the image is read
+                known = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+            except (OSError, ValueError):  # reported when the image is read
                 known = None
             digest.update(f"{os.path.abspath(file)}\0{d}\0{c}\0{known}\n".encode(errors=_ESCAPED))
         return digest.hexdigest()

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
@@ -102,8 +101,9 @@ def import_timm(name: str) -> Any:
     _torchvision.ensure()
     import timm
 
-    if not timm.is_model(name):
-        nearest = closest(name, [*OURS, *timm.list_models()])
+    tagged = timm.list_models(f"{name.partition('.')[0]}.*", include_tags=True)
+    if not timm.is_model(name) or ("." in name and name not in tagged):
+        nearest = closest(name, [*OURS, *(tagged or timm.list_models())])
         hint = f"did you mean {nearest!r}?" if nearest else f"choose {', '.join(OURS)} or a model of timm"
         raise MedicError(f"unknown backbone {name!r}, {hint}")
     return timm
@@ -113,9 +113,12 @@ def load_weights(module: nn.Module, path: Path) -> None:
     """Load a file of weights into a backbone; every tensor must be present, a classifier's may be left over."""
     # Prefixes of our own runs, and of models wrapped for several GPUs.
     state = {key.removeprefix("module.").removeprefix("backbone."): v for key, v in read_tensors(path).items()}
+    expected = module.state_dict()
+    for key, tensor in expected.items():  # first of all, because integers cannot be resized
+        if key in state and tensor.is_floating_point() and not state[key].is_floating_point():
+            raise MedicError(f"weights {path} have {key!r} as {state[key].dtype}: save them in floating point")
     if isinstance(module, GFNet):
         state = load_official(state, module.image_size)
-    expected = module.state_dict()
     missing = [key for key in expected if key not in state and not key.endswith("num_batches_tracked")]
     if missing:
         raise MedicError(f"weights {path} lack {len(missing)} tensors of this backbone, such as {missing[0]!r}")
@@ -141,10 +144,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:  # its message has many lines
         raise MedicError(f"weights {path} are not a plain state dict of tensors") from error
-    except (SafetensorError, RuntimeError, OSError, EOFError, ValueError, KeyError, AttributeError) as error:
+    except Exception as error:  # torch raises any type for a damaged file
         raise MedicError(f"weights {path} cannot be read: {first_line(error)}") from error
     for key in ("state_dict", "model"):
         state = state.get(key, state) if isinstance(state, dict) else state
     if not isinstance(state, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items()):
         raise MedicError(f"weights {path} are not a state dict of tensors")
+    for key, tensor in state.items():
+        if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
+            raise MedicError(f"weights {path} have {key!r} in a form without plain values: save dense tensors")
     return state

@@ -281,7 +281,12 @@ def _check_counts(**counts: int) -> None:
             raise MedicError(f"{name} must be a whole number of at least 1, not {value}")
 
 
-def _check_finite(name: str, values: Tensor) -> Tensor:
+def _checked(name: str, columns: str, values: Tensor, fitted: int | None) -> Tensor:
+    """Refuse values (N, columns) that are not finite, or not as many per sample as the score was `fitted` on."""
+    if fitted is not None and values.shape[1] != fitted:
+        raise MedicError(
+            f"the outputs have {values.shape[1]} {columns}, the score was fitted on {fitted}: fit it again"
+        )
     # Both extremes propagate NaN, and neither copies the values.
     if len(values) and (bad := int((~(values.amin(dim=1).isfinite() & values.amax(dim=1).isfinite())).sum())):
         raise MedicError(
@@ -290,23 +295,14 @@ def _check_finite(name: str, values: Tensor) -> Tensor:
     return values
 
 
-def _check_width(name: str, values: Tensor, fitted: int | None) -> None:
-    if fitted is not None and values.shape[1] != fitted:
-        raise MedicError(f"the outputs have {values.shape[1]} {name}, the score was fitted on {fitted}: fit it again")
-
-
 def _logits(output: AnyOutput, classes: int | None = None) -> Tensor:
     """Return finite logits (N, C) in float64, without a graph, for the classes that the score was fitted on."""
-    logits = CheckedOutput.of(output).logits.detach()
-    _check_width("classes", logits, classes)
-    return _check_finite("logits", logits)
+    return _checked("logits", "classes", CheckedOutput.of(output).logits.detach(), classes)
 
 
 def _features(output: AnyOutput, width: int | None = None) -> Tensor:
     """Return finite features (N, F) in their own type, as many as the score was fitted on."""
-    features = CheckedOutput.of(output).features
-    _check_width("features", features, width)
-    return _check_finite("features", features)
+    return _checked("features", "features", CheckedOutput.of(output).features, width)
 
 
 def _training(output: AnyOutput, label: Values, *, every_class: bool = False) -> tuple[Tensor, Tensor]:

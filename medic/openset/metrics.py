@@ -13,8 +13,8 @@ A metric that needs no threshold takes the three columns, or a `Ranking` made fr
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import NamedTuple, TypeAlias, Union
+from functools import cached_property, wraps
+from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, Union
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from medic.errors import MedicError, check_choice
 from medic.fields import Limits, check_range
+from medic.metrics import METRICS
 from medic.openset.scores import Values, ova_log_odds
 
 UNKNOWN = -1
@@ -152,16 +153,75 @@ class Ranking(NamedTuple):
     correct: Tensor
     unknown: Tensor
 
-    def area(self, accepted: Tensor) -> float:
+    def acc(self) -> float:
+        """Return the close-set accuracy |{x ∈ K: ŷ = y}| / |K|, without rejection; unknown samples are left out."""
+        return int(self.correct[-1]) / int(self.known[-1])
+
+    def oscr(self) -> float:
+        """Return the area under CCR over FPR, the open set classification rate (Dhamija et al. 2018), tie-aware.
+
+        At a threshold τ, CCR = |{x ∈ K: ŷ = y, conf ≥ τ}| / |K| and FPR = |{x ∈ U: conf ≥ τ}| / |U|. The area is
+        1/(|K||U|) Σ_{x ∈ K, ŷ = y} Σ_{u ∈ U} ([conf_x > conf_u] + ½ [conf_x = conf_u]), at most Acc and AUROC.
+        """
+        return self._area(self.correct)
+
+    def oscr_curve(self) -> Curve:
+        """Return the points (FPR, CCR) whose trapezoid area is `oscr`, one per distinct confidence after (0, 0)."""
+        return Curve(self.unknown.double() / self.unknown[-1], self.correct.double() / self.known[-1])
+
+    def auroc(self) -> float:
+        """Return P(conf_K > conf_U) + ½ P(conf_K = conf_U) for a known and an unknown sample, whichever is positive."""
+        return self._area(self.known)
+
+    def aupr(self, *, positive: str = "unknown", interpolation: str = "trapezoid") -> float:
+        """Return the area under precision over recall, with "unknown" (AUPR-out) or "known" (AUPR-in) as positives.
+
+        "trapezoid" joins the points, starting at recall 0 and precision 1, as OpenOOD does; "step" is average
+        precision, Σ_i (R_i − R_{i−1}) P_i.
+        """
+        check_choice("interpolation", interpolation, ("trapezoid", "step"))
+        true, false = (count.double() for count in self._detected(positive))
+        precision = functional.pad(true[1:] / (true + false)[1:], (1, 0), value=1.0)
+        height = precision[1:] if interpolation == "step" else (precision[1:] + precision[:-1]) / 2
+        return float((height * true.diff()).sum() / true[-1])
+
+    def fpr_at_tpr(self, tpr: float = 0.95, *, positive: str = "unknown") -> float:
+        """Return the false positive rate where the true positive rate first reaches `tpr`.
+
+        With positive="unknown", as in OpenOOD: the share of K flagged where at least `tpr` of U is detected
+        (conf ≤ τ). With "known": the share of U accepted where at least `tpr` of K is accepted (conf ≥ τ).
+        """
+        check_range("fpr_at_tpr", Limits(0, 1, above=True), tpr=tpr)
+        true, false = self._detected(positive)
+        return int(false[_first_at_least(true, tpr)]) / int(false[-1])
+
+    def fpr95(self) -> float:
+        """Return `fpr_at_tpr` at 0.95 with unknown samples as positives."""
+        return self.fpr_at_tpr()
+
+    def ccr_at_fpr(self, fpr: float = 0.1) -> float:
+        """Return |{x ∈ K: ŷ = y, conf > τ}| / |K| with τ the ⌈fpr·|U|⌉-th largest confidence of U (OpenOOD).
+
+        The inequality is strict, so the false positive rate stays below `fpr`.
+        """
+        check_range("ccr_at_fpr", Limits(0, 1, above=True), fpr=fpr)
+        return int(self.correct[_first_at_least(self.unknown, fpr) - 1]) / int(self.known[-1])
+
+    def _area(self, accepted: Tensor) -> float:
         """Return the trapezoid area under accepted / |K| over unknown / |U|, computed in integers and so exact."""
         twice = ((accepted[1:] + accepted[:-1]) * self.unknown.diff()).sum()
         return int(twice) / (2 * int(self.known[-1]) * int(self.unknown[-1]))
 
-    def detected(self, positive: str) -> tuple[Tensor, Tensor]:
+    def _detected(self, positive: str) -> tuple[Tensor, Tensor]:
         """Return true and false positives, counted from the most `positive` end of the ranking."""
         if check_choice("positive side", positive, ("unknown", "known")) == "known":
             return self.known, self.unknown
         return (self.unknown[-1] - self.unknown).flip(0), (self.known[-1] - self.known).flip(0)
+
+
+def _first_at_least(counts: Tensor, share: float) -> int:
+    # Division is correctly rounded, so 19 of 20 is at least 0.95; the product 0.95 · 20 need not be 19.
+    return int((counts.double() / counts[-1] < share).sum())
 
 
 def rank(confidence: Ranked, prediction: Column = None, label: Column = None, *, closed: bool = False) -> Ranking:
@@ -181,98 +241,43 @@ def rank(confidence: Ranked, prediction: Column = None, label: Column = None, *,
     return ranking
 
 
-def acc(confidence: Ranked, prediction: Column = None, label: Column = None) -> float:
-    """Return the close-set accuracy |{x ∈ K: ŷ = y}| / |K|, without rejection; unknown samples are left out."""
-    ranking = rank(confidence, prediction, label, closed=True)
-    return int(ranking.correct[-1]) / int(ranking.known[-1])
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
 
 
-def oscr(confidence: Ranked, prediction: Column = None, label: Column = None) -> float:
-    """Return the area under CCR over FPR, the open set classification rate (Dhamija et al. 2018), tie-aware.
+class RankingMetric(Protocol[P, R_co]):
+    """A metric of three columns (N,), or of the `Ranking` that they make."""
 
-    At a threshold τ, CCR = |{x ∈ K: ŷ = y, conf ≥ τ}| / |K| and FPR = |{x ∈ U: conf ≥ τ}| / |U|. The area is
-    1/(|K||U|) Σ_{x ∈ K, ŷ = y} Σ_{u ∈ U} ([conf_x > conf_u] + ½ [conf_x = conf_u]), at most Acc and AUROC.
-    """
-    ranking = rank(confidence, prediction, label)
-    return ranking.area(ranking.correct)
-
-
-def oscr_curve(confidence: Ranked, prediction: Column = None, label: Column = None) -> Curve:
-    """Return the points (FPR, CCR) whose trapezoid area is `oscr`, one per distinct confidence after (0, 0)."""
-    known, correct, unknown = rank(confidence, prediction, label)
-    return Curve(unknown.double() / unknown[-1], correct.double() / known[-1])
+    def __call__(
+        self, confidence: Ranked, prediction: Column = None, label: Column = None, *args: P.args, **options: P.kwargs
+    ) -> R_co:
+        """Return the metric."""
 
 
-def auroc(confidence: Ranked, prediction: Column = None, label: Column = None) -> float:
-    """Return P(conf_K > conf_U) + ½ P(conf_K = conf_U) for a known and an unknown sample, whichever is positive."""
-    ranking = rank(confidence, prediction, label)
-    return ranking.area(ranking.known)
+def of_columns(method: Callable[Concatenate[Ranking, P], R_co], closed: bool = False) -> RankingMetric[P, R_co]:
+    """Return a method of `Ranking` as a function that also takes the columns of a ranking."""
+
+    @wraps(method)
+    def metric(
+        confidence: Ranked, prediction: Column = None, label: Column = None, *args: P.args, **options: P.kwargs
+    ) -> R_co:
+        return method(rank(confidence, prediction, label, closed=closed), *args, **options)
+
+    del metric.__wrapped__  # so that `help` shows the columns
+    return metric
 
 
-def aupr(
-    confidence: Ranked,
-    prediction: Column = None,
-    label: Column = None,
-    *,
-    positive: str = "unknown",
-    interpolation: str = "trapezoid",
-) -> float:
-    """Return the area under precision over recall, with "unknown" (AUPR-out) or "known" (AUPR-in) as positives.
+acc = of_columns(Ranking.acc, closed=True)
+oscr = of_columns(Ranking.oscr)
+oscr_curve = of_columns(Ranking.oscr_curve)
+auroc = of_columns(Ranking.auroc)
+aupr = of_columns(Ranking.aupr)
+fpr_at_tpr = of_columns(Ranking.fpr_at_tpr)
+fpr95 = of_columns(Ranking.fpr95)
+ccr_at_fpr = of_columns(Ranking.ccr_at_fpr)
 
-    "trapezoid" joins the points, starting at recall 0 and precision 1, as OpenOOD does; "step" is average
-    precision, Σ_i (R_i − R_{i−1}) P_i.
-    """
-    check_choice("interpolation", interpolation, ("trapezoid", "step"))
-    true, false = (count.double() for count in rank(confidence, prediction, label).detected(positive))
-    precision = functional.pad(true[1:] / (true + false)[1:], (1, 0), value=1.0)
-    height = precision[1:] if interpolation == "step" else (precision[1:] + precision[:-1]) / 2
-    return float((height * true.diff()).sum() / true[-1])
-
-
-def fpr_at_tpr(
-    confidence: Ranked, prediction: Column = None, label: Column = None, tpr: float = 0.95, *, positive: str = "unknown"
-) -> float:
-    """Return the false positive rate where the true positive rate first reaches `tpr`.
-
-    With positive="unknown", as in OpenOOD: the share of K flagged where at least `tpr` of U is detected
-    (conf ≤ τ). With "known": the share of U accepted where at least `tpr` of K is accepted (conf ≥ τ).
-    """
-    check_range("fpr_at_tpr", Limits(0, 1, above=True), tpr=tpr)
-    true, false = rank(confidence, prediction, label).detected(positive)
-    return int(false[_first_at_least(true, tpr)]) / int(false[-1])
-
-
-def fpr95(confidence: Ranked, prediction: Column = None, label: Column = None) -> float:
-    """Return `fpr_at_tpr` at 0.95 with unknown samples as positives."""
-    return fpr_at_tpr(confidence, prediction, label)
-
-
-def ccr_at_fpr(confidence: Ranked, prediction: Column = None, label: Column = None, fpr: float = 0.1) -> float:
-    """Return |{x ∈ K: ŷ = y, conf > τ}| / |K| with τ the ⌈fpr·|U|⌉-th largest confidence of U (OpenOOD).
-
-    The inequality is strict, so the false positive rate stays below `fpr`.
-    """
-    check_range("ccr_at_fpr", Limits(0, 1, above=True), fpr=fpr)
-    known, correct, unknown = rank(confidence, prediction, label)
-    return int(correct[_first_at_least(unknown, fpr) - 1]) / int(known[-1])
-
-
-def _first_at_least(counts: Tensor, share: float) -> int:
-    # Division is correctly rounded, so 19 of 20 is at least 0.95; the product 0.95 · 20 need not be 19.
-    return int((counts.double() / counts[-1] < share).sum())
-
-
-RANKING_METRICS: dict[str, Callable[[Ranking], float]] = {
-    "acc": acc,
-    "oscr": oscr,
-    "auroc": auroc,
-    "aupr_in": partial(aupr, positive="known"),
-    "aupr_out": partial(aupr, positive="unknown"),
-    "fpr95": fpr95,
-    "ccr@fpr=0.01": partial(ccr_at_fpr, fpr=0.01),
-    "ccr@fpr=0.1": partial(ccr_at_fpr, fpr=0.1),
-}
-"""The metrics that need no threshold. To add one, add its function of a `Ranking` here: every run then records it."""
+RANKING_METRICS = {key: metric.of_ranking for key, metric in METRICS.items() if metric.of_ranking is not None}
+"""The metrics that need no threshold, as functions of a `Ranking`; every run records them."""
 
 
 def evaluate(confidence: Ranked, prediction: Column = None, label: Column = None) -> dict[str, float]:

@@ -9,6 +9,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from shutil import get_terminal_size
 from typing import Any, NamedTuple
 
@@ -161,30 +162,23 @@ def _tex(text: str) -> str:
 
 def rows_of(table: Table, against: Against | None = None) -> list[dict[str, Any]]:
     """Return a row for every cell and metric, for programs; numbers as they are shown."""
-    return [
-        _cell_row(table, row, column, metric, against)
-        for row in table.rows
-        for column in columns_with_average(table)
-        for metric in table.metrics
-    ]
-
-
-def _cell_row(table: Table, row: Row, column: str, metric: Metric, against: Against | None) -> dict[str, Any]:
-    cell = entry(table, row, column, metric, against)
-    picks = row.cells.get(column, Cell()).picks  # an average has none
-    found = {
-        "method": row.method,
-        "row": row.label,
-        table.kind: column,
-        "metric": metric.title,
-        "key": metric.key,
-        "mean": cell.mean,
-        "error": cell.error,
-        "runs": [str(pick.result.path) for pick in picks],
-    }
-    if cell.reference is not None:
-        found |= {"paper": cell.reference.value, "not comparable": ", ".join(cell.reference.obstacles) or None}
-    return found
+    rows = []
+    for row, column, metric in product(table.rows, columns_with_average(table), table.metrics):
+        cell = entry(table, row, column, metric, against)
+        found = {
+            "method": row.method,
+            "row": row.label,
+            table.kind: column,
+            "metric": metric.title,
+            "key": metric.key,
+            "mean": cell.mean,
+            "error": cell.error,
+            "runs": [str(pick.result.path) for pick in row.cells.get(column, Cell()).picks],  # an average has none
+        }
+        if cell.reference is not None:
+            found |= {"paper": cell.reference.value, "not comparable": ", ".join(cell.reference.obstacles) or None}
+        rows.append(found)
+    return rows
 
 
 def to_csv(table: Table, against: Against | None = None) -> str:

@@ -41,7 +41,10 @@ def write_page(path: Path, runs: Sequence[Run], title: str, note: str = "") -> P
         unknown=len(classes.unknown),
         rows=run_rows(runs),
         numeric=[metric.title for metric in columns(runs)],
-        domains=_domain_strips(dataset),
+        domains=[
+            {"name": name, "image": _strip(dataset, np.flatnonzero((dataset.domain == domain).numpy()), count=20)}
+            for domain, name in enumerate(dataset.domains)
+        ],
         sections=sections,
         runs=[_provenance(run, path.parent) for run in runs],
         threshold=runs[0].settings["threshold"],
@@ -120,13 +123,6 @@ def _examples(dataset: Dataset, run: Run) -> list[dict[str, Any]]:
         }
         for title, mask in outcomes.items()
         if total[title.startswith("known")]
-    ]
-
-
-def _domain_strips(dataset: Dataset) -> list[dict[str, str]]:
-    return [
-        {"name": name, "image": _strip(dataset, np.flatnonzero((dataset.domain == domain).numpy()), count=20)}
-        for domain, name in enumerate(dataset.domains)
     ]
 
 

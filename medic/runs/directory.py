@@ -9,12 +9,11 @@ import subprocess
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -25,24 +24,27 @@ from torch import Tensor, nn
 from medic import distributed
 from medic._version import __version__
 from medic.data import Dataset, DatasetSummary
-from medic.errors import BusyError, MedicError, counted, first_line, unwritten
-from medic.files import atomic_write, locked, remove_leftovers, write_text
+from medic.errors import BusyError, MedicError, counted, first_line
+from medic.files import atomic_write, locked, remove_leftovers, write_text, writing
 from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone
 from medic.models.backbones import read_tensors
 from medic.openset import FITTED, Score, get_score
 from medic.outputs import Output
 from medic.runs.command import noted_command
 from medic.runs.evaluation import LabelledOutputs
-from medic.runs.layout import ASKED, CONFIG, DONE, ENVIRONMENT, RECORDS
+from medic.runs.layout import ASKED, CONFIG, DONE, ENVIRONMENT, MODEL, PREDICTIONS, RECORDS
 from medic.runs.recipe import Recipe
-from medic.runs.seal import Seal, make_seal, read_seal
+from medic.runs.seal import Damaged, Seal, make_seal, read_seal
 from medic.runs.settings import read_yaml, to_yaml
 
 FORMAT = 1
 NUMBERS = 2
 """Raised whenever the same settings give other numbers, so that no earlier run is taken for a new one."""
+MAX_NETWORKS = 100
+"""More networks than any run has: one per source domain."""
 SHOWN = 3
 """The number of runs of a folder that a message names."""
+_COLUMNS = ("path", "split", "domain", "label", "prediction", "confidence", "logits")
 _TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
 
 
@@ -87,11 +89,9 @@ class RunDirectory:
         """Create the directory and lock it, so that no two processes execute the same run at once."""
         busy = BusyError(f"run {self.path} is being written by another process")
         with ExitStack() as held:
-            try:
+            with writing("output", self.path.parent):
                 self.path.mkdir(parents=True, exist_ok=True)
                 held.enter_context(locked(self.path / ".lock", busy))
-            except OSError as error:
-                raise unwritten("output", self.path.parent, error) from error
             remove_leftovers(self.path)
             yield
 
@@ -134,7 +134,7 @@ class RunDirectory:
     def write_model(self, model: nn.Module, description: dict[str, Any]) -> None:
         """Write the weights, without metadata in the header, and the description that is needed to use them."""
         self._write_tensors("model.safetensors", model.state_dict())
-        write_text(self.path / "model.json", _json({"format": FORMAT, **description}))
+        write_text(self.path / MODEL, _json({"format": FORMAT, **description}))
 
     def write_score(self, tensors: dict[str, Tensor]) -> None:
         """Write the fitted state of a score."""
@@ -146,7 +146,7 @@ class RunDirectory:
 
     def write_predictions(self, arrays: dict[str, NDArray[Any]]) -> None:
         """Write one row per validation and target image."""
-        with atomic_write(self.path / "predictions.npz") as file:
+        with atomic_write(self.path / PREDICTIONS) as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
 
     def write_done(self, seconds: float) -> None:
@@ -173,20 +173,21 @@ class Run:
     @cached_property
     def seal(self) -> Seal:
         """The duration of the run and the checksums of its files."""
-        try:
-            return read_seal(self.path)
-        except MedicError as error:
-            raise self._damaged(error) from error
+        return read_seal(self.path)
 
     def check(self) -> None:
         """Refuse a run with a file that is lost or differs from what the run wrote."""
-        for name in self.seal.sha256:
-            self._file(name)
+        with self._reading(DONE):
+            names = self.seal.checksums
+        for name in names:
+            with self._reading(name):
+                pass
 
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The complete settings of the run."""
-        return read_yaml(self._file(CONFIG))
+        with self._reading(CONFIG) as path:
+            return read_yaml(path)
 
     @property
     def config(self) -> SimpleNamespace:
@@ -197,35 +198,40 @@ class Run:
     @cached_property
     def records(self) -> list[dict[str, Any]]:
         """Every evaluation, in order."""
-        return [self._json(RECORDS, line) for line in self._text(RECORDS).splitlines()]
+        with self._reading(RECORDS) as path:
+            return [dict(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
 
     @cached_property
     def description(self) -> dict[str, Any]:
         """The description of the model: classes, preprocessing, score, threshold, provenance."""
-        return self._json("model.json", self._text("model.json"))
+        with self._reading(MODEL) as path:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
 
     @property
     def metrics(self) -> dict[str, Any]:
         """The metrics of the selected evaluation on the target, or their means over several targets."""
-        return dict(self.record["target"])
+        with self._reading(RECORDS):
+            return dict(self.record["target"])
 
     @property
     def record(self) -> dict[str, Any]:
         """The selected evaluation."""
-        try:
-            chosen: dict[str, Any] = self.records[self.description["provenance"]["record"]]
-        except (KeyError, IndexError) as error:
-            raise MedicError(f"run {self.path} is damaged: its selected record is not in results.jsonl") from error
-        return chosen
+        with self._reading(MODEL):
+            number = int(self.description["provenance"]["record"])
+        with self._reading(RECORDS):
+            return self.records[number]
 
     @cached_property
     def predictions(self) -> dict[str, NDArray[Any]]:
-        """The arrays of `predictions.npz`, by name."""
-        try:
-            with np.load(self._file("predictions.npz"), allow_pickle=False) as file:
-                return dict(file)
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-            raise self._unreadable("predictions.npz", error) from error
+        """The arrays of `predictions.npz`, by name, all of the same length."""
+        with self._reading(PREDICTIONS) as path:
+            with np.load(path, allow_pickle=False) as file:
+                found = dict(file)
+            if {len(found[name]) for name in (*found, *_COLUMNS)} != {len(found["path"])}:
+                raise ValueError("its columns differ in length")
+            if not {"validation", "target"} <= set(found["split"].tolist()):
+                raise ValueError("it lacks validation or target images")
+            return found
 
     @property
     def splits(self) -> list[str]:
@@ -239,39 +245,60 @@ class Run:
 
     def outputs(self, split: str) -> LabelledOutputs:
         """Return the model's outputs for a split, with labels and domains."""
-        rows = self.predictions["split"] == split
-        arrays = {name: torch.from_numpy(self.predictions[name][rows]) for name in _TENSORS if name in self.predictions}
-        domain = torch.from_numpy(np.searchsorted(self.domains, self.predictions["domain"][rows]))
-        ova, features, unknown = (arrays.get(name) for name in ("ova_logits", "features", "unknown_logit"))
-        return LabelledOutputs(Output(arrays["logits"], ova, features, unknown), arrays["label"], domain)
+        found = self.predictions
+        with self._reading(PREDICTIONS):
+            rows = found["split"] == split
+            arrays = {name: torch.from_numpy(found[name][rows]) for name in _TENSORS if name in found}
+            domain = torch.from_numpy(np.searchsorted(self.domains, found["domain"][rows]))
+            ova, features, unknown = (arrays.get(name) for name in ("ova_logits", "features", "unknown_logit"))
+            return LabelledOutputs(Output(arrays["logits"], ova, features, unknown), arrays["label"], domain)
 
     @cached_property
     def score(self) -> Score:
         """The score of the run, with its fitted state."""
-        score = get_score(self.settings.get("score") or "cls")
+        with self._reading(CONFIG):
+            score = get_score(self.settings.get("score") or "cls")
         if score.fitter is None:
             return score
-        fitted = FITTED[score.name].from_tensors(read_tensors(self._file("score.safetensors")))
+        with self._reading("score.safetensors") as path:
+            fitted = FITTED[score.name].from_tensors(read_tensors(path))
         return dataclasses.replace(score, function=fitted, fitter=None)
 
     @property
     def preprocessing(self) -> Preprocessing:
         """The preprocessing of the model's inputs."""
-        wanted = self.description["preprocessing"]
-        return Preprocessing(tuple(wanted["mean"]), tuple(wanted["std"]), wanted["size"])
+        with self._reading(MODEL):
+            wanted = self.description["preprocessing"]
+            return Preprocessing(tuple(wanted["mean"]), tuple(wanted["std"]), wanted["size"])
 
     @cached_property
     def model(self) -> Classifier | Ensemble:
         """The selected model, in evaluation mode, on the CPU."""
-        made = self.description["model"]
         size = self.preprocessing.size
-        backbones = [create_backbone(made["backbone"], size=size) for _ in range(made.get("networks", 1))]
-        model = assemble(backbones, len(self.description["classes"]), made["head"])
-        try:
-            model.load_state_dict(read_tensors(self._file("model.safetensors")))
-        except RuntimeError as error:
-            raise MedicError(f"run {self.path} has weights of another model than model.json describes") from error
+        with self._reading(MODEL):
+            made = self.description["model"]
+            networks = min(int(made.get("networks", 1)), MAX_NETWORKS)
+            backbones = [create_backbone(made["backbone"], size=size) for _ in range(networks)]
+            model = assemble(backbones, len(self.description["classes"]), made["head"])
+        with self._reading("model.safetensors") as path:
+            model.load_state_dict(read_tensors(path))
         return model.eval()
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[Path]:
+        """Compare a file of the run with its checksum; any error inside becomes one line that names the file."""
+        path = self.path / name
+        try:
+            self.seal.check(path)
+            yield path
+        except Damaged as error:
+            raise MedicError(f"run {self.path} cannot be used, {error}: delete {self.path} and run it again") from error
+        except MedicError:
+            raise
+        except OSError as error:
+            raise MedicError(f"run {self.path} has no readable {name}: {error.strerror}") from error
+        except Exception as error:  # whatever a damaged file of a version without checksums leads to
+            raise MedicError(f"run {self.path} has a damaged {name}: {first_line(error)}") from error
 
     def _no_run(self, missing: str) -> MedicError:
         """Return the error for a folder that is not a run, perhaps the one around several runs."""
@@ -282,50 +309,17 @@ class Run:
         way = f"give one of them, {some}; `medic table {self.path} --explain METHOD TARGET` lists them"
         return MedicError(f"{self.path} contains {counted(len(inside), 'finished run')}: {way}")
 
-    def _json(self, name: str, text: str) -> dict[str, Any]:
-        try:
-            value = json.loads(text)
-        except ValueError as error:
-            raise MedicError(f"run {self.path} has a damaged {name}: {error}") from error
-        if not isinstance(value, dict):
-            raise MedicError(f"run {self.path} has a damaged {name}")
-        return value
-
-    def _text(self, name: str) -> str:
-        try:
-            return self._file(name).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise self._unreadable(name, error) from error
-
-    def _file(self, name: str) -> Path:
-        """Return the path of a file that is as the run wrote it."""
-        try:
-            self.seal.check(self.path / name)
-        except OSError as error:
-            raise self._unreadable(name, error) from error
-        except MedicError as error:
-            raise self._damaged(error) from error
-        return self.path / name
-
-    def _damaged(self, error: MedicError) -> MedicError:
-        return MedicError(f"run {self.path} cannot be used, {error}: delete {self.path} and run it again")
-
-    def _unreadable(self, name: str, error: Exception) -> MedicError:
-        reason = getattr(error, "strerror", None) or first_line(error)
-        return MedicError(f"run {self.path} has no readable {name}: {reason}")
-
 
 def environment(dataset: Dataset, recipe: Recipe) -> dict[str, Any]:
     """Return what a result depends on besides the settings."""
     device = recipe.execution.pick_device()
     counts = dataset.domain.bincount(minlength=len(dataset.domains)).tolist()
-    packages = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "scikit-learn", "matplotlib")
     return {
         "format": FORMAT,
         "medic": __version__,
         "commit": _commit(),
         "python": platform.python_version(),
-        "packages": {name: version(name) for name in packages},
+        "packages": _versions(),
         "platform": platform.platform(),
         "processor": platform.machine(),
         "cores": os.cpu_count(),
@@ -339,6 +333,12 @@ def environment(dataset: Dataset, recipe: Recipe) -> dict[str, Any]:
         "weights": None if recipe.weights is None else file_hash(recipe.weights),
         "command": noted_command(),
     }
+
+
+@cache
+def _versions() -> dict[str, str]:
+    packages = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "scikit-learn", "matplotlib")
+    return {name: version(name) for name in packages}
 
 
 def _commit() -> str | None:

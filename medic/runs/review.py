@@ -31,7 +31,7 @@ def review(run: Run, score: str | None, rule: str, outputs: Outputs | None = Non
 
 def _available(run: Run, score: Score, outputs: Outputs) -> bool:
     """Whether a run has the outputs that a score reads and, if it must be fitted, its fit or training outputs."""
-    fitted = score.fitter is None or run.settings["score"] == score.name or "train" in outputs
+    fitted = score.fitter is None or run.settings.get("score") == score.name or "train" in outputs
     return score.reads(outputs["target"].output) and fitted
 
 
@@ -46,7 +46,7 @@ def _ready(run: Run, score: Score, outputs: Outputs) -> Score:
         )
     if score.fitter is None:
         return score
-    if run.settings["score"] == score.name:
+    if run.settings.get("score") == score.name:
         return run.score
     return score.fit(outputs["train"].output, outputs["train"].label)
 
@@ -60,6 +60,9 @@ def infer_again(run: Run, device: str) -> Outputs:
     if dataset.hash != run.description["provenance"]["images"]:
         raise MedicError(f"run {run.path} was trained on other images of {dataset.name!r}: restore them")
     model, problem = run.model.to(place), recipe.data.divide(dataset, recipe.seed)
+    held_out = [dataset.paths[index] for index in problem.validation.indices.tolist()]
+    if held_out != run.predictions["path"][run.predictions["split"] == "validation"].tolist():
+        raise MedicError(f"run {run.path} is of a version that held out other validation images: leave out --rerun")
     given = (run.preprocessing, place, recipe.evaluation.views)
     return {
         split: LabelledOutputs.of(infer(model, dataset.images, samples.indices, *given), samples)

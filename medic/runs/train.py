@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from medic import distributed, openset
 from medic.data import Dataset
-from medic.errors import MedicError, TrainingError, counted, first_line, memory_checked, unwritten
+from medic.errors import MedicError, TrainingError, counted, first_line, memory_checked
+from medic.files import writing
 from medic.logs import shown
 from medic.metrics import DEFAULT
 from medic.models import OURS, Classifier
@@ -79,10 +80,8 @@ def train(
         with directory.locked() if session.writes else nullcontext(), Interrupts() as received:
             if distributed.any_rank(session.writes and directory.done):  # by another process, meanwhile
                 return _finished(directory)
-            try:
+            with writing("run", directory.path):
                 session.run(received)
-            except OSError as error:
-                raise unwritten("run", directory.path, error) from error
         return Run(directory.path)
 
 

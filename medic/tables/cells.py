@@ -11,9 +11,6 @@ from medic.metrics import Metric
 from medic.runs import selection
 from medic.tables.results import Result, short
 
-FITTED = frozenset({"domain_splits", "steps", "separate", "batch_size", "images"})
-"""Settings that follow the number of source domains. A run with a second target has one source less."""
-
 
 @dataclass(frozen=True)
 class Pick:
@@ -100,9 +97,7 @@ def _pick(runs: Sequence[Result], rule: str, pairs: Sequence[Result]) -> Pick | 
 
 def _partners(run: Result, pairs: Sequence[Result]) -> tuple[Result, ...]:
     """Return the runs with a second target that have the hyperparameters of a run."""
-    return tuple(
-        pair for pair in pairs if pair.draw == run.draw and pair.agrees(run, (pair.given | run.given) - FITTED)
-    )
+    return tuple(pair for pair in pairs if pair.draw == run.draw and pair.agrees(run, {*pair.given, *run.given}))
 
 
 def _left_out(run: Result, partners: Sequence[Result]) -> dict[int, Sequence[Mapping[str, Any]]]:

@@ -23,7 +23,7 @@ def load_runs(*folders: str | Path, every: bool = False) -> Any:
         import pandas as pd
     except ImportError:
         raise lacking("load_runs needs the package pandas", "frames") from None
-    results = collect([Path(folder) for folder in folders]).results
+    results = collect([Path(folder) for folder in folders], by_domain=True).results
     return pd.DataFrame([row for result in results for row in _rows(result, every)])
 
 

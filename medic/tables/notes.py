@@ -81,7 +81,7 @@ def _environments(
     for result in results:
         entries = [result.environment[key] for key in keys if key in result.environment]
         if entries:
-            values.append((result, next((entry for entry in entries if entry is not None), None)))
+            values.append((result, next((str(entry) for entry in entries if entry is not None), None)))
     if len({value for _, value in values}) < 2:
         return
     found: dict[Any, Result] = {}

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from medic.data import benchmark
 from medic.errors import check_choice
 from medic.methods import METHODS
 from medic.metrics import METRICS, Metric
@@ -57,14 +58,12 @@ class Stage(NamedTuple):
 PACS_DOMAINS = {"Photo": "photo", "Art": "art_painting", "Cartoon": "cartoon", "Sketch": "sketch"}
 PACS = Stage("pacs", "resnet50", PACS_DOMAINS, "pacs-6-1", 7)
 DIGITS_DG = Stage("digits-dg", "convnet", {"MNIST": "mnist", "MNIST-M": "mnist_m", "SVHN": "svhn", "SYN": "syn"})
-DOMAINNET_DOMAINS = {
-    "clip": "clipart", "info": "infograph", "paint": "painting",
-    "quick": "quickdraw", "real": "real", "sketch": "sketch",
-}  # fmt: skip
-DOMAINNET = Stage("domainnet", "resnet50", DOMAINNET_DOMAINS, iterations=30000, groups=10)
+_SHORTENED = dict(
+    zip(("clip", "info", "paint", "quick", "real", "sketch"), benchmark("domainnet").domains, strict=True)
+)
+DOMAINNET = Stage("domainnet", "resnet50", _SHORTENED, iterations=30000, groups=10)
 OFFICE_HOME = Stage("office-home", "resnet50", {"Art": "Art"}, "officehome", 65, groups=10)
-BUILT_IN = Stage("digits", "convnet", {name: name for name in ("handwritten", "printed", "blended", "street")},
-                 "digits-6-4", 10, 100)  # fmt: skip
+BUILT_IN = Stage("digits", "convnet", {name: name for name in benchmark("digits").domains}, "digits-6-4", 10, 100)
 """The benchmark of `--quick`, on which every table takes minutes."""
 
 
@@ -142,7 +141,7 @@ def _paradigms() -> list[Line]:
 
 def _openness_columns(stage: Stage) -> Columns:
     stem, counts = str(stage.split).split("-")[0], range(10, 61, 10) if stage.classes > 10 else (3, 5, 7)
-    targets = ["Art", "Clipart", "Product", "Real World"] if stage.dataset == "office-home" else ["street"]
+    targets = ["street"] if stage is BUILT_IN else benchmark(stage.dataset).domains
     return {
         f"{count} known": [{"split": f"{stem}-{count}-{stage.classes - count}", "target": target} for target in targets]
         for count in counts
@@ -154,27 +153,15 @@ def _time_settings(stage: Stage) -> Settings:
     return {**stage.settings(), "batch_size": 8, "iterations": iterations, "evaluate_every": iterations}
 
 
-_DOMAINBED: Mapping[str, tuple[str, Sequence[str], Settings]] = {
-    "CMNIST": ("cmnist", ("+90%", "+80%", "-90%"), {}),
-    "PACS": ("pacs", tuple(sorted(PACS_DOMAINS.values())), {"split": "pacs-7-0"}),
-    "VLCS": ("vlcs", ("Caltech101", "LabelMe", "SUN09", "VOC2007"), {}),
-    "OfficeHome": (
-        "office-home",
-        ("Art", "Clipart", "Product", "Real World"),
-        {"split": "officehome-65-0", "class_groups": 10},
-    ),
-    "TerraIncognita": (
-        "terra-incognita",
-        ("location_100", "location_38", "location_43", "location_46"),
-        {"class_groups": 5},
-    ),
-    "DomainNet": (
-        "domainnet",
-        tuple(DOMAINNET_DOMAINS.values()),
-        {"split": "domainnet-345-0", "class_groups": 20},
-    ),
+_DOMAINBED: Mapping[str, tuple[str, Settings]] = {
+    "CMNIST": ("cmnist", {}),
+    "PACS": ("pacs", {"split": "pacs-7-0"}),
+    "VLCS": ("vlcs", {}),
+    "OfficeHome": ("office-home", {"split": "officehome-65-0", "class_groups": 10}),
+    "TerraIncognita": ("terra-incognita", {"class_groups": 5}),
+    "DomainNet": ("domainnet", {"split": "domainnet-345-0", "class_groups": 20}),
 }
-"""The datasets of DomainBed's table, with their targets and shared settings."""
+"""The datasets of DomainBed's table, with their shared settings; every domain is a target."""
 _LIKE_DOMAINBED: Mapping[str, Settings] = {
     **{title: {"lr": 6e-6, "batch_size": 12, "augment": "domainbed"} for title in _DOMAINBED},
     "CMNIST": {"lr": 2e-4, "batch_size": 32},
@@ -194,8 +181,8 @@ def _domainbed_columns(stage: Stage) -> Columns:
         shared = {"dataset": stage.dataset, "split": "digits-10-0"}
         return {stage.dataset: [{"target": target, **shared} for target in stage.domains.values()]}
     return {
-        title: [{"dataset": dataset, "target": target, **settings} for target in targets]
-        for title, (dataset, targets, settings) in _DOMAINBED.items()
+        title: [{"dataset": dataset, "target": target, **settings} for target in benchmark(dataset).domains]
+        for title, (dataset, settings) in _DOMAINBED.items()
     }
 
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from medic.errors import MedicError, check_choice
+from medic.garbage import garbage_collection_paused
 from medic.metrics import DEFAULT, Metric
 from medic.tables import notes
-from medic.tables.cells import FITTED, Cell, pick_cell
-from medic.tables.results import Result, collector_paused, runs_are
+from medic.tables.cells import Cell, pick_cell
+from medic.tables.results import Result, runs_are
 
 AVERAGE = "Avg"
 SELECTIONS = ("validation", "domainbed", "last", "leave-one-out", "oracle")
@@ -59,7 +60,7 @@ class Table:
     title: str = ""
 
 
-@collector_paused()
+@garbage_collection_paused()
 def tabulate(
     results: Sequence[Result],
     rule: str = "validation",
@@ -126,8 +127,7 @@ class Group:
 
     def may_join(self, row: "Group") -> bool:
         """Whether runs with one source less may belong to a row."""
-        names = self.settings.keys() - FITTED
-        return self.method == row.method and all(self.settings[name] == row.settings[name] for name in names)
+        return self.method == row.method and self.runs[0].agrees(row.runs[0], self.settings)
 
 
 def column_of(result: Result, kind: str) -> str:
@@ -185,33 +185,28 @@ def row_labels(groups: Sequence[Group]) -> list[str]:
     methods: dict[str, list[Mapping[str, Any]]] = {}
     for group in groups:
         methods.setdefault(group.method, []).append(group.settings)
-    differing = {method: _differing(rows) for method, rows in methods.items()}
+    telling = {
+        method: {name: _differing([row[name] for row in rows]) for name in _differing(rows)}
+        for method, rows in methods.items()
+    }
     labels = []
     for group in groups:
-        shown = [f"{name} {_label_value(group.settings[name], parts)}" for name, parts in differing[group.method]]
+        shown = [f"{name} {_label_value(group.settings[name], parts)}" for name, parts in telling[group.method].items()]
         labels.append(f"{group.method}: {', '.join(shown)}" if shown else group.method)
     return labels
 
 
-def _differing(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str] | None]]:
-    """Return the settings that differ between rows; of hyperparameters by name, also the names that differ."""
-    found: list[tuple[str, list[str] | None]] = []
-    for name in rows[0]:
-        values = [row[name] for row in rows]
-        if all(value == values[0] for value in values):
-            continue
-        named = all(isinstance(value, Mapping) for value in values)
-        found.append((name, [part for part, _ in _differing(_filled(values))] if named else None))
-    return found
-
-
-def _filled(values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _differing(values: Sequence[Any]) -> list[str]:
+    """Return the keys in which mappings differ; none unless all values are mappings."""
+    if not all(isinstance(value, Mapping) for value in values):
+        return []
     names = dict.fromkeys(name for value in values for name in value)
-    return [{name: value.get(name) for name in names} for value in values]
+    return [name for name in names if any(value.get(name) != values[0].get(name) for value in values)]
 
 
-def _label_value(value: Any, parts: Sequence[str] | None) -> str:
-    return value_text(value if parts is None else {name: value.get(name) for name in parts})
+def _label_value(value: Any, parts: Sequence[str]) -> str:
+    """Return a value in short; of hyperparameters by name only the `parts` that differ between rows."""
+    return value_text({name: value.get(name) for name in parts} if parts else value)
 
 
 def value_text(value: Any, missing: str = "–") -> str:

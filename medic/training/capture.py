@@ -1,14 +1,12 @@
 """The fast path on a GPU: a whole iteration as one CUDA graph."""
 
-import gc
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Literal
 
 import torch
 
 from medic.errors import MedicError, first_line
+from medic.garbage import garbage_collection_paused
 from medic.training.iteration import Batch, Iteration, Outcome
 
 logger = logging.getLogger(__name__)
@@ -18,19 +16,6 @@ WARM_UP = 3
 """Iterations that run eagerly, on a dedicated stream, before one is captured."""
 GRAPHS = 8
 """The number of iteration shapes that are captured; further ones run eagerly."""
-
-
-@contextmanager
-def garbage_collection_paused() -> Iterator[None]:
-    """Pause the garbage collector inside, because freeing an old graph or event would break a capture."""
-    gc.collect()
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class Captured:
@@ -71,7 +56,8 @@ class Captured:
         before = self.trainer.device_state()
         inputs, graph = batch.to(self.trainer.device), torch.cuda.CUDAGraph()
         try:
-            with garbage_collection_paused(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            # Freeing an old graph or event would break a capture.
+            with garbage_collection_paused(collect=True), torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 outcome = self.iteration(inputs)
         except (RuntimeError, AssertionError) as error:
             torch.cuda.synchronize()

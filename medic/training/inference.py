@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from medic import distributed
 from medic.data import Augmentation, Images
+from medic.garbage import garbage_collection_paused
 from medic.models import Preprocessing
 from medic.modules import evaluating
 from medic.outputs import Output
-from medic.training.capture import garbage_collection_paused
 from medic.training.precision import Precision, arithmetic
 
 VIEW = Augmentation(scale=(0.8, 1.0), flip=0.5)
@@ -110,7 +110,7 @@ class Inference:
             for _ in range(3):
                 self._forward(inputs)
         torch.cuda.current_stream().wait_stream(stream)
-        with garbage_collection_paused(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with garbage_collection_paused(collect=True), torch.cuda.graph(graph, capture_error_mode="thread_local"):
             output = self._forward(inputs)
 
         def launch(positions: Tensor) -> Output:

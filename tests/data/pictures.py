@@ -1,6 +1,7 @@
 """Pictures to make files of."""
 
 import io
+import struct
 
 import numpy as np
 from PIL import Image
@@ -17,3 +18,11 @@ def encoded(image: Image.Image, kind: str, **settings) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, kind, **settings)
     return buffer.getvalue()
+
+
+def tiff(width: int, height: int, bits: int, data: bytes) -> bytes:
+    """A grey TIFF without compression, whose data may be shorter than its size says; 32 bits are floats."""
+    tags = {256: width, 257: height, 258: bits, 259: 1, 262: 1, 273: 134, 277: 1, 278: height, 279: len(data)}
+    tags[339] = 3 if bits == 32 else 1
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    return struct.pack("<2sHIH", b"II", 42, 8, len(tags)) + entries + bytes(4) + data

@@ -1,7 +1,11 @@
 """Folders, lists and tables of one's own."""
 
+import os
+import re
+
 import pytest
 
+from medic.data import BENCHMARKS, Storage
 from medic.data.benchmarks.own import read_folder, read_lists, read_table
 from medic.errors import MedicError
 from tests.data.pictures import picture
@@ -89,6 +93,25 @@ class TestReaders:
         (root / "t.csv").write_bytes(b"path,class,domain\n\xff\xfe,a,b\n")
         with pytest.raises(MedicError, match=r"t\.csv cannot be read"):
             read_table(root / "t.csv")
+
+    def test_a_nul_in_a_path_is_a_bad_image(self, root):
+        (root / "t.csv").write_text("path,class,domain\n二番/b/1.png,b,x\n二番/b/\0.png,b,x\n")
+        with pytest.raises(MedicError, match=r"二番/b/\0.png cannot be read.*--on-bad-image skip"):
+            read_table(root / "t.csv").load(Storage(16))
+        assert len(read_table(root / "t.csv").load(Storage(16, on_bad="skip")).paths) == 1
+
+    @pytest.mark.parametrize("name", [b"\xff\xfe", b"two\nlines"])
+    @pytest.mark.parametrize("folder", ["二番", "二番/b"])
+    def test_domains_and_classes_are_text(self, root, folder, name):
+        renamed = os.fsdecode(name)
+        (root / folder).rename((root / folder).with_name(renamed))
+        with pytest.raises(MedicError, match=re.escape(repr(renamed))):
+            read_folder(root)
+
+    @pytest.mark.parametrize("name", ["pacs", "folder", "lists", "table", "cmnist"])
+    def test_roots_that_cannot_be_read(self, tmp_path, name):
+        with pytest.raises(MedicError, match=r"--root.*xxx.*File name too long"):
+            BENCHMARKS[name].open(tmp_path / ("x" * 300))
 
     def test_links_to_data_elsewhere_are_normal(self, root, tmp_path):
         (tmp_path / "elsewhere").mkdir()

@@ -12,14 +12,16 @@ from zlib import crc32
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from medic.data import Storage
+from medic.data import BENCHMARKS, Storage
 from medic.data.benchmarks.own import read_folder, read_lists
+from medic.data.check import check
 from medic.data.decode import decode, read_file
 from medic.data.images import Mapped, Streamed
 from medic.data.store import find_index, open_store
 from medic.errors import DiskFullError, MedicError
-from tests.data.pictures import encoded, picture
+from tests.data.pictures import encoded, picture, tiff
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +58,7 @@ class TestStore:
     def test_bad_images(self, root, where, logged):
         (root / "二番" / "b" / "bad.png").write_bytes(b"")
         (root / "二番" / "b" / "0.png").write_bytes(b"text")
-        with pytest.raises(MedicError, match=r"0\.png is not an image, and 1 more .*--on-bad-image skip"):
+        with pytest.raises(MedicError, match=r"0\.png is not an image.*and 1 more .*--on-bad-image skip"):
             open_folder(root, where)
         images, index = open_folder(root, where, on_bad="skip")
         assert len(index.kept) == 12
@@ -199,9 +201,39 @@ class TestStore:
         open_folder(root)
         assert len(list((tmp_path / "cache" / "stores").glob("*.bin"))) == 1
 
-    def test_names_that_are_not_utf8(self, root):
-        (root / "二番").rename(os.fsdecode(os.fsencode(root) + b"/\xff\xfe"))
+    def test_file_names_that_are_not_utf8(self, root):
+        (root / "二番" / "b" / "1.png").rename(os.fsdecode(os.fsencode(root / "二番" / "b") + b"/\xff\xfe.png"))
         assert len(open_folder(root)[1].kept) == 12
+
+    def test_an_image_replaced_by_one_of_the_same_size_and_time(self, root, tmp_path):
+        _, first = open_folder(root)
+        for replace_file in (lambda new, old: old.write_bytes(new.read_bytes()), os.replace):
+            old, new = root / "二番" / "b" / "1.png", tmp_path / "new.png"
+            status = old.stat()
+            data = bytearray(old.read_bytes())
+            data[-1] ^= 1  # in the checksum of the last chunk, which is not decoded
+            new.write_bytes(data)
+            replace_file(new, old)
+            os.utime(old, ns=(status.st_atime_ns, status.st_mtime_ns))
+            assert (old.stat().st_size, old.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+            _, index = open_folder(root, on_bad="skip")
+            assert index.hash != first.hash
+            first = index
+
+    def test_a_check_finds_the_bad_images_that_stop_a_run(self, root):
+        folder = root / "二番" / "b"
+        os.mkfifo(folder / "pipe.png")
+        (folder / "zero.png").symlink_to("/dev/zero")
+        (folder / "text.png").write_bytes(b"text")
+        (folder / "float.tif").write_bytes(encoded(Image.new("F", (8, 8), 200.0), "TIFF"))
+        (folder / "large.tif").write_bytes(tiff(2**15, 2**15, 16, b""))
+        bad = check(BENCHMARKS["folder"], root).bad
+        assert [line.split()[0].rpartition("/")[2] for line in bad] == [
+            "float.tif", "large.tif", "pipe.png", "text.png", "zero.png",
+        ]  # fmt: skip
+        assert open_folder(root, on_bad="skip")[1].bad == tuple(bad)
+        with pytest.raises(MedicError, match=r"float\.tif .*and 4 more.*--on-bad-image skip"):
+            open_folder(root)
 
 
 class TestMapped:

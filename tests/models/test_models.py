@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from medic.errors import MedicError
 from medic.models import Classifier, ConvNet, create_backbone
+from medic.models.backbones import native_size
 from tests.messages import naming
 
 
@@ -55,6 +56,8 @@ def test_unknown_backbone_names_the_nearest():
         create_backbone("resnet5O")
     with pytest.raises(MedicError, match=naming("'convnet'")):
         create_backbone("convnett")
+    with pytest.raises(MedicError, match=naming("'resnet18.nope' 'resnet18.tv_in1k'")):
+        native_size("resnet18.nope")
 
 
 @pytest.mark.parametrize(("head", "outputs"), [("close", 5), ("separate", 15), ("shared", 10)])
@@ -117,6 +120,18 @@ class TestWeights:
         path.write_bytes(b"not weights")
         with pytest.raises(MedicError, match=naming(f"weights {path}")):
             create_backbone("convnet", path)
+
+    @pytest.mark.parametrize(("change", "kind"), [
+        (lambda t: t.int(), "torch.int32"),
+        (lambda t: t.to(torch.complex64), "torch.complex64"),
+        (lambda t: t.to_sparse(), "dense"),
+        (lambda t: t.to("meta"), "dense"),
+    ])  # fmt: skip
+    def test_only_dense_floating_point(self, tmp_path, state, change, kind):
+        state["conv2.weight"] = change(state["conv2.weight"])
+        torch.save(state, tmp_path / "w.pt")
+        with pytest.raises(MedicError, match=naming(f"{tmp_path}/w.pt 'conv2.weight' {kind}")):
+            create_backbone("convnet", tmp_path / "w.pt")
 
     def test_code_in_a_torch_file_is_not_run(self, tmp_path):
         class Evil:

@@ -2,13 +2,17 @@
 
 import json
 import random
+import re
 import shutil
+import zipfile
 
+import numpy as np
 import pytest
 
 import medic
 from medic.errors import MedicError
 from medic.runs.directory import Run
+from medic.runs.review import review
 from medic.tables.results import collect
 from medic.training import load_checkpoint
 from tests.messages import naming
@@ -109,3 +113,44 @@ def test_a_run_of_an_earlier_version_has_no_checksums(copy):
     for content in ("", '{"seconds": 1.5}\n'):
         (path / "done").write_text(content)
         assert used(path)[0]["method"] == "medic++"
+
+
+@pytest.mark.parametrize("change", ["without logits", "short", "huge", "text", "empty"])
+def test_predictions_of_an_earlier_version_that_are_no_predictions(change, copy):
+    path = copy()
+    (path / "done").write_text("")
+    arrays = dict(np.load(path / "predictions.npz"))
+    if change == "without logits":
+        del arrays["logits"]
+    elif change == "short":
+        arrays["label"] = arrays["label"][:-1]
+    np.savez(path / "predictions.npz", **arrays)
+    if change == "huge":
+        header = b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (99999999999, 9999), }"
+        with zipfile.ZipFile(path / "predictions.npz", "w") as archive:
+            archive.writestr("path.npy", header.ljust(127) + b"\n")
+    elif change in ("text", "empty"):
+        (path / "predictions.npz").write_text("text" if change == "text" else "")
+    with pytest.raises(MedicError, match=naming("predictions.npz")):
+        review(Run(path), None, "source")
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe", b"[" * 100_000, b'{"args": 1, "hparams": {}}', b"null", b"", b'{"acc": "text"}']
+)
+def test_records_of_an_earlier_version_that_are_no_records(content, copy):
+    path = copy()
+    (path / "done").write_text("")
+    (path / "results.jsonl").write_bytes(content)
+    found = collect([path.parent])
+    assert list(found.damaged) == [path]
+    with pytest.raises(MedicError, match=naming("results.jsonl")):
+        Run(path).metrics  # noqa: B018
+
+
+def test_text_where_a_number_belongs(copy):
+    path = copy()
+    (path / "done").write_text("")
+    records = (path / "results.jsonl").read_text()
+    (path / "results.jsonl").write_text(re.sub(r'"oscr": [\d.]+', '"oscr": "high"', records))
+    assert list(collect([path.parent]).damaged) == [path]

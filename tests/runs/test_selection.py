@@ -43,6 +43,11 @@ class TestGoldenRecords:
         with pytest.raises(MedicError, match="no held-out images"):
             selection.by_oracle(runs, [0, 2])
 
+    def test_last_takes_the_last_evaluation_of_the_run_that_ends_best(self):
+        accuracies = ((0.9, 0.2), (0.1, 0.3), (0.3, 0.1))
+        runs = [shown([record(step, (0, 0), (acc,)) for step, acc in enumerate(run)]) for run in accuracies]
+        assert selection.by_last(runs) == (1, 1, 0.3)
+
     def test_leave_one_domain_out(self):
         single = [record(0, (0.1, 0.1), (0.9, 0.9))]
         pairs = {1: [record(0, (0, 0), (0, 0), (0.5, 0))], 2: [record(0, (0, 0), (0, 0), (0, 0.6))]}

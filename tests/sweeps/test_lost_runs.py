@@ -89,13 +89,6 @@ def test_a_process_that_dies_while_it_has_no_run(folder, tmp_path, monkeypatch):
     assert not trap.exists()
 
 
-def test_waiting_for_another_process_takes_its_time():
-    began = time.perf_counter(), time.process_time()
-    assert Here().wait(0.2) == []
-    assert time.perf_counter() - began[0] >= 0.2
-    assert time.process_time() - began[1] < 0.1
-
-
 class Crowded(Here):
     """An executor whose memory suffices for `most` runs at a time."""
 

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import sys
-import time
 
 import pytest
 import torch
@@ -142,13 +141,12 @@ def refused() -> str:
 
 
 def test_an_address_that_does_not_answer():
-    began, address = time.monotonic(), refused()
+    address = refused()
     with pytest.raises(MedicError, match=f"no Ray answers at --address {address}"):
         connect(address, None, 1)
     for wrong in ("auto", "127.0.0.1", "host:", ":6379", "ray://host"):
         with pytest.raises(MedicError, match=f"--address {wrong}: give HOST:PORT"):
             connect(wrong, None, 1)
-    assert time.monotonic() - began < 10
 
 
 def test_a_host_of_another_machine():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from medic.errors import MedicError, TrainingError
-from medic.training.averaging import RunningMean, Swad
+from medic.training.averaging import AVERAGES, RunningMean, Swad
 from tests.messages import naming
 
 # The test vectors of the specification: three evaluations to converge, six to give up, 30 % above the mean.
@@ -351,3 +351,8 @@ def test_a_run_on_a_gpu_goes_on_from_one_on_the_host_without_waiting(at):
     assert all(tensor.is_cuda for tensor in result)
     for found, expected in zip(result, whole.result(), strict=True):
         torch.testing.assert_close(found.cpu(), expected)
+
+
+def test_the_tolerance_of_its_authors_depends_on_the_benchmark():
+    ratios = [AVERAGES["swad"].hyperparameters(dataset)["ratio"] for dataset in ("vlcs", "pacs", None)]
+    assert ratios == [0.2, 0.3, 0.3]

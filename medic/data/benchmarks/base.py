@@ -105,7 +105,10 @@ class Benchmark:
 
     def open(self, root: Path | None = None, seed: int = 0) -> LazyDataset:
         """Find the images below a root, without decoding them."""
-        return self.reader(self, root, seed)
+        try:
+            return self.reader(self, root, seed)
+        except OSError as error:
+            raise MedicError(f"--root: {error.filename or root} cannot be read: {error.strerror or error}") from error
 
     def require_root(self, root: Path | None) -> Path:
         """Return the root, or raise an error if it is None."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from medic.data.benchmarks.base import TFDS, Benchmark, Download, File
 from medic.data.dataset import Generated
+from medic.data.listing import check_root
 from medic.errors import MedicError
 
 DOMAINS = ("+90%", "+80%", "-90%")
@@ -81,7 +82,9 @@ def read_idx(root: Path, part: str, kind: str) -> NDArray[np.uint8]:
 
 
 def _open(bench: Benchmark, root: Path | None, seed: int) -> Generated:
-    return Generated(bench.name, bench.domains, bench.classes, partial(build, bench.require_root(root), seed))
+    root = bench.require_root(root)
+    check_root(root, bench.fetch_hint)
+    return Generated(bench.name, bench.domains, bench.classes, partial(build, root, seed))
 
 
 def _mnist(base: str) -> tuple[File, ...]:

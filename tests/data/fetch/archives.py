@@ -15,19 +15,19 @@ from medic.errors import MedicError
 TREE = {f"{domain}/{label}/{i}.jpg": os.urandom(3000) for domain in "ab" for label in ("cat", "dog") for i in range(5)}
 
 
-def zip_of(files):
+def zip_of(files, compression=zipfile.ZIP_DEFLATED):
     """A zip of contents by name."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
         for name, content in files.items():
             archive.writestr(name, content)
     return buffer.getvalue()
 
 
-def tar_of(files, kind=tarfile.REGTYPE, compress=True):
-    """A tar or tar.gz of contents by name; `kind` is the kind of file that they claim to be."""
+def tar_of(files, kind=tarfile.REGTYPE, compress="gz"):
+    """A tar, compressed or not, of contents by name; `kind` is the kind of file that they claim to be."""
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz" if compress else "w:") as archive:
+    with tarfile.open(fileobj=buffer, mode=f"w:{compress}") as archive:
         for name, content in files.items():
             info = tarfile.TarInfo(name)
             info.type, info.linkname = kind, "" if kind == tarfile.REGTYPE else "/etc/passwd"

@@ -3,6 +3,7 @@
 import gzip
 import os
 import tarfile
+import zipfile
 
 import pytest
 
@@ -10,13 +11,18 @@ from medic.data.fetch import fetch
 from tests.data.fetch.archives import PACKED, TREE, below, refused, tar_of, tree, zip_of
 
 
-@pytest.mark.parametrize("pack", [zip_of, tar_of, lambda files: tar_of(files, compress=False)])
+@pytest.mark.parametrize("pack", [zip_of, tar_of, lambda files: tar_of(files, compress="")])
 def test_a_local_archive(toy, tmp_path, pack):
     archive = tmp_path / "mine"
     wrapped = {f"my copy/{name}": content for name, content in TREE.items()}
     archive.write_bytes(pack({**{f"__MACOSX/{name}": b"" for name in wrapped}, **wrapped}))
     assert tree(fetch(toy(), tmp_path / "root", archive=archive)) == TREE
     assert below(tmp_path) == ["mine", "root"]
+
+
+def flipped(data: bytes, position: int) -> bytes:
+    """The data with the bits of some bytes flipped."""
+    return data[:position] + bytes(255 - byte for byte in data[position : position + 8]) + data[position + 8 :]
 
 
 TWO = {"a/x": b"", "b/x": b""}
@@ -26,7 +32,9 @@ UNUSABLE = {
     "device": (tar_of({"out": b""}, kind=tarfile.CHRTYPE), "is damaged"),
     "cut zip": (PACKED[:-30], "is damaged"),
     "cut tar.gz": (tar_of(TREE)[:30_000], "is damaged"),
-    "cut tar": (tar_of(TREE, compress=False)[:5000], "is damaged"),
+    "cut tar": (tar_of(TREE, compress="")[:5000], "is damaged"),
+    "wrong bytes in tar.xz": (flipped(tar_of(TREE, compress="xz"), 9000), "is damaged"),
+    "wrong bytes in a zip of lzma": (flipped(zip_of(TREE, zipfile.ZIP_LZMA), 45), "is damaged"),
     "cut gz": (gzip.compress(os.urandom(5000))[:-30], "is damaged"),
     "wrong bytes": (zip_of({"a/x": b"x" * 99}).replace(b"a/x", b"b/y", 1), "is damaged"),
     "encrypted": (zip_of(TWO).replace(b"PK\x01\x02\x14\x03\x14\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x01"), "damaged"),

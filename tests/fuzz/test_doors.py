@@ -1,0 +1,18 @@
+"""A few damaged and hostile inputs for every door; `python -m benchmarks.fuzz` tries thousands."""
+
+import pytest
+
+from benchmarks.fuzz import archives, bits, config, images, runs
+from benchmarks.fuzz.harness import fuzz
+
+
+@pytest.mark.parametrize(
+    ("door", "count"),
+    [(images.DOOR, 100), (archives.DOOR, 120), (runs.DOOR, 30), (config.DOOR, 30), (bits.DOOR, 20)],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_every_input_is_accepted_or_refused(door, count, tmp_path):
+    found = fuzz(door, tmp_path / "inside", range(count))
+    assert (found.inputs, found.faults) == (count, {})
+    assert found.accepted
+    assert found.refused

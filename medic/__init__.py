@@ -4,13 +4,11 @@ Names load when they are first used, so that `import medic` and `medic --help` d
 """
 
 import importlib
+from typing import TYPE_CHECKING, Any
 
 from medic._version import __version__ as __version__
 
-TYPE_CHECKING = False  # without the import of `typing`, Ctrl-C finds `medic.__main__` prepared earlier
 if TYPE_CHECKING:  # the names below, for type checkers
-    from typing import Any
-
     from medic import openset as openset
     from medic.api import train as train
     from medic.errors import MedicError as MedicError
@@ -53,7 +51,7 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = ["__version__", "openset", *_HOME]
 
 
-def __getattr__(name: str) -> "Any":
+def __getattr__(name: str) -> Any:
     if name == "openset":
         return importlib.import_module("medic.openset")
     if name not in _HOME:

@@ -227,7 +227,7 @@ def test_files_are_stored_with_done_last(job, tmp_path):
     path = tmp_path / "elsewhere" / "run"
     for name in ("done", "config.yaml", "part/two", "checkpoint/last.pt", ".lock", "z.json"):
         (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_text(f"output: {path.parent}")
+        (path / name).write_text("" if name == "done" else f"output: {path.parent}")
     files = collect(path, "/there")
     assert sorted(files) == ["config.yaml", "done", "part/two", "z.json"]
     assert files["config.yaml"] == b"output: /there"

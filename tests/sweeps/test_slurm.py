@@ -125,8 +125,9 @@ def test_what_is_there_is_not_submitted(sweep, slurm, tmp_path):
     for path in (tmp_path / "out" / "slurm").glob("*.yaml"):
         (tmp_path / "out" / path.stem).mkdir()
         (tmp_path / "out" / path.stem / "done").touch()
-        measured = {"target": {"acc": 1}, "validation": {"acc": 1}, "args": {"test_envs": [2]}}
-        record = json.dumps({**measured, "hparams": {"method": "erm"}})
+        settings = {"method": "erm", "dataset": "folder", "target": ["z"], "sources": ["x", "y"], "seed": 0}
+        measured = {"step": 1, "iteration": 1, "target": {"acc": 1}, "validation": {"acc": 1}}
+        record = json.dumps({**measured, "args": {"test_envs": [2]}, "hparams": settings})
         (tmp_path / "out" / path.stem / "results.jsonl").write_text(record)
     code, out, _ = sweep("--quiet")
     assert (code, out) == (0, f"2 of 2 runs are in {tmp_path}/out\n")

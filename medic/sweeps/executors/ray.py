@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from medic.errors import MedicError, first_line, lacking, warn
-from medic.files import atomic_write, make_folder, writing
+from medic.files import atomic_write, make_folder, write_text, writing
 from medic.runs.command import noted_command
 from medic.runs.interrupts import Stopped
+from medic.runs.layout import DONE
+from medic.runs.seal import make_seal, read_seal
 from medic.sweeps.executors import PATIENCE, Executor, Outcome, option
 
 if TYPE_CHECKING:
@@ -127,10 +129,11 @@ def _run(name: str, asked: Mapping[str, Any], cores: int, command: Sequence[str]
 
 def collect(path: Path, output: str) -> dict[str, bytes]:
     """Return the files of a finished run except its checkpoint, by name; its settings then name `output`."""
+    for file in path.glob("*.yaml"):
+        file.write_bytes(file.read_bytes().replace(str(path.parent).encode(), output.encode()))
+    write_text(path / DONE, make_seal(path, read_seal(path).seconds or 0.0))
     found = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
-    files = {name: file.read_bytes() for name, file in found.items() if not name.startswith((".", "checkpoint/"))}
-    moved = (str(path.parent).encode(), output.encode())
-    return {name: data.replace(*moved) if name.endswith(".yaml") else data for name, data in files.items()}
+    return {name: file.read_bytes() for name, file in found.items() if not name.startswith((".", "checkpoint/"))}
 
 
 def store(files: Mapping[str, bytes], directory: "RunDirectory") -> None:

@@ -6,6 +6,7 @@ from benchmarks.fuzz import archives, bits, config, images, runs
 from benchmarks.fuzz.harness import fuzz
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("door", "count"),
     [(images.DOOR, 100), (archives.DOOR, 120), (runs.DOOR, 30), (config.DOOR, 30), (bits.DOOR, 20)],

@@ -1,5 +1,6 @@
 """A flipped bit in a file of a run is noticed, or has no effect."""
 
+import itertools
 import json
 import random
 import re
@@ -18,6 +19,8 @@ from medic.training import load_checkpoint
 from tests.messages import naming
 from tests.runs.short import SHORT
 
+SETTINGS = {"evaluate_every": 1, "objective": "ce+ova"}
+
 
 def flip(path, position, bit=0):
     content = bytearray(path.read_bytes())
@@ -25,11 +28,17 @@ def flip(path, position, bit=0):
     path.write_bytes(content)
 
 
+@pytest.fixture(scope="module")
+def whole(folder, tmp_path_factory):
+    """The directory of a finished run, which no test changes."""
+    return medic.train(**SETTINGS, **folder, output=tmp_path_factory.mktemp("whole"), quiet=True).path
+
+
 @pytest.fixture
-def copy(run, tmp_path):
+def copy(whole, tmp_path):
     """Return a function that makes a fresh copy of a finished run."""
-    numbers = iter(range(10**6))
-    return lambda: shutil.copytree(run.path, tmp_path / "copies" / str(next(numbers)))
+    numbers = itertools.count()
+    return lambda: shutil.copytree(whole, tmp_path / "copies" / str(next(numbers)))
 
 
 def used(path):
@@ -65,13 +74,14 @@ def test_a_table_leaves_a_damaged_run_out_and_names_the_file(copy):
     assert "results.jsonl" in found.damaged[path]
 
 
-def test_the_same_command_does_not_return_a_damaged_run(run, mini):
-    flip(run.path / "predictions.npz", 5000)
+def test_the_same_command_does_not_return_a_damaged_run(whole, folder, tmp_path):
+    shutil.copytree(whole, tmp_path / whole.name)
+    flip(tmp_path / whole.name / "predictions.npz", 500)
     with pytest.raises(MedicError, match=naming("predictions.npz")):
-        medic.train(dataset=mini, method="medic++", output=str(run.path.parent), **SHORT)
+        medic.train(**SETTINGS, **folder, output=str(tmp_path), quiet=True)
 
 
-def test_a_checkpoint(run, tmp_path):
+def test_a_checkpoint(whole, tmp_path):
     """Flips in padding and in unused fields of the archive change nothing; all others are noticed."""
 
     def plain(tree):
@@ -81,13 +91,13 @@ def test_a_checkpoint(run, tmp_path):
             return [plain(value) for value in tree]
         return tree.tolist() if hasattr(tree, "tolist") else tree
 
-    path = run.path / "checkpoint" / "last.pt"
-    whole, draws, noticed = json.dumps(plain(load_checkpoint(path))), random.Random(0), 0
+    path = whole / "checkpoint" / "last.pt"
+    state, draws, noticed = json.dumps(plain(load_checkpoint(path))), random.Random(0), 0
     for _ in range(40):
         shutil.copy(path, tmp_path / "last.pt")
         flip(tmp_path / "last.pt", draws.randrange(path.stat().st_size), draws.randrange(8))
         try:
-            assert json.dumps(plain(load_checkpoint(tmp_path / "last.pt"))) == whole
+            assert json.dumps(plain(load_checkpoint(tmp_path / "last.pt"))) == state
         except MedicError:
             noticed += 1
     assert noticed > 20
@@ -112,7 +122,7 @@ def test_a_run_of_an_earlier_version_has_no_checksums(copy):
     path = copy()
     for content in ("", '{"seconds": 1.5}\n'):
         (path / "done").write_text(content)
-        assert used(path)[0]["method"] == "medic++"
+        assert used(path)[0]["method"] == "erm"
 
 
 @pytest.mark.parametrize("change", ["without logits", "short", "huge", "text", "empty"])

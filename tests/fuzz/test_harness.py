@@ -36,9 +36,10 @@ def write_through_link(folder):
     (folder / "link" / "x").write_text("")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "cause"), [*FAULTS.items(), ("outside the folder: open", write_through_link)])
 def test_a_fault_is_counted(text, cause, tmp_path, monkeypatch):
-    monkeypatch.setattr(harness, "SECONDS", 2)
+    monkeypatch.setattr(harness, "SECONDS", 5)
 
     def attempt(folder, draw):
         if draw.random() == first:

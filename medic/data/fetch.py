@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 from medic.data.benchmarks.base import Benchmark, Download, File, keyed_drive
 from medic.data.classes import folded
 from medic.data.download import Unusable, download_file
-from medic.errors import MedicError, first_line, unwritten, without_credentials
+from medic.errors import MedicError, first_line, unwritten
 from medic.files import locked, write_text
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ def fetch(bench: Benchmark, root: Path, url: str | None = None, archive: Path | 
     if url is not None and archive is not None:
         raise MedicError("--url and --archive exclude each other: give one of them")
     if url is not None and not re.fullmatch(r"https?://[^\s\[\]]+", url):
-        shown = without_credentials(url)
+        shown = "…" if "@" in url else url  # there may be a password before it
         raise MedicError(f"--url {shown!r} is no http:// or https:// address; for a local file use --archive")
     if archive is not None and not archive.is_file():
         raise MedicError(f"--archive {archive} is not a file: give a zip or tar file")

@@ -173,18 +173,3 @@ def test_training_without_memory(medic, short, monkeypatch):
     assert (code, out) == (1, "")
     assert "Traceback" not in err
     assert "tried to allocate 99 bytes" in err.splitlines()[-1]
-
-
-@pytest.mark.slow
-def test_training_in_a_megabyte(tmp_path):
-    code = (
-        "import resource, sys, medic.runs.train, medic.report.table; from medic.cli import main;"
-        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize();"
-        "resource.setrlimit(resource.RLIMIT_AS, (used + 2**20, used + 2**20));"
-        "sys.exit(main(sys.argv[1:]))"
-    )
-    arguments = ["train", "--target", "street", "--method", "erm", "--threads", "1", "--output", str(tmp_path)]
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert "--batch-size" in done.stderr.splitlines()[-1]

@@ -22,6 +22,8 @@ _BY_DOMAIN = ', "targets": {'
 """Start of the metrics by domain in a record, which tables do not read."""
 _ACCURACIES = re.compile(r', "env\d+_(in|out)_acc": [^{]')
 """Start of DomainBed's accuracies, which follow the metrics by domain."""
+_TEXTS = frozenset({"score", "threshold_rule"})
+"""Entries of the metrics that are no numbers."""
 _VARIED = frozenset({"target", "sources", "seed", "trial_seed", "hparams_seed"})
 """Settings in which the runs of one row may differ."""
 
@@ -221,10 +223,10 @@ def _check(records: Iterable[Mapping[str, Any]]) -> None:
             names = [settings["method"], settings["dataset"], *settings["target"], *settings["sources"]]
             if not all(isinstance(name, str) for name in names) or not isinstance(settings["seed"], int):
                 raise Damaged(RECORDS)
-        numbers = {**record["validation"], **record["target"], **{key: record[key] for key in ("step", "iteration")}}
-        numbers |= {key: value for key, value in record.items() if key.endswith("_acc")}
-        texts = {key for key, value in numbers.items() if not isinstance(value, int | float)}
-        if not record["validation"] or not record["target"] or texts - {"score", "threshold_rule"}:
+        validation, target = record["validation"], record["target"]
+        numbers = [*validation.values(), *map(target.get, target.keys() - _TEXTS), record["step"], record["iteration"]]
+        numbers += [value for key, value in record.items() if key.startswith("env")]
+        if not validation or not target or not {*map(type, numbers)} <= {int, float}:
             raise Damaged(RECORDS)
 
 

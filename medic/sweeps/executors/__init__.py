@@ -100,7 +100,8 @@ def executor_class(name: str) -> type[Executor]:
     """Return the class of an executor."""
     check_choice("executor", name, executor_names())
     module = import_module(f"{__name__}.{name}")
-    return next(found for found in Executor.__subclasses__() if found.__module__ == module.__name__)
+    own = (found for found in vars(module).values() if getattr(found, "__module__", None) == module.__name__)
+    return next(found for found in own if isinstance(found, type) and issubclass(found, Executor))
 
 
 def executor_options(name: str) -> dict[str, dict[str, Any]]:

@@ -15,6 +15,7 @@ import re
 import resource
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -188,7 +189,8 @@ _CHANGES = {"os.mkdir": 0, "os.rename": 1, "os.symlink": 1, "os.link": 1, "os.re
             "os.chown": 0, "os.utime": 0}  # fmt: skip
 """Audit events that change a path, and the position of the path in their arguments."""
 _LEAVES = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect", "socket.getaddrinfo")
-_ALLOWED = re.compile("/dev/null|/proc/[0-9]+/clear_refs|/dev/tty|/tmp/torchinductor_.*")
+_COMPILER = re.escape(f"{tempfile.gettempdir()}/torchinductor_")  # a folder that torch makes when it is imported
+_ALLOWED = re.compile(f"/dev/null|/proc/[0-9]+/clear_refs|/dev/tty|{_COMPILER}.*")
 
 
 def _watch_accesses(folder: Path) -> None:

@@ -25,7 +25,7 @@ TEXTS = (
 TABLES = (*(["--format", kind] for kind in ("text", "markdown", "latex", "csv", "json")), ["--metrics", "auroc", "acc"],
           ["--explain", "erm", "z"], ["--columns", "source"])  # fmt: skip
 UNSEALED = (b"", b'{"seconds": 1.5}\n')
-"""What versions without checksums wrote into `done`."""
+"""Contents of `done` in versions without checksums."""
 
 
 def damage_file(path: Path, draw: random.Random) -> None:

@@ -159,6 +159,7 @@ class Run:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        self._compared: set[str] = set()
         if not self.path.is_dir():
             raise MedicError(f"run {self.path} does not exist: give the directory that the end of a run names")
         missing = [name for name in (CONFIG, DONE) if not (self.path / name).exists()]
@@ -277,7 +278,8 @@ class Run:
         size = self.preprocessing.size
         with self._reading(MODEL):
             made = self.description["model"]
-            networks = min(int(made.get("networks", 1)), MAX_NETWORKS)
+            if (networks := int(made.get("networks", 1))) > MAX_NETWORKS:
+                raise ValueError(f"it has {networks} networks")
             backbones = [create_backbone(made["backbone"], size=size) for _ in range(networks)]
             model = assemble(backbones, len(self.description["classes"]), made["head"])
         with self._reading("model.safetensors") as path:
@@ -286,10 +288,12 @@ class Run:
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[Path]:
-        """Compare a file of the run with its checksum; any error inside becomes one line that names the file."""
+        """Compare a file of the run with its checksum, once; an error inside becomes one line that names the file."""
         path = self.path / name
         try:
-            self.seal.check(path)
+            if name not in self._compared:
+                self.seal.check(path)
+                self._compared.add(name)
             yield path
         except Damaged as error:
             raise MedicError(f"run {self.path} cannot be used, {error}: delete {self.path} and run it again") from error

@@ -32,7 +32,7 @@ class BadImage(MedicError):
 
 
 def read_file(path: str) -> bytes:
-    """Return the bytes of an image file, which must be a regular file: a pipe or a device may have no end."""
+    """Return the bytes of an image or a list of images, a regular file: a pipe or a device may have no end."""
     try:
         status = Path(path).stat()
         regular = stat.S_ISREG(status.st_mode)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from medic.data.dataset import Dataset, DatasetSummary, LazyDataset, Part
-from medic.data.decode import SUFFIXES
+from medic.data.decode import SUFFIXES, read_file
 from medic.data.store import Storage, StoreIndex, find_index, open_store
 from medic.errors import MedicError, first_line
 
@@ -199,8 +199,8 @@ def walk(
 def list_lines(file: Path) -> Iterator[tuple[str, int]]:
     """Yield the path, which may contain spaces, and the number in each line of an image list."""
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_file(str(file)).decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
         raise MedicError(f"list {file} cannot be read: {first_line(error)}") from error
     for number, line in enumerate(lines, start=1):
         path, _, label = line.strip().rpartition(" ")

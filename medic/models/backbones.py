@@ -114,9 +114,11 @@ def load_weights(module: nn.Module, path: Path) -> None:
     # Prefixes of our own runs, and of models wrapped for several GPUs.
     state = {key.removeprefix("module.").removeprefix("backbone."): v for key, v in read_tensors(path).items()}
     expected = module.state_dict()
-    for key, tensor in expected.items():  # first of all, because integers cannot be resized
+    for key, tensor in expected.items():  # first of all, because a GFNet's are resized
         if key in state and tensor.is_floating_point() and not state[key].is_floating_point():
             raise MedicError(f"weights {path} have {key!r} as {state[key].dtype}: save them in floating point")
+        if key in state and state[key].ndim != tensor.ndim:
+            raise _misshapen(path, key, state[key], tensor)
     if isinstance(module, GFNet):
         state = load_official(state, module.image_size)
     missing = [key for key in expected if key not in state and not key.endswith("num_batches_tracked")]
@@ -124,8 +126,7 @@ def load_weights(module: nn.Module, path: Path) -> None:
         raise MedicError(f"weights {path} lack {len(missing)} tensors of this backbone, such as {missing[0]!r}")
     for key, tensor in expected.items():
         if key in state and state[key].shape != tensor.shape:
-            shapes = f"{tuple(state[key].shape)} instead of {tuple(tensor.shape)}"
-            raise MedicError(f"weights {path} have {key!r} in the shape {shapes}: they belong to another backbone")
+            raise _misshapen(path, key, state[key], tensor)
     heads = ("fc.", "classifier.", "head.", "head_dist.", "aux_head.", "close_head.", "ova_head.", "last_linear.")
     extra = [key for key in state if key not in expected and not key.startswith(heads)]
     if extra:
@@ -154,3 +155,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
             raise MedicError(f"weights {path} have {key!r} in a form without plain values: save dense tensors")
     return state
+
+
+def _misshapen(path: Path, key: str, found: Tensor, expected: Tensor) -> MedicError:
+    shapes = f"{tuple(found.shape)} instead of {tuple(expected.shape)}"
+    return MedicError(f"weights {path} have {key!r} in the shape {shapes}: they belong to another backbone")

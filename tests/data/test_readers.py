@@ -51,6 +51,10 @@ class TestReaders:
         (root / "bad.txt").write_text("some/file.png --5\n")
         with pytest.raises(MedicError, match="line 1"):
             read_lists(root)
+        (root / "bad.txt").unlink()
+        os.mkfifo(root / "bad.txt")
+        with pytest.raises(MedicError, match=r"bad\.txt is not a regular file"):
+            read_lists(root)
 
     def test_table_with_further_attributes(self, root):
         rows = [f'"{f.relative_to(root)}",{f.parent.name[0]},{f.parts[-3][0]},{i % 3},{"xy"[i % 2]}'

@@ -112,6 +112,12 @@ class TestWeights:
         with pytest.raises(MedicError, match=naming(message)):
             create_backbone("convnet", tmp_path / "w.safetensors")
 
+    def test_a_gfnet_in_one_dimension(self, tmp_path):
+        state = create_backbone("gfnet_h_ti").module.state_dict()
+        save_file({**state, "pos_embed": torch.zeros(5)}, tmp_path / "w.safetensors")
+        with pytest.raises(MedicError, match=naming("'pos_embed' (5,)")):
+            create_backbone("gfnet_h_ti", tmp_path / "w.safetensors")
+
     @pytest.mark.parametrize("name", ["w.safetensors", "w.pt"])
     def test_unreadable_files(self, tmp_path, name):
         path = tmp_path / name

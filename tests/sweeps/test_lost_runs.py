@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from medic.sweeps import executors
 from medic.sweeps.executors import Executor, Outcome
 from medic.sweeps.executors.here import Here
 from medic.sweeps.executors.local import Local
@@ -87,6 +88,21 @@ def test_a_process_that_dies_while_it_has_no_run(folder, tmp_path, monkeypatch):
             process.kill()
             process.join()
     assert not trap.exists()
+
+
+@pytest.mark.parametrize(("shortages", "kind"), [(3, "lost"), (4, "memory")])
+def test_a_process_that_the_system_kills_for_want_of_memory(mini, tmp_path, monkeypatch, shortages, kind):
+    counters = tmp_path / "vmstat"
+    counters.write_text("pgfault 12\noom_kill 3\n")
+    monkeypatch.setattr(executors.local, "_COUNTERS", counters)
+    monkeypatch.setenv("PYTHONSAFEPATH", "")  # restored afterwards
+    [job] = Planner().jobs([{"dataset": mini, "target": "street", "output": tmp_path}])
+    with Local(tmp_path, "cpu", jobs=1) as local:
+        local.submit(job)
+        counters.write_text(f"pgfault 15\noom_kill {shortages}\n")
+        multiprocessing.active_children()[0].kill()
+        [outcome] = local.wait(60)
+    assert (outcome.name, outcome.kind) == (job.name, kind)
 
 
 class Crowded(Here):

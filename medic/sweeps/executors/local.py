@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _SPAWN = multiprocessing.get_context("spawn")  # a forked process could not use the GPU
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
+_COUNTERS = Path("/proc/vmstat")
 
 
 class _Worker:
@@ -28,6 +29,7 @@ class _Worker:
     def __init__(self, log: Path, environment: dict[str, str]) -> None:
         self.log = log
         self.run: str | None = None
+        self._shortages = _shortages()
         self.connection, other = _SPAWN.Pipe()
         self.process = _SPAWN.Process(target=_serve, args=(other, log, environment))
         os.environ["PYTHONSAFEPATH"] = "1"  # a module of the working directory must not replace one of Python or medic
@@ -49,6 +51,10 @@ class _Worker:
             self.process.join()
             code = self.process.exitcode or 0
             ending = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            if code == -signal.SIGKILL and _shortages() > self._shortages:
+                return Outcome(
+                    run, "memory", "out of memory, the system ended the process: lower --jobs or --batch-size"
+                )
             return Outcome(run, "lost", f"the process ended with {ending}; see {self.log}")
         return outcome
 
@@ -121,6 +127,12 @@ def _serve(connection: "Connection", log: Path, environment: dict[str, str]) -> 
     with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
         while True:
             connection.send(execute(*connection.recv()))
+
+
+def _shortages() -> int:
+    """Return how many processes Linux has killed for want of memory; 0 where it does not count them."""
+    counters = dict(line.split() for line in _COUNTERS.read_text().splitlines()) if _COUNTERS.exists() else {}
+    return int(counters.get("oom_kill", 0))
 
 
 def _gpus(device: str) -> int:

@@ -2,12 +2,15 @@
 
 import gzip
 import os
+import resource
 import tarfile
 import zipfile
 
+import psutil
 import pytest
 
 from medic.data.fetch import fetch
+from medic.errors import memory_checked
 from tests.data.fetch.archives import PACKED, TREE, below, refused, tar_of, tree, zip_of
 
 
@@ -60,3 +63,21 @@ def test_names_stay_inside_the_folder(toy, tmp_path):
     archive = tmp_path / "odd"
     archive.write_bytes(zip_of({"a/": b"", "a\\cat\\x": b"1", "b/../../x": b"2", "/b/y": b"3"}))
     assert tree(fetch(toy(), tmp_path / "root", archive=archive)) == {"a/cat/x": b"1", "b/x": b"2", "b/y": b"3"}
+
+
+def test_memory_that_a_damaged_header_asks_for(toy, tmp_path):
+    """A dictionary of 4 GiB for a few bytes is damage, not a lack of memory."""
+    packed = zip_of(TREE, zipfile.ZIP_LZMA)
+    size = packed.index(b"\x09\x04\x05\x00\x5d") + 5  # behind liblzma's version and the length and kind of the settings
+    archive = tmp_path / "archive"
+    archive.write_bytes(packed[:size] + b"\xff" * 4 + packed[size + 4 :])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + 2**30, before[1]))
+    try:
+        refused(
+            memory_checked()(lambda: fetch(toy(), tmp_path / "root", archive=archive)),
+            f"archive {archive}: ",
+            "is damaged",
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

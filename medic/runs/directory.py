@@ -44,7 +44,9 @@ MAX_NETWORKS = 100
 """More networks than any run has: one per source domain."""
 SHOWN = 3
 """The number of runs of a folder that a message names."""
-_COLUMNS = ("path", "split", "domain", "label", "prediction", "confidence", "logits")
+_COLUMNS = {"path": ("U", 1), "split": ("U", 1), "domain": ("U", 1), "label": ("i", 1), "prediction": ("i", 1),
+            "confidence": ("f", 1), "logits": ("f", 2)}  # fmt: skip
+"""The columns that predictions must have, with the kind of their values and their number of dimensions."""
 _TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
 
 
@@ -228,8 +230,12 @@ class Run:
         with self._reading(PREDICTIONS) as path:
             with np.load(path, allow_pickle=False) as file:
                 found = dict(file)
-            if {len(found[name]) for name in (*found, *_COLUMNS)} != {len(found["path"])}:
-                raise ValueError("its columns differ in length")
+            for name in (*found, *_COLUMNS):
+                kind = found[name].dtype.kind
+                if (kind, found[name].ndim) != _COLUMNS.get(name, ("f", found[name].ndim)):
+                    raise ValueError(f"its column {name} has values of another type")
+                if len(found[name]) != len(found["path"]):
+                    raise ValueError("its columns differ in length")
             if not {"validation", "target"} <= set(found["split"].tolist()):
                 raise ValueError("it lacks validation or target images")
             return found

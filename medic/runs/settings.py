@@ -159,7 +159,14 @@ class Loader(yaml.SafeLoader):
             seen.add(name)
         return super().construct_mapping(node, deep)
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """Return a whole number that torch and numpy can take too; some larger ones cannot even be printed."""
+        if abs(value := int(super().construct_yaml_int(node))) >= 2**63:
+            raise ValueError("a whole number has more than 63 bits")
+        return value
 
+
+Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
 Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+"), list("-+0123456789"))
 
 

@@ -13,6 +13,7 @@ from medic.garbage import garbage_collection_paused
 from medic.runs.layout import ASKED, CONFIG, DONE, ENVIRONMENT, ERROR, RECORDS
 from medic.runs.seal import Damaged, Seal, read_seal
 from medic.runs.settings import identity, read_yaml
+from medic.runs.trackers import scalars
 
 FOREIGN = "its results.jsonl was not written by medic"
 
@@ -211,23 +212,29 @@ def read_result(path: Path, by_domain: bool = False) -> Result:
         raise MedicError(f"its {Path(error.filename).name} cannot be read: {error.strerror}") from error
     except MedicError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except Exception as error:  # whatever a damaged file of a version without checksums leads to
         raise Damaged(RECORDS) from error
 
 
 def _check(records: Iterable[Mapping[str, Any]]) -> None:
     """Refuse records without measurements, or with something else where a table expects a number or a name."""
     for record in records:
-        settings = record.get("hparams")  # of the first record alone, as records are read here
-        if settings is not None:
-            names = [settings["method"], settings["dataset"], *settings["target"], *settings["sources"]]
-            if not all(isinstance(name, str) for name in names) or not isinstance(settings["seed"], int):
-                raise Damaged(RECORDS)
+        if "hparams" in record:  # the first record alone, as records are read here
+            _check_settings(record["hparams"])
+        list(scalars(record))  # raises for a number that is no float
         validation, target = record["validation"], record["target"]
         numbers = [*validation.values(), *map(target.get, target.keys() - _TEXTS), record["step"], record["iteration"]]
         numbers += [value for key, value in record.items() if key.startswith("env")]
         if not validation or not target or not {*map(type, numbers)} <= {int, float}:
             raise Damaged(RECORDS)
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse settings with something else where a table expects a name or a seed."""
+    names = [settings["method"], settings["dataset"], *settings["target"], *settings["sources"]]
+    if not all(isinstance(name, str) for name in names) or not isinstance(settings["seed"], int):
+        raise Damaged(RECORDS)
+    json.dumps(settings, ensure_ascii=False).encode()  # raises for text that cannot be written
 
 
 def _without_domains(line: str) -> str:
@@ -240,9 +247,10 @@ def _without_domains(line: str) -> str:
 def _read_unfinished(path: Path) -> Result | None:
     """Return a run without records, or None if its settings cannot be read."""
     try:
-        asked = path / ASKED
-        return Result(path, identity(read_yaml(path / CONFIG)), read_yaml(asked) if asked.exists() else None)
-    except MedicError:  # it failed before it started, or is not a run
+        asked, settings = path / ASKED, identity(read_yaml(path / CONFIG))
+        _check_settings(settings)
+        return Result(path, settings, read_yaml(asked) if asked.exists() else None)
+    except (MedicError, ValueError, LookupError, TypeError):  # it failed before it started, or is not a run
         return None
 
 

@@ -134,6 +134,7 @@ def test_where_a_sweep_cannot_run(medic, mini, tmp_path, monkeypatch):
     ("hparams: {weight: 1, weight: 2}\n", "c.yaml line 1: weight"),
     (f"seed: {'9' * 5000}\n", "c.yaml digits"),
     (f"seed: {'[' * 900}{']' * 900}\n", "c.yaml nested"),
+    (f"seed: 0x{'f' * 5000}\n", "c.yaml 63 bits"),
     ("seed: 2024-04-31\n", "c.yaml day"),
 ])  # fmt: skip
 def test_mistakes_in_a_configuration_file(medic, tmp_path, text, message):

@@ -125,7 +125,7 @@ def test_a_run_of_an_earlier_version_has_no_checksums(copy):
         assert used(path)[0]["method"] == "erm"
 
 
-@pytest.mark.parametrize("change", ["without logits", "short", "huge", "text", "empty"])
+@pytest.mark.parametrize("change", ["without logits", "short", "complex", "nested", "huge", "text", "empty"])
 def test_predictions_of_an_earlier_version_that_are_no_predictions(change, copy):
     path = copy()
     (path / "done").write_text("")
@@ -134,6 +134,10 @@ def test_predictions_of_an_earlier_version_that_are_no_predictions(change, copy)
         del arrays["logits"]
     elif change == "short":
         arrays["label"] = arrays["label"][:-1]
+    elif change == "complex":
+        arrays["confidence"] = arrays["confidence"] * 1j
+    elif change == "nested":
+        arrays["domain"] = arrays["domain"][:, None]
     np.savez(path / "predictions.npz", **arrays)
     if change == "huge":
         header = b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (99999999999, 9999), }"
@@ -158,9 +162,23 @@ def test_records_of_an_earlier_version_that_are_no_records(content, copy):
         Run(path).metrics  # noqa: B018
 
 
-def test_text_where_a_number_belongs(copy):
+@pytest.mark.parametrize(("old", "new"), [
+    (r'"oscr": [\d.]+', '"oscr": "high"'),
+    (r'"loss": [\d.]+', f'"loss": {"9" * 400}'),
+    (r'"method": "erm"', r'"method": "\\ud800"'),
+])  # fmt: skip
+def test_a_value_of_an_earlier_version_that_is_none(copy, old, new):
     path = copy()
     (path / "done").write_text("")
     records = (path / "results.jsonl").read_text()
-    (path / "results.jsonl").write_text(re.sub(r'"oscr": [\d.]+', '"oscr": "high"', records))
+    (path / "results.jsonl").write_text(re.sub(old, new, records))
     assert list(collect([path.parent]).damaged) == [path]
+
+
+def test_an_unfinished_run_without_a_target(copy):
+    path = copy()
+    (path / "done").unlink()
+    settings = (path / "config.yaml").read_text()
+    (path / "config.yaml").write_text(re.sub(r"(?m)^target: .*$", "target: null", settings))
+    found = collect([path.parent])
+    assert (found.unfinished, found.missing) == ((path,), [])

@@ -27,7 +27,7 @@ from medic.runs.specs.objective import assign, by_name, check_networks, check_pe
 from medic.runs.trackers import check_trackers
 from medic.strategies import InnerLoop, Strategy
 from medic.tasks import SAMPLERS, GridSpec, Sampler
-from medic.training import AVERAGES, SAMPLER_CALLBACKS, Callback, Swad
+from medic.training import AVERAGES, SAMPLER_CALLBACKS, Callback, WeightAverage
 
 DEFAULTS: Mapping[str, Any] = {
     "objective": "ce",
@@ -75,7 +75,7 @@ class Parts:
     penalty: Part[Penalty] | None
     change: Part[Change] | None
     layer: Part[MixStyle | Aloft] | None
-    averaging: Part[Swad] | None
+    averaging: Part[WeightAverage] | None
     sampler: Part[Sampler] | None
     callbacks: tuple[Part[Callback], ...]
 

@@ -137,8 +137,14 @@ def _fits(value: Any, kind: Any) -> bool:
         return isinstance(value, Mapping) and all(_fits(part, parts[1]) for part in value.values())
     if isinstance(value, int) and abs(value) >= 2**63:  # neither torch nor numpy takes it
         return False
+    if isinstance(value, str) and _LONE.search(value):
+        return False
     taken = {float: (int, float)}.get(kind, kind)
     return kind is Any or (isinstance(value, taken) and (kind is bool or not isinstance(value, bool)))
+
+
+_LONE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+"""Halves of characters, which cannot be written; the others stand for bytes of names that are not UTF-8."""
 
 
 class RepeatedKey(yaml.constructor.ConstructorError):

@@ -30,7 +30,7 @@ from medic.runs.recipe import COMPILED, Recipe, make_recipe
 from medic.runs.selection import select, without_target
 from medic.runs.settings import SETTINGS
 from medic.runs.trackers import Tracker, close_all, record_all, start_trackers, tracker_names
-from medic.training import Swad, load_checkpoint, save_checkpoint
+from medic.training import WeightAverage, load_checkpoint, save_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +149,8 @@ class Session:
         self.seconds = 0.0  # per iteration since the last evaluation or start; no part of the result
         self.began = began  # minus the time spent before the run was resumed
         self._saved, self._saved_at = 0, time.monotonic()
-        self.averaging: Swad | None = None if recipe.parts.averaging is None else recipe.parts.averaging.build()
+        averaging = recipe.parts.averaging
+        self.averaging: WeightAverage | None = None if averaging is None else averaging.build()
         self.trackers: dict[str, Tracker] = {}
         self.watch = watch
 
@@ -220,7 +221,7 @@ class Session:
         while trainer.iteration < iterations and not self._is_averaged():
             self.losses += trainer.step()
             if self.averaging is not None:
-                self.averaging.update(self._weights())
+                self.averaging.update(self._weights(), trainer.iteration / iterations)
             progress.advance(trainer.iteration, self.losses[-1] if self.losses else None)
             evaluating = trainer.iteration == iterations or trainer.iteration % self.every == 0
             if evaluating:
@@ -236,7 +237,7 @@ class Session:
                 stopped = f"stopped at iteration {trainer.iteration}: rerun the same command to resume"
                 raise Stopped(stopped, interrupts.received or signal.SIGTERM)
 
-    def _average(self, averaging: Swad) -> None:
+    def _average(self, averaging: WeightAverage) -> None:
         """Load the averaged weights into the model, re-estimate batch-norm statistics, and evaluate."""
         with torch.no_grad():
             torch._foreach_copy_(list[Tensor](self._weights()), averaging.result())

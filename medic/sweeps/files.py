@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from medic.errors import MedicError, check_choice
-from medic.runs.settings import SETTINGS, load_file, setting_name
+from medic.runs.settings import SETTINGS, check_settings, load_file, setting_name
 from medic.sweeps.sweep import RANGE, Sweep
 
 
@@ -27,6 +27,10 @@ def read_sweep(path: Path) -> Sweep:
             raise MedicError(f"{file}: {name} has no values: give some, as in [0, 1]")
         if name in settings:
             raise MedicError(f"{file}: {name} is in the span and beside it: leave one out")
+    try:
+        settings = check_settings(settings)
+    except MedicError as error:
+        raise MedicError(f"{file}: {error}") from error
     if any("output" in part for part in (span, *found)):
         raise MedicError(f"{file}: all runs have one output: give it once, beside span and variants")
     spans = {name: value if isinstance(value, list) else [value] for name, value in span.items()}

@@ -204,10 +204,11 @@ def read_result(path: Path, by_domain: bool = False) -> Result:
             raise MedicError(FOREIGN)
         measured = ",".join(shortened(line.partition(_SETTINGS)[0]) + "}" for line in others)
         records = (record, *json.loads(f"[{measured}]"))
-        if not seal.checksums:  # a run of an earlier version
-            _check(records)
         settings, asked, domains = record["hparams"], record.pop("asked", None), tuple(record["args"]["test_envs"])
-        return Result(path, settings, asked, records, domains, seal)
+        result = Result(path, settings, asked, records, domains, seal)
+        if not seal.checksums:  # a run of an earlier version
+            _check(result)
+        return result
     except OSError as error:
         raise MedicError(f"its {Path(error.filename).name} cannot be read: {error.strerror}") from error
     except MedicError:
@@ -216,25 +217,21 @@ def read_result(path: Path, by_domain: bool = False) -> Result:
         raise Damaged(RECORDS) from error
 
 
-def _check(records: Iterable[Mapping[str, Any]]) -> None:
-    """Refuse records without measurements, or with something else where a table expects a number or a name."""
-    for record in records:
-        if "hparams" in record:  # the first record alone, as records are read here
-            _check_settings(record["hparams"])
-        list(scalars(record))  # raises for a number that is no float
-        validation, target = record["validation"], record["target"]
-        numbers = [*validation.values(), *map(target.get, target.keys() - _TEXTS), record["step"], record["iteration"]]
-        numbers += [value for key, value in record.items() if key.startswith("env")]
-        if not validation or not target or not {*map(type, numbers)} <= {int, float}:
-            raise Damaged(RECORDS)
-
-
-def _check_settings(settings: Mapping[str, Any]) -> None:
-    """Refuse settings with something else where a table expects a name or a seed."""
+def _check(result: Result) -> None:
+    """Raise for a run of which a table could not use a setting or a number."""
+    settings = result.settings
     names = [settings["method"], settings["dataset"], *settings["target"], *settings["sources"]]
     if not all(isinstance(name, str) for name in names) or not isinstance(settings["seed"], int):
         raise Damaged(RECORDS)
     json.dumps(settings, ensure_ascii=False).encode()  # raises for text that cannot be written
+    _ = result.draw, result.trial, result.given
+    for record in result.records:
+        list(scalars(record))  # raises for a number that is no float
+        validation, target = record["validation"], record["target"]
+        numbers = [*validation.values(), *map(target.get, target.keys() - _TEXTS), record["step"], record["iteration"]]
+        numbers += [value for key, value in record.items() if key.startswith("env")]
+        if "acc" not in validation.keys() & target.keys() or not {*map(type, numbers)} <= {int, float}:
+            raise Damaged(RECORDS)
 
 
 def _without_domains(line: str) -> str:
@@ -248,10 +245,11 @@ def _read_unfinished(path: Path) -> Result | None:
     """Return a run without records, or None if its settings cannot be read."""
     try:
         asked, settings = path / ASKED, identity(read_yaml(path / CONFIG))
-        _check_settings(settings)
-        return Result(path, settings, read_yaml(asked) if asked.exists() else None)
-    except (MedicError, ValueError, LookupError, TypeError):  # it failed before it started, or is not a run
+        result = Result(path, settings, read_yaml(asked) if asked.exists() else None)
+        _check(result)
+    except Exception:  # it failed before it started, or is not a run, or its settings are damaged
         return None
+    return result
 
 
 def _run_directories(folders: Iterable[Path]) -> Iterator[Path]:
@@ -280,6 +278,6 @@ def read_error(path: Path) -> dict[str, Any]:
     """Return the content of a run's error.json; empty if no attempt failed or it cannot be read."""
     try:
         found = json.loads((path / ERROR).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

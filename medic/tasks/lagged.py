@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medic.errors import MedicError
-from medic.fields import check_hyperparameters
+from medic.fields import check_hyperparameters, hyperparameter
 
 Domains = Sequence[int]
 Groups = Sequence[tuple[int, ...]]
@@ -62,12 +61,10 @@ class Lagged(Sampler, ABC):
     """
 
     _: KW_ONLY
-    lag: int = 4
+    lag: int = hyperparameter(4, least=1)
 
     def __post_init__(self) -> None:
         check_hyperparameters(self)
-        if self.lag < 1:
-            raise MedicError(f"lag is {self.lag}: give 1 or more, since a split uses earlier iterations")
         self.ahead = self.lag - 1
         self._matrices = torch.empty(0, 0, 0)  # (domains, classes, classes), grown to what is observed
         self._pending: deque[Tensor] = deque()

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from medic.fields import hyperparameter
 from medic.tasks.confusable import Confusable
 from medic.tasks.lagged import Domains, Groups, Lagged, Sampler, Split, block_sums
 from medic.tasks.partition import chunks
@@ -39,7 +40,7 @@ class Adaptive(Lagged):
     `p ← decay · p + (1 - decay) · mean over the iteration's samples of class i`, starting uniform.
     """
 
-    decay: float = 0.9
+    decay: float = hyperparameter(0.9, most=1, below=True)
 
     def confusion(self, domains: Sequence[int], ahead: int = 0) -> Tensor | None:
         """Return the lagged confusion (C, C) averaged over `domains` (all met, if empty), or None before any."""

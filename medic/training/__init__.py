@@ -1,6 +1,6 @@
 """Training: the loop's body, its optimizers, callbacks and checkpoints."""
 
-from medic.training.averaging import AVERAGES, Swad
+from medic.training.averaging import AVERAGES, Swad, WeightAverage
 from medic.training.callbacks import SAMPLER_CALLBACKS, Callback
 from medic.training.capture import Capture
 from medic.training.checkpoint import load_checkpoint, save_checkpoint
@@ -18,6 +18,7 @@ __all__ = [
     "Precision",
     "Swad",
     "Trainer",
+    "WeightAverage",
     "derive",
     "generator",
     "infer",

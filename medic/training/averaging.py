@@ -1,4 +1,4 @@
-"""SWAD (Cha et al. 2021): the mean of the weights along the valley of the validation loss."""
+"""Weight averages as the result of a run: over its end, with exponential weights, or SWAD's (Cha et al. 2021)."""
 
 import math
 from collections import deque
@@ -21,17 +21,95 @@ class RunningMean:
         self.tensors, self.count = tensors or [], count
 
     @torch.no_grad()
-    def add(self, tensors: Sequence[Tensor]) -> None:
-        """Add a list of tensors, of the same shapes each time: mean ← mean + (tensors - mean) / (count + 1)."""
+    def add(self, tensors: Sequence[Tensor], weight: float | None = None) -> None:
+        """Add a list of tensors, of the same shapes each time: mean ← mean + weight (tensors - mean).
+
+        The default weight, 1 / (count + 1), gives all lists the same weight. The first has the weight 1.
+        """
         if self.count == 0:
             self.tensors = [tensor.clone() for tensor in tensors]
         else:
-            torch._foreach_lerp_(self.tensors, list(tensors), 1 / (self.count + 1))
+            torch._foreach_lerp_(self.tensors, list(tensors), weight or 1 / (self.count + 1))
         self.count += 1
 
     def copy(self) -> "RunningMean":
         """Return the same mean in separate tensors."""
         return RunningMean([tensor.clone() for tensor in self.tensors], self.count)
+
+
+class WeightAverage:
+    """An average of the parameters over iterations. A subclass is a dataclass with declared hyperparameters."""
+
+    dead: bool = False
+    """Whether further iterations change nothing."""
+    converged: bool = True
+    """Whether the average is what the method means by it; otherwise the run is too short."""
+
+    def __post_init__(self) -> None:
+        check_hyperparameters(self)
+
+    def update(self, parameters: Sequence[Tensor], progress: float) -> None:
+        """Take the parameters after an iteration; `progress` is the share of the run's iterations that is over."""
+        raise NotImplementedError
+
+    def close(self, loss: float, iteration: int) -> None:
+        """Take the mean validation loss over source domains at an evaluation."""
+
+    def result(self) -> list[Tensor]:
+        """Return copies of the averaged parameters so far."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state in plain containers; tensors that change in place are copied."""
+        raise NotImplementedError
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device | None = None) -> None:
+        """Restore the state, on the device of the parameters if one is given."""
+        raise NotImplementedError
+
+
+class _OneMean(WeightAverage):
+    """An average that needs one copy of the parameters."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._mean = RunningMean()
+
+    def result(self) -> list[Tensor]:
+        return self._mean.copy().tensors
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"parameters": self._mean.copy().tensors, "count": self._mean.count}
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device | None = None) -> None:
+        self._mean = RunningMean([tensor.to(device=device) for tensor in state["parameters"]], state["count"]).copy()
+
+
+@dataclass
+class Tail(_OneMean):
+    """The mean of the parameters after each iteration of the last `share` of a run."""
+
+    share: float = hyperparameter(0.5, most=1, above=True)
+
+    def update(self, parameters: Sequence[Tensor], progress: float) -> None:
+        """Add the parameters to the mean, if the last part of the run has begun."""
+        if progress > 1 - self.share:
+            self._mean.add(parameters)
+
+
+@dataclass
+class Ema(_OneMean):
+    """An exponential moving average of the parameters: mean ← d mean + (1 - d) parameters after each iteration.
+
+    d is `decay`, and less at the start: t / (t + 9) after t iterations, so that the first parameters are forgotten.
+    """
+
+    decay: float = hyperparameter(0.99, most=1, below=True)
+
+    def update(self, parameters: Sequence[Tensor], progress: float) -> None:
+        """Move the mean towards the parameters."""
+        count = self._mean.count
+        self._mean.add(parameters, max(1 - self.decay, 9 / (count + 9)))
 
 
 class Segment(NamedTuple):
@@ -50,7 +128,7 @@ class Valley(NamedTuple):
 
 
 @dataclass
-class Swad:
+class Swad(WeightAverage):
     """The mean of the parameters from where the validation loss stops falling to where it has risen for good.
 
     Parameters are averaged over the iterations of each segment, from one evaluation to the next, and segments are
@@ -64,28 +142,27 @@ class Swad:
     ratio: float = hyperparameter(0.3, on={"vlcs": 0.2})
 
     def __post_init__(self) -> None:
-        check_hyperparameters(self)
+        super().__post_init__()
         self.valley: Valley | None = None
-        # Whether the valley was left, so that further iterations change nothing.
-        self.dead = False
+        self.dead = False  # until the valley is left
         self._segment, self._final = RunningMean(), RunningMean()
         # Both queues of the method end with the newest segment, so one holds them; its tensors never change.
         self._queue: deque[Segment] = deque(maxlen=max(self.converge, self.tolerance))
 
     @property
-    def converged(self) -> bool:
+    def converged(self) -> bool:  # type: ignore[override]
         """Whether the valley was entered."""
         return self.valley is not None
 
-    def update(self, parameters: Sequence[Tensor]) -> None:
+    def update(self, parameters: Sequence[Tensor], progress: float = 1.0) -> None:
         """Add the parameters to the current segment. Call it after every iteration."""
         if not self.dead:
             self._segment.add(parameters)
 
-    def close(self, loss: float, iteration: int) -> bool:
-        """End the segment with the mean validation loss over source domains; return whether training should stop."""
+    def close(self, loss: float, iteration: int) -> None:
+        """End the segment with the mean validation loss over source domains. The valley may then be over."""
         if self.dead:
-            return True
+            return
         if self._segment.count == 0:
             raise MedicError(f"SWAD was given no parameters between iteration {iteration} and the evaluation before")
         if not math.isfinite(loss):
@@ -96,7 +173,6 @@ class Swad:
             self._find_valley()
         else:
             self._follow_valley(self.valley)
-        return self.dead
 
     def result(self) -> list[Tensor]:
         """Return copies of the averaged parameters so far; without convergence those of the last segment.
@@ -185,5 +261,7 @@ class Swad:
             self._final.add(queue[0].parameters)
 
 
-AVERAGES: Mapping[str, Part[Swad]] = {"swad": Part("swad", Swad)}
+AVERAGES: Mapping[str, Part[WeightAverage]] = {
+    "tail": Part("tail", Tail), "ema": Part("ema", Ema), "swad": Part("swad", Swad)
+}  # fmt: skip
 """Weight averages by the name that `--averaging` knows them by."""

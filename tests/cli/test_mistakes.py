@@ -135,6 +135,7 @@ def test_where_a_sweep_cannot_run(medic, mini, tmp_path, monkeypatch):
     (f"seed: {'9' * 5000}\n", "c.yaml digits"),
     (f"seed: {'[' * 900}{']' * 900}\n", "c.yaml nested"),
     (f"seed: 0x{'f' * 5000}\n", "c.yaml 63 bits"),
+    ('output: "\\ud800"\n', "output text"),
     ("seed: 2024-04-31\n", "c.yaml day"),
 ])  # fmt: skip
 def test_mistakes_in_a_configuration_file(medic, tmp_path, text, message):

@@ -166,6 +166,9 @@ def test_records_of_an_earlier_version_that_are_no_records(content, copy):
     (r'"oscr": [\d.]+', '"oscr": "high"'),
     (r'"loss": [\d.]+', f'"loss": {"9" * 400}'),
     (r'"method": "erm"', r'"method": "\\ud800"'),
+    (r'"trial_seed": \d+', '"trail_seed": 0'),
+    (r'"hparams_seed": \d+', '"hparams_seed": {"a": 1}'),
+    (r'"validation": {"acc"', '"validation": {"accuracy"'),
 ])  # fmt: skip
 def test_a_value_of_an_earlier_version_that_is_none(copy, old, new):
     path = copy()

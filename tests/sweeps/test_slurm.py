@@ -125,7 +125,8 @@ def test_what_is_there_is_not_submitted(sweep, slurm, tmp_path):
     for path in (tmp_path / "out" / "slurm").glob("*.yaml"):
         (tmp_path / "out" / path.stem).mkdir()
         (tmp_path / "out" / path.stem / "done").touch()
-        settings = {"method": "erm", "dataset": "folder", "target": ["z"], "sources": ["x", "y"], "seed": 0}
+        settings = {"method": "erm", "dataset": "folder", "target": ["z"], "sources": ["x", "y"], "seed": 0,
+                    "trial_seed": 0}  # fmt: skip
         measured = {"step": 1, "iteration": 1, "target": {"acc": 1}, "validation": {"acc": 1}}
         record = json.dumps({**measured, "args": {"test_envs": [2]}, "hparams": settings})
         (tmp_path / "out" / path.stem / "results.jsonl").write_text(record)

@@ -108,6 +108,7 @@ class TestWhatIsSpanned:
             ("target: street\niterations: many\n", "sweep {path}: iterations is 'many'"),
             ("target: street\niterations: [1, 2]\n", "sweep {path}: iterations is [1, 2]"),
             ("target: street\nseed: 0..2\n", "{path}: seed is '0..2': give several values of a setting under `span`"),
+            ("output: [a, b]\n", "{path}: output is ['a', 'b']: give text"),
             ("target: street\nspan:\n  seed: 0...2\n", "sweep {path}: seed is '0...2': give"),
             ("target: street\nspan:\n  seed: [0-2]\n", "sweep {path}: seed is '0-2': give"),
             ("target: street\nspan: a: b\n", "sweep {path}, line 2: mapping values are not allowed here"),

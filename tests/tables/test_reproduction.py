@@ -177,18 +177,22 @@ def test_a_table_from_scratch(capsys, tmp_path, name, rows):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def shared(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
-@pytest.mark.usefixtures("small")
 class TestOneRun:
     """Two tables share one run."""
 
     OPTIONS = (*SHORT, "--only", "street", "--methods", "erm")
 
+    @pytest.fixture
+    def place(self, small, capsys, shared):
+        """A folder with the run, which is trained once."""
+        assert run(capsys, shared, "confidence-sketch", *self.OPTIONS)[0] == 0
+        return shared
+
     def test_a_part_of_it_and_what_is_missing(self, capsys, place):
-        assert run(capsys, place, "confidence-sketch", *self.OPTIONS)[0] == 0
         code, said = run(capsys, place, "confidence-sketch", *self.OPTIONS, "fish", "--dry-run")
         assert code == 0
         assert "2 runs: 1 finished, 1 to do" in said.out
@@ -224,11 +228,13 @@ class TestOneRun:
 
     def test_a_damaged_run_is_said(self, capsys, place):
         (path,) = place.glob("*/results.jsonl")
+        content = path.read_text()
         path.write_text("{")
         code, said = run(capsys, place, "confidence-sketch", *self.OPTIONS)
         assert code == 1
         assert f"{path.parent} is left out: its results.jsonl is damaged; delete {path.parent}" in said.err
         assert "–" in said.out
+        path.write_text(content)
 
 
 @pytest.mark.parametrize(

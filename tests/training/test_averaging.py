@@ -1,4 +1,4 @@
-"""SWAD: which segments are averaged, and how."""
+"""Weight averages: which weights are averaged, and how."""
 
 import gc
 import io
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from medic.errors import MedicError, TrainingError
-from medic.training.averaging import AVERAGES, RunningMean, Swad
+from medic.training.averaging import AVERAGES, Ema, RunningMean, Swad, Tail
 from tests.messages import naming
 
 # The test vectors of the specification: three evaluations to converge, six to give up, 30 % above the mean.
@@ -27,7 +27,8 @@ def counted(losses, dtype=torch.float64, **numbers):
     swad = Swad(**numbers)
     for k, loss in enumerate(losses):
         swad.update(one_hot(k, len(losses), dtype))
-        if swad.close(loss, k):
+        swad.close(loss, k)
+        if swad.dead:
             break
     (result,) = swad.result()
     assert result.dtype == dtype
@@ -286,7 +287,8 @@ def test_nothing_happens_after_the_end():
     swad, _ = counted(RISING)
     before = summary(swad.state_dict())
     swad.update(one_hot(0, len(RISING)))
-    assert swad.close(0.1, 99)
+    swad.close(0.1, 99)
+    assert swad.dead
     assert summary(swad.state_dict()) == before
 
 
@@ -356,3 +358,38 @@ def test_a_run_on_a_gpu_goes_on_from_one_on_the_host_without_waiting(at):
 def test_the_tolerance_of_its_authors_depends_on_the_benchmark():
     ratios = [AVERAGES["swad"].hyperparameters(dataset)["ratio"] for dataset in ("vlcs", "pacs", None)]
     assert ratios == [0.2, 0.3, 0.3]
+
+
+def averaged(average, iterations, restored_at=None):
+    """The result for one-hot weights at every iteration, perhaps through a file once."""
+    for k in range(iterations):
+        if k == restored_at:
+            file = io.BytesIO()
+            torch.save(average.state_dict(), file)
+            file.seek(0)
+            average = type(average)()
+            average.load_state_dict(torch.load(file, weights_only=True))
+        average.update(one_hot(k, iterations), (k + 1) / iterations)
+    (result,) = average.result()
+    return result
+
+
+@pytest.mark.parametrize(("share", "first"), [(1.0, 0), (0.5, 5), (0.3, 7), (1e-9, 9)])
+def test_tail(share, first):
+    expected = torch.zeros(10, dtype=torch.float64)
+    expected[first:] = 1 / (10 - first)
+    torch.testing.assert_close(averaged(Tail(share), 10), expected)
+
+
+def test_ema():
+    """Each weight is 1 - d times the product of all later d, with d = t / (t + 9) up to 0.8, from iteration 36 on."""
+    decays = [min(t / (t + 9), 0.8) for t in range(50)]
+    expected = [(1 - d) * math.prod(decays[t + 1 :]) for t, d in enumerate(decays)]
+    torch.testing.assert_close(averaged(Ema(0.8), 50), torch.tensor(expected, dtype=torch.float64))
+    assert sum(expected) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("kind", [Tail, Ema])
+@pytest.mark.parametrize("at", [1, 6, 9])
+def test_a_mean_continues_where_it_was_saved(kind, at):
+    assert torch.equal(averaged(kind(), 10, restored_at=at), averaged(kind(), 10))

@@ -53,7 +53,8 @@ def test_swad_stays_dead():
     again = resumed(swad)
     assert again.dead
     again.update([torch.tensor([99.0])])
-    assert again.close(0.1, 6)
+    again.close(0.1, 6)
+    assert again.dead
     assert again.result() == swad.result()
 
 

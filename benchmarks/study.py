@@ -1,0 +1,324 @@
+"""Train methods on all targets of a benchmark, and compare rules that choose the result of a run, or the methods.
+
+    python -m benchmarks.study run digits --output records/digits --seeds 0 1 2 3 4 --iterations 1500
+    python -m benchmarks.study run pacs --output records/pacs --option root=DIR --option weights=FILE …
+    python -m benchmarks.study rules records/digits records/pacs
+    python -m benchmarks.study methods records/pacs --rule tail-0.5
+
+`run` writes one file per run: its evaluations, then one evaluation of each weight average, all of them from the same
+training. Runs that are there are not trained again, so a study can be continued. `rules` and `methods` only read.
+"""
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+METHODS: dict[str, dict[str, Any]] = {
+    "erm": {"method": "erm"},
+    "medic": {"method": "medic"},
+    "medic++": {"method": "medic++"},
+    **{
+        f"medic++ {sampling}{' step' if separate == 'step' else ''}": {
+            "method": "medic++", "sampling": sampling.removesuffix("-short"), "separate": separate,
+            **({"hparams": {"decay": 0.5, "lag": 1}} if sampling.endswith("-short") else {}),
+        }
+        for sampling, separate in itertools.product(("adaptive", "adaptive-short", "probe", "random"), ("task", "step"))
+        if (sampling, separate) not in {("adaptive", "task"), ("random", "step")}
+    },
+}  # fmt: skip
+"""What is trained, by name; `medic++` itself samples adaptively, with confusable classes in different tasks."""
+
+REFRESHED = 100
+"""Iterations from which batch-norm statistics of averaged weights are estimated."""
+
+
+class Run(NamedTuple):
+    """One run of a study."""
+
+    method: str
+    target: str
+    seed: int
+    lr: float | None
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        rate = "" if self.lr is None else f"-{self.lr:g}"
+        return f"{self.method.replace(' ', '-')}-{self.target}-{self.seed}{rate}.jsonl"
+
+
+def make_averages() -> dict[str, Any]:
+    """Return the weight averages that are computed in every run, by name."""
+    from medic.training.averaging import Ema, Swad, Tail
+
+    averages = {f"tail-{share:g}": Tail(share) for share in (0.2, 0.5)}
+    return {**averages, **{f"ema-{decay:g}": Ema(decay) for decay in (0.99, 0.998)}, "swad": Swad()}
+
+
+def train(run: Run, settings: dict[str, Any], evaluations: int) -> list[dict[str, Any]]:
+    """Train a run; return its evaluations, and one of each weight average."""
+    import torch
+
+    from medic import openset
+    from medic.runs.build import build_trainer
+    from medic.runs.evaluation import Evaluator
+    from medic.runs.recipe import make_recipe
+
+    rate = {} if run.lr is None else {"lr": run.lr}
+    recipe, opened = make_recipe({**settings, **METHODS[run.method], **rate, "target": run.target, "seed": run.seed})
+    device = recipe.execution.pick_device()
+    dataset = recipe.data.load(opened, device)
+    problem = recipe.data.divide(dataset, recipe.seed)
+    trainer = build_trainer(recipe, dataset, problem)
+    score = openset.get_score(str(recipe.evaluation.score))
+    evaluator = Evaluator(
+        dataset.domains, problem, trainer.inference(recipe.compiles(device)), score, str(recipe.evaluation.threshold)
+    )
+    averages, records, losses = make_averages(), [], []
+    weights = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
+    began, iterations = time.perf_counter(), recipe.optim.iterations
+    for iteration in range(1, iterations + 1):
+        losses += trainer.step()
+        for average in averages.values():
+            average.update(weights, iteration / iterations)
+        if iteration * evaluations % iterations < evaluations:
+            losses += trainer.wait()
+            record = {"iteration": iteration, "loss": sum(losses) / len(losses), **shortened(evaluator.record())}
+            records.append({**record, "seconds": time.perf_counter() - began})
+            losses.clear()
+            for average in averages.values():
+                average.close(record["validation"]["domain_loss"], iteration)
+            trainer.model.train()
+    for name, average in averages.items():
+        with torch.no_grad():
+            torch._foreach_copy_(weights, average.result())
+        trainer.refresh_statistics(min(REFRESHED, iterations))
+        found = {"iteration": iterations, "average": name, "converged": average.converged}
+        records.append({**found, **shortened(evaluator.record()), "seconds": time.perf_counter() - began})
+    return [{"run": run._asdict(), "settings": recipe.identity, "device": str(device)}, *records]
+
+
+def shortened(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the measurements that a rule or a table may need."""
+    target = {key: record["target"][key] for key in ("acc", "hscore", "oscr", "auroc", "hscore/oracle-10")}
+    by_domain = {key: value for key, value in record.items() if key.endswith("_out_acc")}
+    return {"validation": record["validation"], "target": target, **by_domain}
+
+
+def work(queue: Any, settings: dict[str, Any], evaluations: int, output: Path, until: float) -> None:
+    """Train the runs of a queue until a time."""
+    longest = 0.0
+    while time.time() + longest < until and (run := queue.get()) is not None:
+        began = time.time()
+        lines = train(run, settings, evaluations)
+        part = output / f"{run.name}.{os.getpid()}"
+        part.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        part.rename(output / run.name)
+        longest = max(longest, time.time() - began)
+        last = lines[-1]["target"]
+        print(f"{run.name}: {time.time() - began:.0f} s, OSCR {100 * last['oscr']:.1f}", flush=True)
+
+
+def run_study(arguments: argparse.Namespace) -> None:
+    """Train what is missing, several runs at a time."""
+    from medic.data import benchmark
+
+    targets = arguments.targets or benchmark(arguments.dataset).domains
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    given = dict(option.split("=", 1) for option in arguments.option)
+    from medic.runs.settings import load_yaml
+
+    settings = {
+        **{name: load_yaml(value) for name, value in given.items()},
+        "dataset": arguments.dataset,
+        "iterations": arguments.iterations,
+    }
+    runs = [
+        Run(method, target, seed, lr)
+        for seed, lr, method, target in itertools.product(
+            arguments.seeds, arguments.rates or [None], arguments.methods, targets
+        )
+    ]
+    missing = [run for run in runs if not (arguments.output / run.name).exists()]
+    print(f"{len(runs)} runs, {len(missing)} to train", flush=True)
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    for item in (*missing, *[None] * arguments.jobs):
+        queue.put(item)
+    until = time.time() + arguments.seconds
+    common = (queue, settings, arguments.evaluations, arguments.output, until)
+    workers = [context.Process(target=work, args=common) for _ in range(arguments.jobs)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
+Records = list[dict[str, Any]]
+
+
+def neighbours(records: Records) -> list[float]:
+    """Return the mean validation accuracy of each evaluation and the ones beside it."""
+    found = [record["validation"]["acc"] for record in records]
+    return [fmean(found[max(0, k - 1) : k + 2]) for k in range(len(found))]
+
+
+def best(values: Sequence[float], last: bool) -> int:
+    """Return the position of the largest value, the first or last of equal ones."""
+    return max(range(len(values)), key=lambda k: (values[k], k if last else -k))
+
+
+RULES: dict[str, Callable[[Records], int]] = {
+    "validation accuracy, first on ties": lambda records: best([r["validation"]["acc"] for r in records], last=False),
+    "validation accuracy, last on ties": lambda records: best([r["validation"]["acc"] for r in records], last=True),
+    "validation accuracy, mean of three": lambda records: best(neighbours(records), last=True),
+    "validation loss": lambda records: best([-r["validation"]["domain_loss"] for r in records], last=True),
+    "last": lambda records: len(records) - 1,
+}
+"""Rules that choose one of the evaluations of a run by source data."""
+BEST = "(best on the target, which nobody may use)"
+
+
+def results(lines: Records, every: int) -> dict[str, dict[str, float]]:
+    """Return the metrics on the target by every rule, with every nth evaluation."""
+    plain = [record for record in lines if "average" not in record and "iteration" in record]
+    kept = plain[::-1][::every][::-1]  # always with the last
+    found = {name: kept[rule(kept)]["target"] for name, rule in RULES.items()}
+    found |= {record["average"]: record["target"] for record in lines if "average" in record}
+    return {**found, BEST: max((record["target"] for record in kept), key=lambda target: target["acc"])}
+
+
+class Study(NamedTuple):
+    """The results of one study: metrics by run and rule."""
+
+    found: dict[Run, dict[str, dict[str, float]]]
+
+    @classmethod
+    def read(cls, folder: Path, every: int) -> "Study":
+        """Read the records of a folder."""
+        files = [
+            [json.loads(line) for line in path.read_text().splitlines()] for path in sorted(folder.glob("*.jsonl"))
+        ]
+        return cls({Run(**lines[0]["run"]): results(lines, every) for lines in files})
+
+    def values(self, method: str, rule: str, metric: str) -> dict[tuple[str, int], float]:
+        """Return a metric in percent by target and seed."""
+        return {
+            (run.target, run.seed): 100 * found[rule][metric]
+            for run, found in self.found.items()
+            if run.method == method
+        }
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods that were trained, in the order of `METHODS`."""
+        return [method for method in METHODS if any(run.method == method for run in self.found)]
+
+    @property
+    def rules(self) -> list[str]:
+        """The rules that every run allows."""
+        return list(next(iter(self.found.values())))
+
+
+def mean(values: dict[tuple[str, int], float]) -> float:
+    """Return the mean over targets of the means over seeds."""
+    targets = {target for target, _ in values}
+    return fmean(fmean(value for (one, _), value in values.items() if one == target) for target in targets)
+
+
+def interval(differences: dict[tuple[str, int], float]) -> tuple[float, float]:
+    """Return a mean difference and the half width of its 95 % interval, by the t distribution over targets.
+
+    Seeds of one target share its images, so a target counts once, with its mean over seeds.
+    """
+    from scipy import stats
+
+    targets = sorted({target for target, _ in differences})
+    means = [fmean(value for (one, _), value in differences.items() if one == target) for target in targets]
+    if len(means) < 2:
+        return fmean(means), float("nan")
+    return fmean(means), stdev(means) / len(means) ** 0.5 * float(stats.t.ppf(0.975, len(means) - 1))
+
+
+def print_rules(folders: Sequence[Path], every: int) -> None:
+    """Print Acc / OSCR of every method by every rule, and the mean difference of OSCR to the first rule."""
+    for folder in folders:
+        study = Study.read(folder, every)
+        print(f"\n{folder.name}, {len(study.found)} runs; Acc / OSCR\n")
+        print("| rule | " + " | ".join(study.methods) + " | mean OSCR | difference |")
+        print("|---" * (len(study.methods) + 3) + "|")
+        first = study.rules[0]
+        for rule in study.rules:
+            cells = [
+                f"{mean(study.values(method, rule, 'acc')):.1f} / {mean(study.values(method, rule, 'oscr')):.1f}"
+                for method in study.methods
+            ]
+            pooled: dict[tuple[str, int], list[float]] = {}
+            for method in study.methods:
+                before = study.values(method, first, "oscr")
+                for key, value in study.values(method, rule, "oscr").items():
+                    pooled.setdefault(key, []).append(value - before[key])
+            shift, half = interval({key: fmean(values) for key, values in pooled.items()})
+            overall = fmean(mean(study.values(method, rule, "oscr")) for method in study.methods)
+            print(f"| {rule} | {' | '.join(cells)} | {overall:.2f} | {shift:+.2f} ± {half:.2f} |")
+
+
+def print_methods(folders: Sequence[Path], every: int, rule: str, against: str) -> None:
+    """Print every method by one rule, and its paired differences to another method."""
+    for folder in folders:
+        study = Study.read(folder, every)
+        print(f"\n{folder.name}, rule: {rule}; differences to {against} with 95 % intervals over targets\n")
+        print("| method | runs | Acc | OSCR | H-score | Acc difference | OSCR difference |")
+        print("|---" * 7 + "|")
+        for method in study.methods:
+            cells, shifts = [], []
+            for metric in ("acc", "oscr", "hscore"):
+                values, others = study.values(method, rule, metric), study.values(against, rule, metric)
+                cells.append(f"{mean(values):.1f}")
+                shared = {key: values[key] - others[key] for key in values.keys() & others.keys()}
+                shift, half = interval(shared)
+                shifts.append(f"{shift:+.1f} ± {half:.1f}")
+            print(f"| {method} | {len(values)} | {' | '.join(cells)} | {' | '.join(shifts[:2])} |")
+
+
+def main() -> None:
+    """Train, or read what was trained."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run")
+    run.add_argument("dataset")
+    run.add_argument("--output", type=Path, required=True)
+    run.add_argument("--methods", nargs="+", choices=METHODS, default=["erm", "medic", "medic++"])
+    run.add_argument("--targets", nargs="+")
+    run.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    run.add_argument("--rates", nargs="+", type=float, help="learning rates [the method's]")
+    run.add_argument("--iterations", type=int, required=True)
+    run.add_argument("--evaluations", type=int, default=20)
+    run.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="a setting of all runs")
+    run.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    run.add_argument("--seconds", type=float, default=1e9, help="start no run that would end later")
+    for name in ("rules", "methods"):
+        reading = commands.add_parser(name)
+        reading.add_argument("folders", nargs="+", type=Path)
+        reading.add_argument("--every", type=int, default=1, help="use every nth evaluation")
+        if name == "methods":
+            reading.add_argument("--rule", default="last")
+            reading.add_argument("--against", default="erm")
+    arguments = parser.parse_args()
+    if arguments.command == "run":
+        run_study(arguments)
+    elif arguments.command == "rules":
+        print_rules(arguments.folders, arguments.every)
+    else:
+        print_methods(arguments.folders, arguments.every, arguments.rule, arguments.against)
+
+
+if __name__ == "__main__":
+    main()

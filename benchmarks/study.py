@@ -35,7 +35,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """What is trained, by name; `medic++` itself samples adaptively, with confusable classes in different tasks."""
 
-REFRESHED = 100
+REFRESHED = 30
 """Iterations from which batch-norm statistics of averaged weights are estimated."""
 
 
@@ -51,7 +51,7 @@ class Run(NamedTuple):
     def name(self) -> str:
         """The name of its file."""
         rate = "" if self.lr is None else f"-{self.lr:g}"
-        return f"{self.method.replace(' ', '-')}-{self.target}-{self.seed}{rate}.jsonl"
+        return f"{self.method.replace(' ', '-').replace('++', 'pp')}-{self.target}-{self.seed}{rate}.jsonl"
 
 
 def make_averages() -> dict[str, Any]:
@@ -71,7 +71,7 @@ def train(run: Run, settings: dict[str, Any], evaluations: int) -> list[dict[str
     from medic.runs.evaluation import Evaluator
     from medic.runs.recipe import make_recipe
 
-    rate = {} if run.lr is None else {"lr": run.lr}
+    began, rate = time.perf_counter(), {} if run.lr is None else {"lr": run.lr}
     recipe, opened = make_recipe({**settings, **METHODS[run.method], **rate, "target": run.target, "seed": run.seed})
     device = recipe.execution.pick_device()
     dataset = recipe.data.load(opened, device)
@@ -83,6 +83,7 @@ def train(run: Run, settings: dict[str, Any], evaluations: int) -> list[dict[str
     )
     averages, records, losses = make_averages(), [], []
     weights = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
+    loaded = time.perf_counter() - began
     began, iterations = time.perf_counter(), recipe.optim.iterations
     for iteration in range(1, iterations + 1):
         losses += trainer.step()
@@ -90,8 +91,9 @@ def train(run: Run, settings: dict[str, Any], evaluations: int) -> list[dict[str
             average.update(weights, iteration / iterations)
         if iteration * evaluations % iterations < evaluations:
             losses += trainer.wait()
+            trained = time.perf_counter() - began
             record = {"iteration": iteration, "loss": sum(losses) / len(losses), **shortened(evaluator.record())}
-            records.append({**record, "seconds": time.perf_counter() - began})
+            records.append({**record, "trained": trained, "seconds": time.perf_counter() - began})
             losses.clear()
             for average in averages.values():
                 average.close(record["validation"]["domain_loss"], iteration)
@@ -102,7 +104,7 @@ def train(run: Run, settings: dict[str, Any], evaluations: int) -> list[dict[str
         trainer.refresh_statistics(min(REFRESHED, iterations))
         found = {"iteration": iterations, "average": name, "converged": average.converged}
         records.append({**found, **shortened(evaluator.record()), "seconds": time.perf_counter() - began})
-    return [{"run": run._asdict(), "settings": recipe.identity, "device": str(device)}, *records]
+    return [{"run": run._asdict(), "settings": recipe.identity, "loaded": loaded}, *records]
 
 
 def shortened(record: dict[str, Any]) -> dict[str, Any]:
@@ -122,8 +124,10 @@ def work(queue: Any, settings: dict[str, Any], evaluations: int, output: Path, u
         part.write_text("".join(json.dumps(line) + "\n" for line in lines))
         part.rename(output / run.name)
         longest = max(longest, time.time() - began)
-        last = lines[-1]["target"]
-        print(f"{run.name}: {time.time() - began:.0f} s, OSCR {100 * last['oscr']:.1f}", flush=True)
+        times = [round(line.get("trained", line.get("seconds", line.get("loaded"))), 1) for line in lines]
+        print(
+            f"{run.name}: {time.time() - began:.0f} s {times}, OSCR {100 * lines[-1]['target']['oscr']:.1f}", flush=True
+        )
 
 
 def run_study(arguments: argparse.Namespace) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -176,9 +177,16 @@ Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
 Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+"), list("-+0123456789"))
 
 
+DEEPEST = 100
+"""The limit of brackets inside each other."""
+
+
 def load_yaml(text: str) -> Any:
     """Return the value of a YAML text. Every fault of the text is a `YAMLError`."""
+    depths = accumulate((letter in "[{") - (letter in "]}") for letter in text)
     try:
+        if max(depths, default=0) > DEEPEST:  # the library would take seconds to notice
+            raise RecursionError
         return yaml.load(text, Loader)  # a SafeLoader
     except RecursionError:
         raise yaml.YAMLError("its brackets or lines are nested too deeply") from None
@@ -190,7 +198,7 @@ def load_file(what: str, path: Path) -> Any:
     """Return the value of a YAML file."""
     try:
         return load_yaml(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:  # a ValueError is text that is not UTF-8, or a NUL in a path
         raise _unreadable(what, path, error) from error
 
 

@@ -224,7 +224,7 @@ def _check(result: Result) -> None:
     if not all(isinstance(name, str) for name in names) or not isinstance(settings["seed"], int):
         raise Damaged(RECORDS)
     json.dumps(settings, ensure_ascii=False).encode()  # raises for text that cannot be written
-    _ = result.draw, result.trial, result.given
+    hash((result.draw, result.trial, tuple(result.given)))
     for record in result.records:
         list(scalars(record))  # raises for a number that is no float
         validation, target = record["validation"], record["target"]

@@ -30,15 +30,15 @@ TESTS = {
     "medic/openset/scores.py": "tests/openset/test_scores.py tests/equivalence/test_openset.py",
     "medic/tasks/grid.py": "tests/tasks",
     "medic/tasks/partition.py": "tests/tasks",
-    "medic/tasks/samplers.py": "tests/tasks tests/equivalence/test_samplers.py",
-    "medic/tasks/lagged.py": "tests/tasks tests/equivalence/test_samplers.py",
+    "medic/tasks/samplers.py": "tests/tasks tests/equivalence/test_samplers.py tests/methods/test_hyperparameters.py",
+    "medic/tasks/lagged.py": "tests/tasks tests/equivalence/test_samplers.py tests/methods/test_hyperparameters.py",
     "medic/strategies/inner.py": "tests/strategies tests/equivalence/test_strategies.py",
     "medic/strategies/multi_step.py": "tests/strategies tests/equivalence/test_strategies.py",
     "medic/strategies/two_step.py": "tests/strategies tests/equivalence/test_strategies.py",
     "medic/strategies/trajectories.py": "tests/strategies tests/equivalence/test_strategies.py",
-    "medic/strategies/masks.py": "tests/strategies tests/equivalence/test_strategies.py",
+    "medic/strategies/masks.py": "tests/strategies/test_masks.py tests/equivalence/test_penalties.py tests/methods",
     "medic/data/holdout.py": "tests/data/test_holdout.py tests/data/test_problem.py",
-    "medic/data/problem.py": "tests/data/test_problem.py tests/data/test_holdout.py",
+    "medic/data/problem.py": "tests/data/test_problem.py tests/data/test_holdout.py tests/data/test_noise.py",
     "medic/data/classes.py": "tests/data/test_problem.py tests/runs/test_target.py",
     "medic/training/averaging.py": "tests/training/test_averaging.py",
     "medic/runs/selection.py": "tests/runs/test_selection.py",
@@ -53,7 +53,7 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Or: ast.And, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
 SKIPPED = {"annotation", "returns", "decorator_list", "type_comment"}
-"""Parts of a node that have no effect when it runs."""
+"""Parts of a node that have no effect when it runs; nor has `zip(…, strict=True)` unless there is a mistake."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
 def mutants(module: str, tree: ast.AST) -> Iterator[Mutant]:
     """Yield every mutant of a tree, except in annotations, messages and assertions."""
     for field, value in ast.iter_fields(tree):
-        if field in SKIPPED:
+        if field in SKIPPED or getattr(tree, "arg", None) == "strict":
             continue
         several = isinstance(value, list)
         for index, node in enumerate(value if several else [value]):

@@ -114,3 +114,9 @@ def test_mistakes_are_named_in_one_line(name, output, message):
     with pytest.raises(MedicError, match=message) as error:
         score(name, output)
     assert "\n" not in str(error.value)
+
+
+def test_the_margin_over_unknown():
+    output = Output(torch.tensor([[1.0, 3.0], [2.0, 0.5]]), unknown=torch.tensor([0.5, 4.0]))
+    found = [SCORES[name](output) for name, entry in SCORES.items() if "unknown" in entry.needs]
+    assert [confidence.tolist() for confidence in found] == [[2.5, -2.0]]

@@ -204,3 +204,7 @@ def test_every_sampler_is_the_same_when_interrupted(mini, tmp_path, monkeypatch,
         assert (parts.path / file).read_bytes() == (whole.path / file).read_bytes()
     states = [torch.load(run.path / "checkpoint" / "last.pt", weights_only=True) for run in (parts, whole)]
     torch.testing.assert_close(*(state["trainer"]["grid"] for state in states), rtol=0, atol=0)
+
+
+def test_one_sampler_sees_fresh_images():
+    assert [name for name, kind in SAMPLERS.items() if kind.probes] == ["probe"]

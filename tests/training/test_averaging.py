@@ -392,4 +392,5 @@ def test_ema():
 @pytest.mark.parametrize("kind", [Tail, Ema])
 @pytest.mark.parametrize("at", [1, 6, 9])
 def test_a_mean_continues_where_it_was_saved(kind, at):
+    assert kind().converged
     assert torch.equal(averaged(kind(), 10, restored_at=at), averaged(kind(), 10))

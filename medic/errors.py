@@ -44,7 +44,7 @@ def memory_checked() -> Iterator[None]:
         raise
     except Exception as error:
         chain: list[BaseException] = [error]  # others may have taken a lack of memory for a mistake
-        while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
+        while (cause := _cause(chain[-1])) is not None and cause not in chain:
             chain.append(cause)
         shortage = next(filter(_is_shortage, chain), None)
         if shortage is None:
@@ -53,6 +53,11 @@ def memory_checked() -> Iterator[None]:
         reason = f" ({asked[0].lower()})" if asked else ""
         way = "lower --batch-size or, in a sweep, --jobs; --store stream keeps images on disk"
         raise OutOfMemoryError(f"out of memory{reason}: {way}") from error
+
+
+def _cause(error: BaseException) -> BaseException | None:
+    """Return what led to an error; nothing if it was raised `from None`."""
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def _is_shortage(error: BaseException) -> bool:

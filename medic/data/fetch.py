@@ -181,15 +181,13 @@ def _unpack(path: Path, name: str, folder: Path) -> None:
             raise Unusable(f"{name} is a web page, not an archive")
         else:
             shutil.copyfile(path, folder / name)
-        return
     except Unusable:
         raise
     except Exception as error:  # each kind of archive has several types
         if isinstance(error, OSError) and error.errno is not None:  # the disk, not the archive
             raise
-        reason = first_line(error)
-    # Not as a consequence of that error: memory that a damaged header asks for would be taken for a lack of it.
-    raise Unusable(f"{name} is damaged ({reason})")
+        # From None, because memory that a damaged header asks for is no lack of memory.
+        raise Unusable(f"{name} is damaged ({first_line(error)})") from None
 
 
 def _find(folder: Path, bench: Benchmark, download: Download) -> Path:

@@ -308,7 +308,9 @@ class Run:
         except OSError as error:
             raise MedicError(f"run {self.path} has no readable {name}: {error.strerror}") from error
         except Exception as error:  # whatever a damaged file of a version without checksums leads to
-            raise MedicError(f"run {self.path} has a damaged {name}: {first_line(error)}") from error
+            if isinstance(error, MemoryError) and self.seal.checksums:  # the file is whole
+                raise
+            raise MedicError(f"run {self.path} has a damaged {name}: {first_line(error)}") from None
 
     def _no_run(self, missing: str) -> MedicError:
         """Return the error for a folder that is not a run, perhaps the one around several runs."""

@@ -279,7 +279,7 @@ def method_parts(method: Method) -> Parts:
     preset = {**DEFAULTS, **method.preset}
     objective, model = ObjectiveSpec.of(preset), ModelSpec.of(preset)
     optim = OptimSpec.of(preset)
-    return replace(_make_parts(method, objective, model, optim, method.grid), sampler=None)
+    return _make_parts(method, objective, model, optim, method.grid)
 
 
 def _fit_strategy(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import medic
-from medic.errors import MedicError
+from medic.errors import MedicError, memory_checked
 from medic.runs.directory import Run
 from medic.runs.review import review
 from medic.tables.results import collect
@@ -145,7 +145,7 @@ def test_predictions_of_an_earlier_version_that_are_no_predictions(change, copy)
             archive.writestr("path.npy", header.ljust(127) + b"\n")
     elif change in ("text", "empty"):
         (path / "predictions.npz").write_text("text" if change == "text" else "")
-    with pytest.raises(MedicError, match=naming("predictions.npz")):
+    with pytest.raises(MedicError, match=naming("predictions.npz")), memory_checked():
         review(Run(path), None, "source")
 
 

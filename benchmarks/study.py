@@ -2,14 +2,16 @@
 
     python -m benchmarks.study run digits --output records/digits --seeds 0 1 2 3 4 --iterations 1500
     python -m benchmarks.study run pacs --output records/pacs --option root=DIR --option weights=FILE …
-    python -m benchmarks.study rules records/digits records/pacs
-    python -m benchmarks.study methods records/pacs --rule tail-0.5
+    python -m benchmarks.study pack records/digits benchmarks/records/digits.jsonl.gz
+    python -m benchmarks.study rules benchmarks/records/*.gz
+    python -m benchmarks.study methods benchmarks/records/pacs.jsonl.gz --rule swad
 
 `run` writes one file per run: its evaluations, then one evaluation of each weight average, all of them from the same
 training. Runs that are there are not trained again, so a study can be continued. `rules` and `methods` only read.
 """
 
 import argparse
+import gzip
 import itertools
 import json
 import multiprocessing
@@ -150,7 +152,8 @@ def run_study(arguments: argparse.Namespace) -> None:
             arguments.seeds, arguments.rates or [None], arguments.methods, targets
         )
     ]
-    missing = [run for run in runs if not (arguments.output / run.name).exists()]
+    done = set() if arguments.done is None else set(read_runs(arguments.done))
+    missing = [run for run in runs if run not in done and not (arguments.output / run.name).exists()]
     print(f"{len(runs)} runs, {len(missing)} to train", flush=True)
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
@@ -199,18 +202,37 @@ def results(lines: Records, every: int) -> dict[str, dict[str, float]]:
     return {**found, BEST: max((record["target"] for record in kept), key=lambda target: target["acc"])}
 
 
+def read_runs(place: Path) -> dict[Run, Records]:
+    """Return the lines of every run in a folder or a packed file."""
+    if place.is_dir():
+        text = "".join(path.read_text() for path in sorted(place.glob("*.jsonl")))
+    else:
+        text = gzip.decompress(place.read_bytes()).decode()
+    runs: dict[Run, Records] = {}
+    for line in map(json.loads, text.splitlines()):
+        if "run" in line:
+            lines = runs.setdefault(Run(**line["run"]), [])
+        lines.append(line)
+    return runs
+
+
+def pack(places: Sequence[Path], file: Path) -> None:
+    """Write the runs of several folders or packed files into one file."""
+    runs = {run: lines for place in places for run, lines in read_runs(place).items()}
+    text = "".join(json.dumps(line) + "\n" for run in sorted(runs) for line in runs[run])
+    file.write_bytes(gzip.compress(text.encode(), mtime=0))
+    print(f"{len(runs)} runs, {file.stat().st_size >> 10} KiB")
+
+
 class Study(NamedTuple):
     """The results of one study: metrics by run and rule."""
 
     found: dict[Run, dict[str, dict[str, float]]]
 
     @classmethod
-    def read(cls, folder: Path, every: int) -> "Study":
-        """Read the records of a folder."""
-        files = [
-            [json.loads(line) for line in path.read_text().splitlines()] for path in sorted(folder.glob("*.jsonl"))
-        ]
-        return cls({Run(**lines[0]["run"]): results(lines, every) for lines in files})
+    def read(cls, place: Path, every: int) -> "Study":
+        """Read the records of a folder, or of a file that `pack` wrote."""
+        return cls({run: results(lines, every) for run, lines in read_runs(place).items()})
 
     def values(self, method: str, rule: str, metric: str) -> dict[tuple[str, int], float]:
         """Return a metric in percent by target and seed."""
@@ -308,6 +330,10 @@ def main() -> None:
     run.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="a setting of all runs")
     run.add_argument("--jobs", type=int, default=2, help="runs at a time")
     run.add_argument("--seconds", type=float, default=1e9, help="start no run that would end later")
+    run.add_argument("--done", type=Path, help="a packed file of runs that need not be trained")
+    packing = commands.add_parser("pack")
+    packing.add_argument("folders", nargs="+", type=Path)
+    packing.add_argument("file", type=Path)
     for name in ("rules", "methods"):
         reading = commands.add_parser(name)
         reading.add_argument("folders", nargs="+", type=Path)
@@ -318,6 +344,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.command == "run":
         run_study(arguments)
+    elif arguments.command == "pack":
+        pack(arguments.folders, arguments.file)
     elif arguments.command == "rules":
         print_rules(arguments.folders, arguments.every)
     else:

@@ -78,6 +78,10 @@ class Evaluator:
         """Return the model's outputs for every evaluated split."""
         return {split: self.infer(samples, features) for split, samples in measured(self.problem).items()}
 
+    def validation(self) -> dict[str, float]:
+        """Return the metrics on source validation alone."""
+        return measure_validation(self.infer(self.problem.validation, features=False))
+
     def record(self) -> dict[str, Any]:
         """Return the metrics of one evaluation, including DomainBed's keys (`env0_in_acc`, …)."""
         features = "features" in self.score.needs

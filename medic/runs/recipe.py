@@ -37,6 +37,7 @@ DEFAULTS: Mapping[str, Any] = {
     "schedule": "step",
     "head_lr_scale": 1.0,
     "images": 144,
+    "averaging": "swad",
 }
 """The lowest layer, below what a benchmark and a method set."""
 

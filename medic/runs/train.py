@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 60.0
 """The work that a killed run loses at most, unless `checkpoint_every` is given."""
 
-REFRESHED = 500
+REFRESHED = 30
 """Iterations from which batch-norm statistics of averaged weights are estimated, or as many as the run has."""
 
 Watch = Callable[[Mapping[str, Any]], None]
@@ -221,7 +221,7 @@ class Session:
         while trainer.iteration < iterations and not self._is_averaged():
             self.losses += trainer.step()
             if self.averaging is not None:
-                self.averaging.update(self._weights(), trainer.iteration / iterations)
+                self._update(self.averaging)
             progress.advance(trainer.iteration, self.losses[-1] if self.losses else None)
             evaluating = trainer.iteration == iterations or trainer.iteration % self.every == 0
             if evaluating:
@@ -237,6 +237,14 @@ class Session:
                 stopped = f"stopped at iteration {trainer.iteration}: rerun the same command to resume"
                 raise Stopped(stopped, interrupts.received or signal.SIGTERM)
 
+    def _update(self, averaging: WeightAverage) -> None:
+        """Give the weights after an iteration to the average, and the validation loss if it asks for it."""
+        iteration, iterations = self.trainer.iteration, self.recipe.optim.iterations
+        averaging.update(self._weights(), iteration / iterations)
+        if averaging.asks(iteration, iterations):
+            self.losses += self.trainer.wait()
+            averaging.close(self.evaluator.validation()["domain_loss"], iteration)
+
     def _average(self, averaging: WeightAverage) -> None:
         """Load the averaged weights into the model, re-estimate batch-norm statistics, and evaluate."""
         with torch.no_grad():
@@ -244,9 +252,8 @@ class Session:
         self.trainer.refresh_statistics(min(REFRESHED, self.recipe.optim.iterations))
         if not averaging.converged:
             logger.info(
-                "the validation loss did not converge within %s, so the weights since the last but one are averaged; "
-                "lower --evaluate-every or raise --iterations",
-                counted(len(self.records), "evaluation"),
+                "the validation loss did not converge, so the weights of the last segment are averaged: "
+                "raise --iterations or --hparams segments"
             )
         self._evaluate(averaged=True)
 
@@ -274,8 +281,6 @@ class Session:
         record = {**self._progress(), **metrics, **self._averaged(averaged), **self._provenance()}
         self.records.append(record)
         self.losses.clear()
-        if self.averaging is not None and not averaged:
-            self.averaging.close(record["validation"]["domain_loss"], record["iteration"])
         if self._selected() == len(self.records) - 1:
             self.best = {name: tensor.detach().clone() for name, tensor in self.trainer.model.state_dict().items()}
         if self.writes:

@@ -12,7 +12,10 @@ from medic.tables.reproduction import Columns, Line, Reproduction, Settings
 
 OURS = {method.paper: name for name, method in METHODS.items() if method.paper is not None}
 """Our names of methods, by the paper's names."""
-AS_RUN: Mapping[str, Settings] = {"MEDIC++": {"sampling": "probe"}}
+AS_RUN: Mapping[str, Settings] = {
+    "MEDIC++": {"sampling": "probe"},
+    "SWAD": {"averaging": "swad", "hparams": {"segments": 60}},  # of 100 iterations, as SWAD's authors
+}
 """Settings of the authors that differ from our defaults, by method."""
 AS_READ: Mapping[str, Mapping[str, str]] = {name: {"hscore/oracle-10": "hscore"} for name in ("OpenMax", "OneRing")}
 """Systems that reject by themselves: their H-score is of their own decision, not at the best of ten thresholds."""
@@ -20,7 +23,7 @@ AS_READ: Mapping[str, Mapping[str, str]] = {name: {"hscore/oracle-10": "hscore"}
 
 def line(paper: str, variant: str = "", keys: Mapping[str, str] | None = None, **settings: Any) -> Line:
     """Return a row of one of the paper's methods."""
-    own = {"method": OURS[paper], **AS_RUN.get(paper, {}), **settings}
+    own = {"method": OURS[paper], "averaging": "none", **AS_RUN.get(paper, {}), **settings}
     return Line(paper, own, variant, keys or AS_READ.get(paper, {}))
 
 

@@ -52,8 +52,12 @@ class WeightAverage:
         """Take the parameters after an iteration; `progress` is the share of the run's iterations that is over."""
         raise NotImplementedError
 
+    def asks(self, iteration: int, iterations: int) -> bool:
+        """Whether `close` is due after an iteration, counted from 1."""
+        return False
+
     def close(self, loss: float, iteration: int) -> None:
-        """Take the mean validation loss over source domains at an evaluation."""
+        """Take the mean validation loss over source domains."""
 
     def result(self) -> list[Tensor]:
         """Return copies of the averaged parameters so far."""
@@ -131,15 +135,16 @@ class Valley(NamedTuple):
 class Swad(WeightAverage):
     """The mean of the parameters from where the validation loss stops falling to where it has risen for good.
 
-    Parameters are averaged over the iterations of each segment, from one evaluation to the next, and segments are
-    averaged with equal weights. The loss has converged when the first of `converge` successive segments has the least
-    loss. The valley ends, and training is dead, when the loss stays above the threshold for `tolerance` segments:
-    1 + `ratio` times the mean loss of the segments that showed convergence.
+    A run has so many `segments`. Parameters are averaged over the iterations of each, segments are averaged with equal
+    weights, and the validation loss is measured at their ends. The loss has converged when the first of `converge`
+    successive segments has the least loss. The valley ends, and training is dead, when the loss stays above the
+    threshold for `tolerance` segments: 1 + `ratio` times the mean loss of the segments that showed convergence.
     """
 
     converge: int = hyperparameter(3, least=1)
     tolerance: int = hyperparameter(6, least=1)
     ratio: float = hyperparameter(0.3, on={"vlcs": 0.2})
+    segments: int = hyperparameter(20, least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -154,6 +159,10 @@ class Swad(WeightAverage):
         """Whether the valley was entered."""
         return self.valley is not None
 
+    def asks(self, iteration: int, iterations: int) -> bool:
+        """Whether a segment ends."""
+        return iteration * self.segments // iterations > (iteration - 1) * self.segments // iterations
+
     def update(self, parameters: Sequence[Tensor], progress: float = 1.0) -> None:
         """Add the parameters to the current segment. Call it after every iteration."""
         if not self.dead:
@@ -164,7 +173,7 @@ class Swad(WeightAverage):
         if self.dead:
             return
         if self._segment.count == 0:
-            raise MedicError(f"SWAD was given no parameters between iteration {iteration} and the evaluation before")
+            raise MedicError(f"SWAD was given no parameters between iteration {iteration} and the loss before")
         if not math.isfinite(loss):
             raise TrainingError(f"the validation loss became {loss} at iteration {iteration}")
         self._queue.append(Segment(self._segment.tensors, loss, iteration))
@@ -177,7 +186,7 @@ class Swad(WeightAverage):
     def result(self) -> list[Tensor]:
         """Return copies of the averaged parameters so far; without convergence those of the last segment.
 
-        Iterations since the last evaluation count only before the first evaluation.
+        Iterations of a segment that has not ended count only in the first segment.
         """
         if self.valley is None:
             last = self._queue[-1].parameters if self._queue else self._segment.tensors

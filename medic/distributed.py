@@ -54,9 +54,11 @@ def group() -> Iterator[None]:
 def _variable(name: str, default: int) -> int:
     """Return a whole number from the environment."""
     text = os.environ.get(name) or str(default)
-    if not text.isdecimal():
-        raise MedicError(f"{name} is {text!r} in the environment: unset it, or start the processes with torchrun")
-    return int(text)
+    try:
+        return int(text)
+    except ValueError:
+        reason = f"{name} is {text!r} in the environment: unset it, or start the processes with torchrun"
+        raise MedicError(reason) from None
 
 
 def share(count: int) -> slice:

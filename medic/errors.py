@@ -110,7 +110,7 @@ def first_line(error: Exception) -> str:
 
 def without_credentials(text: str) -> str:
     """Remove the user names and passwords of addresses in a text, also of malformed ones."""
-    return re.sub(r"(\w:[/\\]*)[^\s/\\]\S*@", r"\1", text)
+    return re.sub(r"(\w:[/\\]+|\w:(?=[^\s/\\@:]+:))[^\s/\\]\S*@", r"\1", text)
 
 
 def one_line(text: str) -> str:

@@ -22,7 +22,7 @@ TEXTS = (
     "seed=" + "1," * 500 + "1", "output=x", "seed=0..1000000000000", "seed=[[[", "lr=&a [*a]", "resnet18.nope",
     "convnet.x", "x/y", "hf-hub:x/y", "cuda:99", "erm+vrex", "auto", "oracle-10",
 )  # fmt: skip
-BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+BOMB = "[&a0 [x, x], " + ", ".join(f"&a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)) + "]"
 
 
 def make_yaml(base: dict[str, object], draw: random.Random) -> bytes:
@@ -39,7 +39,7 @@ def make_yaml(base: dict[str, object], draw: random.Random) -> bytes:
             lines.insert(draw.randrange(len(lines) + 1), f"{name}: {draw.choice(TEXTS)}")
         text = "\n".join(lines)
     elif chance < 0.75:
-        text = BOMB + f"{draw.choice(['lr', 'method', 'known', 'hparams'])}: *a11\n"
+        text = f"{draw.choice(['lr', 'method', 'known', 'hparams'])}: {BOMB}\n"
     else:
         return damage(yaml.safe_dump(base).encode(draw.choice(("utf-8", "utf-16", "utf-8-sig"))), draw)
     return text.encode(errors="surrogatepass")

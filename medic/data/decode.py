@@ -63,7 +63,7 @@ def decode(data: bytes, size: int, name: str) -> tuple[NDArray[np.uint8], tuple[
             if rgb.size != (size, size):
                 rgb = rgb.resize((size, size), Image.Resampling.BILINEAR)
             return np.ascontiguousarray(np.asarray(rgb).transpose(2, 0, 1)), frame
-    except BadImage:
+    except (BadImage, MemoryError):  # no image that is small enough asks for much memory, so there is too little
         raise
     except UnidentifiedImageError:
         raise BadImage(f"{name} is not an image of a format that is read: {', '.join(FORMATS)}") from None

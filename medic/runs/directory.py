@@ -123,10 +123,11 @@ class RunDirectory:
         path = self.path / ENVIRONMENT
         try:
             noted = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # a table then reports an unknown commit
+            earlier, now = [noted, *noted.get("resumed", ())], _commit()
+            changed = earlier[-1].get("commit") != now
+        except Exception:  # a damaged file: a table then reports an unknown commit
             return
-        earlier, now = [noted, *noted.get("resumed", ())], _commit()
-        if earlier[-1].get("commit") != now:
+        if changed:
             write_text(path, _json({**noted, "resumed": [*earlier[1:], {"iteration": iteration, "commit": now}]}))
 
     def write_records(self, records: Sequence[dict[str, Any]]) -> None:
@@ -230,7 +231,9 @@ class Run:
         with self._reading(PREDICTIONS) as path:
             with np.load(path, allow_pickle=False) as file:
                 found = dict(file)
-            for name in (*found, *_COLUMNS):
+            if missing := _COLUMNS.keys() - found.keys():
+                raise ValueError(f"it lacks the column {min(missing)}")
+            for name in found:
                 kind = found[name].dtype.kind
                 if (kind, found[name].ndim) != _COLUMNS.get(name, ("f", found[name].ndim)):
                     raise ValueError(f"its column {name} has values of another type")
@@ -306,11 +309,13 @@ class Run:
         except MedicError:
             raise
         except OSError as error:
-            raise MedicError(f"run {self.path} has no readable {name}: {error.strerror}") from error
+            way = f"delete {self.path} and run it again"
+            raise MedicError(f"run {self.path} has no readable {name} ({error.strerror}): {way}") from error
         except Exception as error:  # whatever a damaged file of a version without checksums leads to
             if isinstance(error, MemoryError) and self.seal.checksums:  # the file is whole
                 raise
-            raise MedicError(f"run {self.path} has a damaged {name}: {first_line(error)}") from None
+            damage = f"run {self.path} has a damaged {name} ({first_line(error)})"
+            raise MedicError(f"{damage}: delete {self.path} and run it again") from None
 
     def _no_run(self, missing: str) -> MedicError:
         """Return the error for a folder that is not a run, perhaps the one around several runs."""

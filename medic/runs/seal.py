@@ -4,10 +4,11 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 
 from medic.errors import MedicError
-from medic.runs.layout import DONE, ERROR
+from medic.runs.layout import DONE, ERROR, RECORDS
 
 
 class Damaged(MedicError):
@@ -44,10 +45,12 @@ def read_seal(folder: Path) -> Seal:
     """Read `done`."""
     try:
         first, *rest = (folder / DONE).read_bytes().split(b"\n")
-        content = json.loads(first or b"{}")
-        if rest not in ([], [b""], [str(zlib.crc32(first)).encode(), b""]):  # earlier versions wrote at most one line
+        seal = Seal(**json.loads(first or b"{}"))
+        # Earlier versions wrote at most one line, without checksums.
+        sealed = rest == [str(zlib.crc32(first)).encode(), b""] and RECORDS in seal.checksums
+        if not sealed and (rest not in ([], [b""]) or seal.checksums or not isfinite(seal.seconds or 0)):
             raise ValueError
-        return Seal(**content)
+        return seal
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise Damaged(DONE) from error
 

@@ -148,6 +148,9 @@ _LONE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 """Halves of characters, which cannot be written; the others stand for bytes of names that are not UTF-8."""
 
 
+MOST_ALIASES = 20
+
+
 class RepeatedKey(yaml.constructor.ConstructorError):
     """A key is given twice."""
 
@@ -162,14 +165,26 @@ class Loader(yaml.SafeLoader):
             written = str(key.value)
             name = known if (known := setting_name(written)) in SETTINGS else written
             if name in seen:
-                raise RepeatedKey(None, None, f"{name} is given twice", key.start_mark)
+                raise RepeatedKey(None, None, f"{name} is given twice: leave one out", key.start_mark)
             seen.add(name)
         return super().construct_mapping(node, deep)
 
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Return the next node. A few aliases of aliases make a text of any length."""
+        if self.check_event(yaml.AliasEvent):
+            self._aliases = getattr(self, "_aliases", 0) + 1
+            if self._aliases > MOST_ALIASES:
+                raise yaml.YAMLError(f"it has more than {MOST_ALIASES} aliases: write the values out")
+        return super().compose_node(parent, index)
+
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         """Return a whole number that torch and numpy can take too; some larger ones cannot even be printed."""
-        if abs(value := int(super().construct_yaml_int(node))) >= 2**63:
-            raise ValueError("a whole number has more than 63 bits")
+        try:
+            value = int(super().construct_yaml_int(node))
+        except ValueError:  # Python does not read 5,000 digits
+            value = 2**63
+        if abs(value) >= 2**63:
+            raise ValueError("a whole number is too large: give one below 2^63")
         return value
 
 
@@ -190,7 +205,7 @@ def load_yaml(text: str) -> Any:
         return yaml.load(text, Loader)  # a SafeLoader
     except RecursionError:
         raise yaml.YAMLError("its brackets or lines are nested too deeply") from None
-    except ValueError as error:  # a number of 5,000 digits, the 31st of April
+    except ValueError as error:  # the 31st of April
         raise yaml.YAMLError(first_line(error)) from error
 
 

@@ -366,12 +366,12 @@ class Session:
             self.records, self.best, self.losses = state["records"], state["best"], state["losses"]
             if self.averaging is not None:
                 self.averaging.load_state_dict(state["averaging"], self.device)
-        except (KeyError, RuntimeError, TypeError, ValueError, IndexError) as error:
+            self.began -= state.get("spent", 0.0)
+            threads = int(state.get("threads", torch.get_num_threads()))
+        except Exception as error:
             path = self.directory.checkpoint
             raise MedicError(f"checkpoint {path} does not belong to this run: delete it to restart the run") from error
         self._saved = self.trainer.iteration
-        self.began -= state.get("spent", 0.0)
-        threads = state.get("threads", torch.get_num_threads())
         if threads != torch.get_num_threads():
             logger.info(
                 "%s for the run, as it started: another number changes the last digits", counted(threads, "thread")

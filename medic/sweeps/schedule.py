@@ -92,8 +92,10 @@ class Schedule:
                 self._start(executor, slots)
                 if executor.waits:
                     overview.show(self, slots)
-                for outcome in executor.wait(WAIT):
-                    self._record(outcome, executor.losses)
+                outcomes = executor.wait(WAIT)
+                together = len(self.running)
+                for outcome in outcomes:
+                    self._record(outcome, executor.losses, together)
                 if interrupts.received is not None:
                     left = counted(len(self.waiting) + len(self.running), "run")
                     raise Stopped(f"stopped with {left} left: rerun the same command to resume", interrupts.received)
@@ -126,7 +128,8 @@ class Schedule:
                 self.running[job.name] = now
                 executor.submit(job)
 
-    def _record(self, outcome: Outcome, losses: int) -> None:
+    def _record(self, outcome: Outcome, losses: int, together: int) -> None:
+        """Put a run into the state that its outcome shows; `together` runs were in progress when it ended."""
         name = outcome.name
         del self.running[name]
         self.retried.pop(name, None)
@@ -136,8 +139,8 @@ class Schedule:
             self.queued[name] = outcome.reason
         elif outcome.kind == "busy":
             self._due[name] = time.monotonic() + POLL
-        elif outcome.kind == "memory" and self.running:  # it may fit beside fewer runs
-            self._most = len(self.running)
+        elif outcome.kind == "memory" and together > 1:  # it may fit beside fewer runs
+            self._most = together - 1
             logger.warning(
                 "%s: %s; at most %s at a time from now on",
                 self.titles[name],

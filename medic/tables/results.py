@@ -194,6 +194,8 @@ def read_runs(paths: Iterable[Path], by_domain: bool = False) -> Collection:
 def read_result(path: Path, by_domain: bool = False) -> Result:
     """Read a finished run, with or without its metrics by domain."""
     try:
+        if (path / RECORDS).exists() and not (path / RECORDS).is_file():  # a pipe may have no end
+            raise Damaged(RECORDS)
         content, seal = (path / RECORDS).read_bytes(), read_seal(path)
         seal.check(path / RECORDS, content)
         seal.check(path / ENVIRONMENT)
@@ -210,7 +212,7 @@ def read_result(path: Path, by_domain: bool = False) -> Result:
             _check(result)
         return result
     except OSError as error:
-        raise MedicError(f"its {Path(error.filename).name} cannot be read: {error.strerror}") from error
+        raise MedicError(f"its {Path(error.filename or RECORDS).name} cannot be read: {error.strerror}") from error
     except MedicError:
         raise
     except Exception as error:  # whatever a damaged file of a version without checksums leads to

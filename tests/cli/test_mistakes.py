@@ -11,6 +11,10 @@ TRAIN = ["train", "--target", "street"]
 SWEEP = ["sweep", "--target", "street", "--method", "erm"]
 
 
+BOMB = "[&a0 [x, x], " + ", ".join(f"&a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)) + "]"
+"""A list of 2 · 9¹¹ texts."""
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     (["trian"], "'trian' 'train'"),
     ([*TRAIN, "--method", "medik"], "'medik' 'medic'"),
@@ -132,9 +136,10 @@ def test_where_a_sweep_cannot_run(medic, mini, tmp_path, monkeypatch):
     ("seed: 1\nseed: 2\n", "c.yaml line 2: seed"),
     ("lr: 1\nlearning-rate: 2\n", "c.yaml line 2: lr"),
     ("hparams: {weight: 1, weight: 2}\n", "c.yaml line 1: weight"),
-    (f"seed: {'9' * 5000}\n", "c.yaml digits"),
+    (f"seed: {'9' * 5000}\n", "c.yaml 2^63"),
     (f"seed: {'[' * 900}{']' * 900}\n", "c.yaml nested"),
-    (f"seed: 0x{'f' * 5000}\n", "c.yaml 63 bits"),
+    (f"seed: 0x{'f' * 5000}\n", "c.yaml 2^63"),
+    (f"known: {BOMB}\n", "c.yaml aliases"),
     ('output: "\\ud800"\n', "output text"),
     ("seed: 2024-04-31\n", "c.yaml day"),
 ])  # fmt: skip

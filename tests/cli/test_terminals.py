@@ -130,6 +130,11 @@ def test_passwords_are_not_shown(text):
     assert "h" in without_credentials(text)
 
 
+def test_other_signs_are_kept():
+    text = "--root data:v2@2024/pacs, sha256:ab@cd and a@b"
+    assert without_credentials(text) == text
+
+
 def test_a_password_in_a_malformed_address_is_not_shown(medic, tmp_path):
     for url in ("http:/u:secret@h/db", "http://u:sec ret@h/x y"):
         code, _, err = medic("data", "fetch", "pacs", "--root", str(tmp_path), "--url", url)

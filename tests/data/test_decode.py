@@ -86,9 +86,7 @@ class TestDecode:
         with pytest.raises(BadImage, match=message):
             decode(data, 16, "pic")
 
-    @pytest.mark.parametrize(
-        "kind", [struct.error, RuntimeError, NotImplementedError, MemoryError, KeyError, RecursionError]
-    )
+    @pytest.mark.parametrize("kind", [struct.error, RuntimeError, NotImplementedError, KeyError, RecursionError])
     def test_every_exception_is_a_bad_image(self, monkeypatch, kind):
         def damaged(*_, **__):
             raise kind("first\nsecond")
@@ -111,6 +109,15 @@ class TestDecode:
             for shape in ((side, side), (1, MAX_SIDE + 1), (MAX_SIDE + 1, 1)):
                 with pytest.raises(BadImage, match=naming(f"pic {MAX_PIXELS // 10**6} pixels {MAX_SIDE}")):
                     decode(tiff(*shape, bits, b""), 16, "pic")
+
+
+def test_a_lack_of_memory_is_no_bad_image(monkeypatch):
+    def fail(image, name):
+        raise MemoryError
+
+    monkeypatch.setattr("medic.data.decode._to_rgb", fail)
+    with pytest.raises(MemoryError):
+        decode(encoded(picture(), "PNG"), 16, "pic")
 
 
 class TestReadFile:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import random
 import re
 import shutil
@@ -123,6 +124,24 @@ def test_a_run_of_an_earlier_version_has_no_checksums(copy):
     for content in ("", '{"seconds": 1.5}\n'):
         (path / "done").write_text(content)
         assert used(path)[0]["method"] == "erm"
+
+
+@pytest.mark.parametrize(
+    "content",
+    ['{"seconds": "abc"}', '{"seconds": 1e999}', '{"checksums": {"a": 1}}', '{"checksums": {}, "x": 1}', "[]"],
+)
+def test_a_seal_that_is_none(copy, content):
+    path = copy()
+    (path / "done").write_text(content)
+    assert list(collect([path.parent]).damaged) == [path]
+
+
+@pytest.mark.parametrize("name", ["pipe", "/proc/self/mem"])
+def test_records_that_are_no_file(copy, name):
+    path = copy()
+    (path / "results.jsonl").unlink()
+    os.mkfifo(path / "results.jsonl") if name == "pipe" else (path / "results.jsonl").symlink_to(name)
+    assert "results.jsonl" in collect([path.parent]).damaged[path]
 
 
 @pytest.mark.parametrize("change", ["without logits", "short", "complex", "nested", "huge", "text", "empty"])

@@ -7,6 +7,7 @@ import torch
 
 import medic
 from medic.errors import MedicError, TrainingError
+from medic.training import Trainer
 from tests.messages import naming
 from tests.runs.short import SHORT
 
@@ -28,6 +29,23 @@ def test_outputs_that_are_not_numbers_stop_the_run(mini, tmp_path):
     settings = {**SHORT, "batch_size": 8, "evaluate_every": 1, "iterations": 30}
     with pytest.raises(TrainingError, match=r"iteration \d+\b.*checkpoint.*iteration \d+"):
         medic.train(dataset=mini, method="erm", lr=1e6, output=str(tmp_path), **settings)
+
+
+def test_weights_that_are_not_numbers_are_not_saved(mini, tmp_path, monkeypatch):
+    """A weight that no output depends on any more: neither a loss nor an evaluation sees it."""
+    step = Trainer.step
+
+    def spoiled(trainer):
+        if trainer.iteration == 1:
+            trainer.model.register_buffer("unused", torch.tensor(float("nan")))
+        return step(trainer)
+
+    monkeypatch.setattr(Trainer, "step", spoiled)
+    for evaluate, checkpoint in ((3, 1), (2, 3)):  # seen at a checkpoint, and at an evaluation
+        settings = {**SHORT, "iterations": 3, "evaluate_every": evaluate, "checkpoint_every": checkpoint}
+        with pytest.raises(TrainingError, match=r"iteration 2; the checkpoint of iteration [01]\b"):
+            medic.train(dataset=mini, method="erm", output=str(tmp_path), **settings)
+    assert not list(tmp_path.glob("*/results.jsonl"))
 
 
 def test_an_output_that_cannot_be_written(mini, tmp_path):

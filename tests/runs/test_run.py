@@ -12,6 +12,7 @@ import torch
 import medic
 from medic.errors import MedicError
 from medic.runs import progress
+from medic.runs.directory import Run
 from medic.runs.review import infer_again, review
 from medic.runs.settings import SETTINGS, read_yaml
 from medic.runs.train import Session
@@ -112,7 +113,11 @@ def test_scores_that_are_fitted(mini, tmp_path):
     assert set(review(run, None, "hard")) == {"openmax"}
     with pytest.raises(MedicError, match=naming("score 'knn' --rerun")):
         review(run, "knn", "source")
-    rerun = review(run, None, "source", infer_again(run, "cpu"))
+    held_out = run.predictions["split"] == "validation"
+    run.predictions["path"][held_out] = run.predictions["path"][held_out][::-1]
+    with pytest.raises(MedicError, match=naming(f"{run.path} validation --rerun")):
+        infer_again(run, "cpu")
+    rerun = review(run, None, "source", infer_again(Run(run.path), "cpu"))
     assert set(rerun) == {"cls", "max-logit", "energy", "openmax", "knn", "mahalanobis"}
     assert 0 <= rerun["knn"]["target"]["auroc"] <= 1
     with pytest.raises(MedicError, match=naming("'reject' unknown")):

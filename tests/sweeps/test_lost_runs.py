@@ -129,6 +129,23 @@ class Crowded(Here):
         return [Outcome(job.name, "done")]
 
 
+class Together(Crowded):
+    """The same, where runs that do not fit end at the same moment."""
+
+    def wait(self, seconds):
+        if len(self._jobs) <= self._most:
+            return super().wait(seconds)
+        jobs, self._jobs = self._jobs, []
+        return [Outcome(job.name, "memory", "out of memory") for job in jobs]
+
+
+def test_runs_that_were_not_alone_are_tried_again(mini, tmp_path):
+    settings = {"dataset": mini, "target": "street", "output": tmp_path}
+    schedule = Schedule(Planner().jobs({**settings, "seed": seed} for seed in range(5)), retries=0)
+    schedule.run(Together(1), Overview())
+    assert (len(schedule.done), len(schedule.failed)) == (5, 0)
+
+
 @pytest.mark.parametrize(("most", "failed"), [(2, 0), (1, 0), (0, 5)])
 def test_a_sweep_without_memory_continues_with_fewer_at_a_time(mini, tmp_path, caplog, most, failed):
     settings = {"dataset": mini, "target": "street", "output": tmp_path}

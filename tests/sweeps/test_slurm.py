@@ -4,6 +4,7 @@ import json
 import os
 import stat
 import subprocess
+import sys
 
 import pytest
 import yaml
@@ -118,6 +119,7 @@ def test_what_is_queued_is_not_submitted_again(sweep, slurm, tmp_path):
     given = (slurm / "given.sh").read_text()
     assert names[0] in given
     assert names[1] not in given
+    assert f"{sys.executable} -P -m medic train" in given
 
 
 def test_what_is_there_is_not_submitted(sweep, slurm, tmp_path):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from medic.errors import MedicError
-from medic.fields import COUNT, Spec, setting
+from medic.fields import Limits, Spec, setting
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +35,7 @@ class ExecutionSpec(Spec):
         None,
         "threads on the CPU, kept when a run resumes; another number changes the last digits (default: all cores, "
         "or a share of them in a sweep)",
-        limits=COUNT,
+        limits=Limits(1, 1024),
         local=True,
     )
     track: str = setting("auto", "experiment trackers: auto, none, or a list of tensorboard, wandb, mlflow", local=True)

@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -29,16 +30,16 @@ class _Worker:
     def __init__(self, log: Path, environment: dict[str, str]) -> None:
         self.log = log
         self.run: str | None = None
-        self._shortages = _shortages()
+        self._shortages = 0
         self.connection, other = _SPAWN.Pipe()
         self.process = _SPAWN.Process(target=_serve, args=(other, log, environment))
-        os.environ["PYTHONSAFEPATH"] = "1"  # a module of the working directory must not replace one of Python or medic
-        self.process.start()
+        with _safe_path():
+            self.process.start()
         other.close()
 
     def send(self, job: "Job") -> None:
         """Start a run."""
-        self.run = job.name
+        self.run, self._shortages = job.name, _shortages()
         with suppress(BrokenPipeError):  # `outcome` reports that the process has died
             self.connection.send((job.name, job.portable()))
 
@@ -127,6 +128,19 @@ def _serve(connection: "Connection", log: Path, environment: dict[str, str]) -> 
     with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
         while True:
             connection.send(execute(*connection.recv()))
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Let no module of the working directory replace one of Python or medic in processes that are started inside."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop("PYTHONSAFEPATH")
+        if before is not None:
+            os.environ["PYTHONSAFEPATH"] = before
 
 
 def _shortages() -> int:

@@ -118,7 +118,7 @@ class Slurm(Executor):
         }
         options = [f"--{name}" if value is None else f"--{name}={value}" for name, value in header.items()]
         if odd := [each for each in options if not each.isprintable()]:  # after a line break, it would be executed
-            raise MedicError(f"{odd[0]!r}: a Slurm script cannot contain a line break or such characters: rename it")
+            raise MedicError(f"{odd[0]!r}: a Slurm script cannot contain control characters: rename it")
         return SCRIPT.format(
             options="\n".join(f"#SBATCH {shlex.quote(each)}" for each in options),
             runs=" ".join(names),

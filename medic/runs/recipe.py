@@ -276,8 +276,8 @@ def _make_parts(method: Method, objective: ObjectiveSpec, model: ModelSpec, opti
 
 
 def method_parts(method: Method) -> Parts:
-    """Return the parts of a method as its preset names them, before they are fitted to data."""
-    preset = {**DEFAULTS, **method.preset}
+    """Return the parts that a method itself names, before they are fitted to data."""
+    preset = {**DEFAULTS, "averaging": None, **method.preset}
     objective, model = ObjectiveSpec.of(preset), ModelSpec.of(preset)
     optim = OptimSpec.of(preset)
     return _make_parts(method, objective, model, optim, method.grid)

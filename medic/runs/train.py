@@ -243,7 +243,8 @@ class Session:
         averaging.update(self._weights(), iteration / iterations)
         if averaging.asks(iteration, iterations):
             self.losses += self.trainer.wait()
-            averaging.close(self.evaluator.validation()["domain_loss"], iteration)
+            with self._naming_iteration():
+                averaging.close(self.evaluator.validation()["domain_loss"], iteration)
 
     def _average(self, averaging: WeightAverage) -> None:
         """Load the averaged weights into the model, re-estimate batch-norm statistics, and evaluate."""
@@ -274,10 +275,8 @@ class Session:
     def _evaluate(self, averaged: bool = False) -> None:
         """Evaluate the model, and keep its weights if source validation selects them."""
         self.trainer.check_finite()
-        try:
+        with self._naming_iteration():
             metrics = self.evaluator.record()
-        except TrainingError as error:
-            raise TrainingError(f"{error} at iteration {self.trainer.iteration}") from error
         record = {**self._progress(), **metrics, **self._averaged(averaged), **self._provenance()}
         self.records.append(record)
         self.losses.clear()
@@ -294,6 +293,14 @@ class Session:
         )
         what = "averaged weights" if averaged else f"iteration {record['iteration']}"
         logger.info("%s: validation Acc %.1f; target %s", what, 100 * record["validation"]["acc"], found)
+
+    @contextmanager
+    def _naming_iteration(self) -> Iterator[None]:
+        """Add the iteration to a `TrainingError` of an evaluation."""
+        try:
+            yield
+        except TrainingError as error:
+            raise TrainingError(f"{error} at iteration {self.trainer.iteration}") from error
 
     def _averaged(self, averaged: bool) -> dict[str, Any]:
         """Return the keys of a record of averaged weights."""

@@ -175,7 +175,7 @@ class Swad(WeightAverage):
         if self._segment.count == 0:
             raise MedicError(f"SWAD was given no parameters between iteration {iteration} and the loss before")
         if not math.isfinite(loss):
-            raise TrainingError(f"the validation loss became {loss} at iteration {iteration}")
+            raise TrainingError(f"the validation loss became {loss}")
         self._queue.append(Segment(self._segment.tensors, loss, iteration))
         self._segment = RunningMean()
         if self.valley is None:

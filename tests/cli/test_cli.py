@@ -128,7 +128,8 @@ def test_methods_fit_into_120_columns(medic):
 def test_all_of_a_method(medic, name):
     out = medic("methods", name)[1]
     assert METHODS[name].citation in out
-    recipe = recipe_of(method=name)
+    averaging = METHODS[name].preset.get("averaging", "none")  # the default one is no part of a method
+    recipe = recipe_of(method=name, averaging=averaging)
     declared = {owned: field for part in recipe.parts for owned, field in hyperparameters(part.kind).items()}
     for owned in recipe.settings["hparams"] or {}:
         assert f"{owned.split('.')[-1]}=" in out

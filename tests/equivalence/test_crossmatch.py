@@ -300,7 +300,7 @@ def test_what_it_needs_is_said():
 
 
 def test_a_run_of_it(mini):
-    settings = {"dataset": mini, "method": "crossmatch"}
+    settings = {"dataset": mini, "method": "crossmatch", "averaging": "none"}
     recipe = recipe_of(**settings, hparams="eta=0.5,ascents=3")
     assert recipe.settings["hparams"] == {"lam_n": 1.0, "lam_c": 1.0, "eta": 0.5, "gamma": 1.0, "ascents": 3}
     assert (recipe.model.head, recipe.evaluation.score) == ("separate", "bcls")

@@ -14,8 +14,14 @@ from medic.objectives import PENALTIES, Penalty
 from medic.runs.build import build_objective
 from medic.runs.draws import SHARED, draw
 from medic.strategies import SandMask
-from tests.built import built, recipe_of
+from tests import built as builders
+from tests.built import built
 from tests.messages import naming
+
+
+def recipe_of(**settings):
+    """Make a recipe whose averaging has no hyperparameters."""
+    return builders.recipe_of(**{"averaging": "none", **settings})
 
 
 def test_defaults_on_a_benchmark_are_those_of_the_part_alone():

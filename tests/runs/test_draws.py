@@ -38,7 +38,7 @@ def test_the_decay_of_mvdg_is_its_own(mini):
 
 def test_an_exchanged_penalty_brings_its_own_search_ranges(mini):
     hparams = drawn(mini, method="vrex", penalty="hgp", optimizer="adam").settings["hparams"]
-    assert set(hparams) == {"alpha", "beta"}
+    assert {"alpha", "beta"} <= set(hparams)
     own = drawn(mini, method="hgp", optimizer="adam").settings["hparams"]
     assert hparams == own
     beside = drawn(mini, method="mldg-domainbed", penalty="balance", objective="ce+ova").settings["hparams"]

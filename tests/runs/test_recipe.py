@@ -140,7 +140,7 @@ def test_a_method_keeps_its_preset(monkeypatch):
 
 
 def test_axes_of_the_methods_own():
-    recipe = recipe_of(method="hyprometa")
+    recipe = recipe_of(method="hyprometa", averaging="none")
     assert recipe.grid.splits == {"domain": 2, "clean": 1, "class": 2}
     assert recipe.settings["axes"] is None
     assert recipe.settings["hparams"] == {"beta": 1.0, "prompt": 0.1, "reject": 1.0, "meta_test": 1, "trust": 40}

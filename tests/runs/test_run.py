@@ -55,8 +55,8 @@ def test_both_files_repeat_a_run(run, monkeypatch):
 
 
 def test_records_have_our_keys_and_domainbeds(run):
-    first, last = run.records
-    assert (first["iteration"], last["iteration"]) == (2, 4)
+    first, _, last = run.records
+    assert (first["iteration"], last["iteration"], last["averaged"]) == (2, 4, True)
     for key in ("step", "epoch", "loss", "step_time", "mem_gb", "args", "hparams"):
         assert key in last
     for domain in range(4):

@@ -77,6 +77,7 @@ def test_the_authors_settings():
         "backbone": "resnet50",
         "iterations": 6000,
         "method": "medic++",
+        "averaging": "none",
         "sampling": "probe",
         "target": "sketch",
         "seed": 0,

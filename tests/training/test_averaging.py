@@ -319,7 +319,7 @@ def test_an_evaluation_without_iterations_is_refused():
 def test_a_loss_that_is_no_number_is_refused(loss):
     swad = Swad()
     swad.update(one_hot(0, 2))
-    with pytest.raises(TrainingError, match=naming(f"loss {loss} iteration 7")):
+    with pytest.raises(TrainingError, match=naming(f"loss {loss}")):
         swad.close(loss, 7)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 # One thread per process, here and in the processes that tests start: the tests are run in parallel instead.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# A shell ignores Ctrl-C for what it starts in the background, but tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The first call of some torch functions imports modules, which is slower than a property's usual deadline.
 settings.register_profile("medic", deadline=None)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from medic.errors import counted
 from medic.runs.layout import ENVIRONMENT
 from medic.tables.results import Result, runs_are, short
 
@@ -23,6 +24,14 @@ def selection(rule: str) -> Iterator[str]:
     if rule != "validation":
         looks = ", which uses target labels: not a valid result" if rule == "oracle" else ""
         yield f"model selection: {rule}{looks}"
+
+
+def averaging(results: Sequence[Result]) -> Iterator[str]:
+    """Yield which results are averaged weights, if any; the others are evaluations that the rule has selected."""
+    names = [str(result.settings.get("averaging") or "none") for result in results]
+    for name in sorted(set(names) - {"none"}):
+        few = "" if names.count(name) == len(names) else f" in {names.count(name)} of {counted(len(names), 'run')}"
+        yield f"results are averaged weights ({name}){few}"
 
 
 def seeds(rows: Iterable["Row"]) -> Iterator[str]:

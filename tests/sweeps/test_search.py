@@ -1,6 +1,7 @@
 """Hyperparameter search: it sees source validation alone, can be shared, and can be resumed."""
 
 import os
+import re
 import signal
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from medic.errors import BusyError, DiskFullError, MedicError
 from medic.fields import Choice, Range
 from medic.runs.train import train
 from medic.sweeps.search import Study, finished_trials, search_space, suggest
+from tests.messages import naming
 
 optuna = pytest.importorskip("optuna")
 

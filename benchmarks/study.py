@@ -22,6 +22,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from medic.runs.selection import select
+
 METHODS: dict[str, dict[str, Any]] = {
     "erm": {"method": "erm"},
     "medic": {"method": "medic"},
@@ -198,7 +200,10 @@ def results(lines: Records, every: int) -> dict[str, dict[str, float]]:
     plain = [record for record in lines if "average" not in record and "iteration" in record]
     kept = plain[::-1][::every][::-1]  # always with the last
     found = {name: kept[rule(kept)]["target"] for name, rule in RULES.items()}
-    found |= {record["average"]: record["target"] for record in lines if "average" in record}
+    for record in (record for record in lines if "average" in record):
+        chosen = [*kept, {**record, "averaged": True}]
+        found[record["average"]] = record["target"]
+        found[f"{record['average']}, unless significantly worse"] = chosen[select(chosen)]["target"]
     return {**found, BEST: max((record["target"] for record in kept), key=lambda target: target["acc"])}
 
 

@@ -143,13 +143,14 @@ def predictions(
 
 
 def measure_validation(outputs: LabelledOutputs) -> dict[str, float]:
-    """Return accuracy and cross-entropy pooled over source domains, and the mean of the domains' cross-entropies."""
+    """Return accuracy and cross-entropy pooled over source domains, the mean of the domains' cross-entropies, and N."""
     losses = functional.cross_entropy(outputs.output.logits.double(), outputs.label, reduction="none")
     domains = [losses[outputs.domain == domain].mean() for domain in outputs.domain.unique()]
     return {
         "acc": outputs.accuracy,
         "loss": float(losses.mean()),
         "domain_loss": float(torch.stack(domains).mean()),
+        "images": len(losses),
     }
 
 

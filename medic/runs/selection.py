@@ -3,6 +3,7 @@
 Only `by_oracle` receives records with measurements on the target.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,9 +21,9 @@ def without_target(record: Record, targets: Sequence[int]) -> dict[str, Any]:
 
 
 def select(records: Records) -> int:
-    """Return the index of the record with the best pooled accuracy on source validation, the first on ties.
+    """Return the index of the averaged weights, or of the record with the best pooled accuracy on source validation.
 
-    A record of averaged weights is always selected.
+    That is the first on ties, and it is selected if the averaged weights are significantly worse, or if there are none.
     """
     return _best(records, validation_accuracy).record
 
@@ -107,12 +108,20 @@ def target_mean(record: Record, targets: Sequence[int], part: str) -> float:
 
 
 def _best(records: Records, value: Callable[[Record], float]) -> Chosen:
-    """Choose the best record of a run, the first on ties; always the record of averaged weights, if there is one."""
-    if records[-1].get("averaged"):
-        return Chosen(0, len(records) - 1, value(records[-1]))
-    values = [(_number(value(record)), -position) for position, record in enumerate(records)]
-    best, position = max(values)
-    return Chosen(0, -position, best)
+    """Choose the averaged weights of a run if they are not significantly worse; else its best record, first on ties."""
+    values = [_number(value(record)) for record in records]
+    best, first = max((value, -position) for position, value in enumerate(values))
+    if records[-1].get("averaged") and values[-1] >= best - _tolerance(best, records[-1]):
+        return Chosen(0, len(records) - 1, values[-1])
+    return Chosen(0, -first, best)
+
+
+def _tolerance(accuracy: float, record: Record) -> float:
+    """Return two standard errors of an accuracy on the validation images; earlier versions did not count them."""
+    images = record["validation"].get("images")
+    if images is None or not math.isfinite(accuracy):
+        return math.inf
+    return 2 * math.sqrt(max(accuracy * (1 - accuracy), 1 / images) / images)
 
 
 def _across(found: Sequence[Chosen]) -> Chosen:

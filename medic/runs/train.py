@@ -218,7 +218,7 @@ class Session:
         trainer, iterations = self.trainer, self.recipe.optim.iterations
         trainer.model.train()
         began, started = time.perf_counter(), trainer.iteration
-        while trainer.iteration < iterations and not self._is_averaged():
+        while trainer.iteration < iterations:
             self.losses += trainer.step()
             if self.averaging is not None:
                 self._update(self.averaging)
@@ -247,7 +247,10 @@ class Session:
                 averaging.close(self.evaluator.validation()["domain_loss"], iteration)
 
     def _average(self, averaging: WeightAverage) -> None:
-        """Load the averaged weights into the model, re-estimate batch-norm statistics, and evaluate."""
+        """Load the averaged weights into the model, re-estimate batch-norm statistics, and evaluate.
+
+        Iterations after the end of SWAD's valley are no part of its average, but of the evaluations beside it.
+        """
         with torch.no_grad():
             torch._foreach_copy_(list[Tensor](self._weights()), averaging.result())
         self.trainer.refresh_statistics(min(REFRESHED, self.recipe.optim.iterations))
@@ -261,10 +264,6 @@ class Session:
     def _weights(self) -> list[nn.Parameter]:
         """Return the weights to average."""
         return [parameter for parameter in self.trainer.model.parameters() if parameter.requires_grad]
-
-    def _is_averaged(self) -> bool:
-        """Whether further iterations would not change the average."""
-        return self.averaging is not None and self.averaging.dead
 
     def _checkpoint_due(self) -> bool:
         every = self.recipe.evaluation.checkpoint_every
@@ -423,7 +422,7 @@ class Session:
     def _description(self, threshold: openset.Threshold, record: int) -> dict[str, Any]:
         recipe, data = self.recipe, self.recipe.data
         classes = data.classes
-        averaged = self.averaging is not None
+        averaged = self.records[record].get("averaged", False)
         return {
             "model": {"backbone": recipe.model.backbone, "head": recipe.model.head, "networks": recipe.networks},
             "classes": list(self.problem.known),

@@ -26,9 +26,14 @@ def selection(rule: str) -> Iterator[str]:
         yield f"model selection: {rule}{looks}"
 
 
-def averaging(results: Sequence[Result]) -> Iterator[str]:
+def averaging(rows: Iterable["Row"]) -> Iterator[str]:
     """Yield which results are averaged weights, if any; the others are evaluations that the rule has selected."""
-    names = [str(result.settings.get("averaging") or "none") for result in results]
+    names = [
+        str(pick.result.settings.get("averaging")) if pick.result.records[pick.record].get("averaged") else "none"
+        for row in rows
+        for cell in row.cells.values()
+        for pick in cell.picks
+    ]
     for name in sorted(set(names) - {"none"}):
         few = "" if names.count(name) == len(names) else f" in {names.count(name)} of {counted(len(names), 'run')}"
         yield f"results are averaged weights ({name}){few}"

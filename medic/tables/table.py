@@ -101,7 +101,7 @@ def tabulate(
     about = (
         *(["columns are source domains; a cell is the mean over all targets"] if kind == "source" else []),
         *notes.selection(rule),
-        *notes.averaging(used),
+        *notes.averaging(rows),
         *notes.seeds(rows),
         *_pair_notes(0 if rule == "leave-one-out" else pairs, ambiguous),
         *notes.mixed_datasets((column_of(result, kind), result) for result in used),

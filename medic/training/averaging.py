@@ -40,8 +40,6 @@ class RunningMean:
 class WeightAverage:
     """An average of the parameters over iterations. A subclass is a dataclass with declared hyperparameters."""
 
-    dead: bool = False
-    """Whether further iterations change nothing."""
     converged: bool = True
     """Whether the average is what the method means by it; otherwise the run is too short."""
 
@@ -149,7 +147,7 @@ class Swad(WeightAverage):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.valley: Valley | None = None
-        self.dead = False  # until the valley is left
+        self.dead = False  # whether the valley was left, so that further iterations change nothing
         self._segment, self._final = RunningMean(), RunningMean()
         # Both queues of the method end with the newest segment, so one holds them; its tensors never change.
         self._queue: deque[Segment] = deque(maxlen=max(self.converge, self.tolerance))

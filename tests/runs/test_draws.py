@@ -42,7 +42,7 @@ def test_an_exchanged_penalty_brings_its_own_search_ranges(mini):
     own = drawn(mini, method="hgp", optimizer="adam").settings["hparams"]
     assert hparams == own
     beside = drawn(mini, method="mldg-domainbed", penalty="balance", objective="ce+ova").settings["hparams"]
-    assert set(beside) == {"beta", "meta_test", "decay", "weight"}
+    assert {"beta", "meta_test", "decay", "weight"} <= set(beside)
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,15 @@ class TestSelection:
     def test_best_validation_first_on_ties(self):
         assert selection.select(self.RECORDS) == 1
 
+    @pytest.mark.parametrize(("acc", "images", "chosen"), [
+        (0.9, 400, 4), (0.77, 400, 4), (0.75, 400, 1), (0.75, 100, 4), (0.1, None, 4), (float("nan"), 100, 1),
+    ])  # fmt: skip
+    def test_averaged_weights_unless_they_are_significantly_worse(self, acc, images, chosen):
+        """Two standard errors of 0.8 are 0.04 on 400 images, and 0.08 on 100."""
+        counted = {} if images is None else {"images": images}
+        averaged = {"validation": {"acc": acc, **counted}, "averaged": True}
+        assert selection.select([*self.RECORDS, averaged]) == chosen
+
     def test_the_target_is_hidden(self):
         assert selection.without_target(self.RECORDS[0], [2, 3]) == {"validation": {"acc": 0.5}, "env0_out_acc": 0.5}
 

@@ -21,6 +21,7 @@ def test_a_share_is_wrong_and_evenly_so():
     for own in range(4):
         others = found[wrong & (label == own)].bincount(minlength=4)
         assert others[own] == 0
+        assert others.sort().values[1] > 0
         assert others.max() < 1.3 * others[others > 0].min()
 
 

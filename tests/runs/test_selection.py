@@ -25,7 +25,7 @@ class TestGoldenRecords:
     """The checks that DomainBed's protocol asks for."""
 
     def test_training_domain_validation(self):
-        records = [record(0, (0.1, 0.2), (0.6, 0.7)), record(1, (0.3, 0.4), (0.7, 0.8))]
+        records = [record(0, (0.1, 0.2), (0.6, 0.7), (1, 1)), record(1, (0.3, 0.4), (0.7, 0.8), (0, 0))]
         chosen = selection.by_domains([shown(records)])
         assert (chosen.record, chosen.value) == (1, pytest.approx(0.75))
         assert records[chosen.record]["env0_in_acc"] == 0.3
@@ -44,9 +44,9 @@ class TestGoldenRecords:
             selection.by_oracle(runs, [0, 2])
 
     def test_last_takes_the_last_evaluation_of_the_run_that_ends_best(self):
-        accuracies = ((0.9, 0.2), (0.1, 0.3), (0.3, 0.1))
+        accuracies = ((0.9, 0.9, 0.2), (0.1, 0.1, 0.3), (0.3, 0.3, 0.1))
         runs = [shown([record(step, (0, 0), (acc,)) for step, acc in enumerate(run)]) for run in accuracies]
-        assert selection.by_last(runs) == (1, 1, 0.3)
+        assert selection.by_last(runs) == (1, 2, 0.3)
 
     def test_leave_one_domain_out(self):
         single = [record(0, (0.1, 0.1), (0.9, 0.9))]

@@ -48,6 +48,10 @@ class CheckedOutput:
         logits = torch.as_tensor(self._output.logits, dtype=torch.float64)
         if logits.dim() != 2 or logits.shape[1] == 0:
             raise MedicError(f"logits must have shape (samples, classes), not {tuple(logits.shape)}")
+        if nan := int(logits.isnan().any(1).sum()):  # a score that reads another part would not notice
+            raise MedicError(
+                f"the logits of {nan} of {len(logits)} samples have NaN; look for it in the model or its inputs"
+            )
         return logits
 
     @cached_property

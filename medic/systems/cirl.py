@@ -201,13 +201,14 @@ def quantised(pixels: Tensor) -> Tensor:
 def random_pairs(count: int, like: Tensor) -> tuple[Tensor, Tensor]:
     """Draw a partner for each of `count` images, indices (N,), and a share λ ~ U(0, 1) (N,) per pair.
 
-    With an odd count one image has a partner that has another one. Both are drawn on the device of `like`.
+    With an odd count one image is its own partner. Both are drawn on the device of `like`.
     """
     order = torch.rand(count, device=like.device).argsort()
     place = order.argsort()
-    half = count // 2
+    half = max(1, count // 2)
     share = torch.rand(half, device=like.device, dtype=like.dtype)
-    return order[(place + half) % count], share[place % half]
+    paired = torch.where(place < count // 2 * 2, (place + half) % (2 * half), place)
+    return order[paired], share[place % half]
 
 
 OBJECTIVES["cirl"] = ObjectiveKind((CE,), ("close",), "cls", Cirl)

@@ -10,6 +10,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from medic.errors import MedicError
 from medic.openset import SCORES, conf_bcls, conf_cls, oscr, predicted_class, score
 from medic.outputs import Output
+from tests.messages import naming
 
 logit_arrays = arrays(
     np.float32,
@@ -120,3 +121,10 @@ def test_the_margin_over_unknown():
     output = Output(torch.tensor([[1.0, 3.0], [2.0, 0.5]]), unknown=torch.tensor([0.5, 4.0]))
     found = [SCORES[name](output) for name, entry in SCORES.items() if "unknown" in entry.needs]
     assert [confidence.tolist() for confidence in found] == [[2.5, -2.0]]
+
+
+@pytest.mark.parametrize("name", ["cls", "bcls"])
+def test_logits_that_are_not_numbers(name):
+    logits = torch.tensor([[1.0, 3.0], [float("nan"), 0.5]])
+    with pytest.raises(MedicError, match=naming("logits 1 of 2 NaN")):
+        SCORES[name](Output(logits, ova=torch.zeros(2, 2, 2)))

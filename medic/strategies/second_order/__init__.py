@@ -5,14 +5,24 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from medic.strategies.second_order.convolution import convolve
 from medic.strategies.second_order.normalisation import normalise
 
+
+def attend(*arguments: Any, **options: Any) -> torch.Tensor:
+    """Compute attention by matrix products: torch's fused kernels have no second derivative."""
+    with sdpa_kernel(SDPBackend.MATH):
+        return scaled_dot_product_attention(*arguments, **options)
+
+
 REPLACEMENTS: Mapping[Any, Callable[..., Any]] = {
     torch.conv2d: convolve,
     nn.functional.batch_norm: normalise,
+    scaled_dot_product_attention: attend,
 }
 """Functions that replace torch's, with the same arguments."""
 

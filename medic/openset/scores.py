@@ -48,10 +48,6 @@ class CheckedOutput:
         logits = torch.as_tensor(self._output.logits, dtype=torch.float64)
         if logits.dim() != 2 or logits.shape[1] == 0:
             raise MedicError(f"logits must have shape (samples, classes), not {tuple(logits.shape)}")
-        if nan := int(logits.isnan().any(1).sum()):  # a score that reads another part would not notice
-            raise MedicError(
-                f"the logits of {nan} of {len(logits)} samples have NaN; look for it in the model or its inputs"
-            )
         return logits
 
     @cached_property
@@ -119,10 +115,12 @@ def conf_cls(output: AnyOutput) -> Tensor:
 def conf_bcls(output: AnyOutput) -> Tensor:
     """Return the log-odds b_1ŷ − b_0ŷ of the predicted class's one-vs-all classifier; their sigmoid is q_ŷ.
 
-    ŷ is the close-set prediction, so this is q_ŷ and not max_k q_k.
+    ŷ is the close-set prediction, so this is q_ŷ and not max_k q_k. It is NaN where a close-set logit is,
+    which `argmax` would hide.
     """
     output = CheckedOutput.of(output)
-    return output.log_odds.gather(1, output.prediction.unsqueeze(1)).squeeze(1)
+    confidence = output.log_odds.gather(1, output.prediction.unsqueeze(1)).squeeze(1)
+    return confidence.masked_fill(output.logits.isnan().any(1), torch.nan)
 
 
 def max_logit(output: AnyOutput) -> Tensor:

@@ -123,8 +123,10 @@ def test_the_margin_over_unknown():
     assert [confidence.tolist() for confidence in found] == [[2.5, -2.0]]
 
 
-@pytest.mark.parametrize("name", ["cls", "bcls"])
+@pytest.mark.parametrize("name", ["cls", "bcls", "max-logit", "energy"])
 def test_logits_that_are_not_numbers(name):
     logits = torch.tensor([[1.0, 3.0], [float("nan"), 0.5]])
-    with pytest.raises(MedicError, match=naming("logits 1 of 2 NaN")):
-        SCORES[name](Output(logits, ova=torch.zeros(2, 2, 2)))
+    confidence = SCORES[name](Output(logits, ova=torch.zeros(2, 2, 2)))
+    assert confidence.isnan().tolist() == [False, True]
+    with pytest.raises(MedicError, match=naming("1 of 2 NaN")):
+        oscr(confidence, [1, 1], [0, -1])

@@ -257,7 +257,7 @@ class Session:
         if not averaging.converged:
             logger.info(
                 "the validation loss did not converge, so the weights of the last segment are averaged: "
-                "raise --iterations or --hparams segments"
+                "raise --iterations, or use more segments with --hparams segments=N"
             )
         self._evaluate(averaged=True)
 

@@ -102,6 +102,8 @@ class Study:
 
         def watch(record: Record) -> None:
             nonlocal best
+            if record.get("averaged"):  # at the iteration of the last evaluation, when nothing is left to prune
+                return
             best = max(best, float(record["validation"]["acc"]))
             trial.report(best, record["iteration"])
             if self.prune and trial.should_prune():

@@ -32,7 +32,7 @@ class OptimSpec(Spec):
         None, "step, cosine or constant (default: the method's)", choices=("step", "cosine", "constant")
     )
     warmup: int = setting(0, "iterations of linear warm-up", limits=NONNEGATIVE)
-    averaging: str | None = setting(None, "weight averaging: tail, ema, swad or none (default: the method's)")
+    averaging: str | None = setting(None, "average of weights as the result: swad, tail, ema or none (default: swad)")
 
     def completed(self) -> "OptimSpec":
         """Return the complete spec; rates and defaults are those of the layers below."""

@@ -28,6 +28,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "erm": {"method": "erm"},
     "medic": {"method": "medic"},
     "medic++": {"method": "medic++"},
+    "erm frozen": {"method": "erm", "batch_norm": "frozen"},
+    "erm per domain": {"method": "coral", "hparams": {"gamma": 0}},
+    "erm adam": {"method": "erm", "batch_norm": "frozen", "optimizer": "adam", "lr": 5e-5, "schedule": "constant"},
+    "fish": {"method": "fish"},
+    "fish frozen": {"method": "fish", "batch_norm": "frozen"},
+    "fish interpolate": {"method": "fish", "bn_buffers": "interpolate"},
     **{
         f"medic++ {sampling}{' step' if separate == 'step' else ''}": {
             "method": "medic++", "sampling": sampling.removesuffix("-short"), "separate": separate,
@@ -37,7 +43,10 @@ METHODS: dict[str, dict[str, Any]] = {
         if (sampling, separate) not in {("adaptive", "task"), ("random", "step")}
     },
 }  # fmt: skip
-"""What is trained, by name; `medic++` itself samples adaptively, with confusable classes in different tasks."""
+"""What is trained, by name; `medic++` itself samples adaptively, with confusable classes in different tasks.
+
+`erm per domain` normalises every domain by itself, as Fish does: the penalty of its method has weight 0.
+"""
 
 REFRESHED = 30
 """Iterations from which batch-norm statistics of averaged weights are estimated."""
@@ -58,15 +67,16 @@ class Run(NamedTuple):
         return f"{self.method.replace(' ', '-').replace('++', 'pp')}-{self.target}-{self.seed}{rate}.jsonl"
 
 
-def make_averages() -> dict[str, Any]:
-    """Return the weight averages that are computed in every run, by name."""
+def make_averages(names: Sequence[str]) -> dict[str, Any]:
+    """Return the weight averages that are computed in every run, by name: all, or some."""
     from medic.training.averaging import Ema, Swad, Tail
 
-    averages = {f"tail-{share:g}": Tail(share) for share in (0.2, 0.5)}
-    return {**averages, **{f"ema-{decay:g}": Ema(decay) for decay in (0.99, 0.998)}, "swad": Swad()}
+    averages: dict[str, Any] = {f"tail-{share:g}": Tail(share) for share in (0.2, 0.5)}
+    averages |= {**{f"ema-{decay:g}": Ema(decay) for decay in (0.99, 0.998)}, "swad": Swad()}
+    return {name: average for name, average in averages.items() if not names or name in names}
 
 
-def train(run: Run, settings: dict[str, Any], evaluations: int) -> list[dict[str, Any]]:
+def train(run: Run, settings: dict[str, Any], evaluations: int, averaged: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Train a run; return its evaluations, and one of each weight average."""
     import torch
 
@@ -76,7 +86,7 @@ def train(run: Run, settings: dict[str, Any], evaluations: int) -> list[dict[str
     from medic.runs.recipe import make_recipe
 
     began, rate = time.perf_counter(), {} if run.lr is None else {"lr": run.lr}
-    recipe, opened = make_recipe({**settings, **METHODS[run.method], **rate, "target": run.target, "seed": run.seed})
+    recipe, opened = make_recipe({**settings, **rate, **METHODS[run.method], "target": run.target, "seed": run.seed})
     device = recipe.execution.pick_device()
     dataset = recipe.data.load(opened, device)
     problem = recipe.data.divide(dataset, recipe.seed)
@@ -85,7 +95,7 @@ def train(run: Run, settings: dict[str, Any], evaluations: int) -> list[dict[str
     evaluator = Evaluator(
         dataset.domains, problem, trainer.inference(recipe.compiles(device)), score, str(recipe.evaluation.threshold)
     )
-    averages, records, losses = make_averages(), [], []
+    averages, records, losses = make_averages(averaged), [], []
     weights = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
     loaded = time.perf_counter() - began
     began, iterations = time.perf_counter(), recipe.optim.iterations
@@ -118,12 +128,14 @@ def shortened(record: dict[str, Any]) -> dict[str, Any]:
     return {"validation": record["validation"], "target": target, **by_domain}
 
 
-def work(queue: Any, settings: dict[str, Any], evaluations: int, output: Path, until: float) -> None:
+def work(
+    queue: Any, settings: dict[str, Any], evaluations: int, averages: Sequence[str], output: Path, until: float
+) -> None:
     """Train the runs of a queue until a time."""
     longest = 0.0
     while time.time() + longest < until and (run := queue.get()) is not None:
         began = time.time()
-        lines = train(run, settings, evaluations)
+        lines = train(run, settings, evaluations, averages)
         part = output / f"{run.name}.{os.getpid()}"
         part.write_text("".join(json.dumps(line) + "\n" for line in lines))
         part.rename(output / run.name)
@@ -162,7 +174,7 @@ def run_study(arguments: argparse.Namespace) -> None:
     for item in (*missing, *[None] * arguments.jobs):
         queue.put(item)
     until = time.time() + arguments.seconds
-    common = (queue, settings, arguments.evaluations, arguments.output, until)
+    common = (queue, settings, arguments.evaluations, arguments.averages, arguments.output, until)
     workers = [context.Process(target=work, args=common) for _ in range(arguments.jobs)]
     for worker in workers:
         worker.start()
@@ -332,6 +344,7 @@ def main() -> None:
     run.add_argument("--rates", nargs="+", type=float, help="learning rates [the method's]")
     run.add_argument("--iterations", type=int, required=True)
     run.add_argument("--evaluations", type=int, default=20)
+    run.add_argument("--averages", nargs="*", default=[], help="averages of weights to evaluate [all]")
     run.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="a setting of all runs")
     run.add_argument("--jobs", type=int, default=2, help="runs at a time")
     run.add_argument("--seconds", type=float, default=1e9, help="start no run that would end later")

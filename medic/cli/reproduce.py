@@ -41,13 +41,14 @@ def run(arguments: Namespace) -> int:
     if arguments.name is None:
         raise MedicError("give the name of a table: `medic reproduce --list` shows them")
     check_choice("format", arguments.format, FORMATS)
-    table = reproduction(arguments.name, arguments.quick)
-    methods = {str(line.settings["method"]) for line in table.lines if line.settings is not None}
+    given = given_settings(arguments)
+    table = reproduction(arguments.name, arguments.quick, given.pop("protocol", None) or "authors")
+    methods = {str(line.settings["method"]) for line in table.lines}
     for method in arguments.methods:
         check_choice("method", method, sorted(methods), f"of {arguments.name}")
     for column in arguments.only:
         check_choice("column", column, table.columns, f"of {arguments.name}")
-    asked = table.runs(arguments.seeds, arguments.methods, arguments.only, given_settings(arguments))
+    asked = table.runs(arguments.seeds, arguments.methods, arguments.only, given)
     for warning in table.warnings(asked):
         logger.warning("%s", warning)
     planner = Planner()

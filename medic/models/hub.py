@@ -34,6 +34,11 @@ def find_weights(backbone: str, given: str) -> Path:
     return _fetched(name, wanted)
 
 
+def has_v1(backbone: str) -> bool:
+    """Whether `imagenet-v1` names weights of a backbone."""
+    return backbone not in OURS and bool(import_timm(backbone).list_pretrained(f"{backbone.partition('.')[0]}.tv_in1k"))
+
+
 def _fetched(name: str, wanted: Any) -> Path:
     """Return the file of weights in the hub's cache, downloading it if needed."""
     import huggingface_hub as hub

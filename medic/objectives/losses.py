@@ -23,9 +23,13 @@ class Ova:
     With q_k the positive probability of classifier k, per sample: `-scale · [log q_y + min_{j≠y} log(1 - q_j)]`.
     The paper has scale 1, its authors' code 0.5. Computed from d_k = log q_k / (1 - q_k) as
     `softplus(-d_y) + max_{j≠y} softplus(d_j)`, which neither overflows nor loses the gradient.
+
+    `floor` is added to the probabilities inside both logarithms. The authors' 1e-8 bounds a logarithm by 18.4, where
+    the gradient of a classifier that is entirely wrong vanishes.
     """
 
     scale: float = 1.0
+    floor: float = 0.0
 
     def __call__(self, output: Output, y: Tensor) -> Tensor:
         """Return the loss per sample (N,)."""
@@ -34,7 +38,11 @@ class Ova:
         # softplus increases, so the largest log-odds among the others has the largest loss. A single class has no
         # others, and softplus(-inf) = 0.
         others = odds.scatter(1, y[:, None], -torch.inf).amax(dim=1)
-        return self.scale * (functional.softplus(-own) + functional.softplus(others))
+        logs = functional.softplus(-own), functional.softplus(others)
+        if self.floor:
+            least = own.new_tensor(self.floor).log()
+            logs = -torch.logaddexp(-logs[0], least), -torch.logaddexp(-logs[1], least)
+        return self.scale * (logs[0] + logs[1])
 
 
 ova = Ova()

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from medic.metrics import METRICS, Metric
 from medic.report.formats import Reference
-from medic.tables.conditions import Conditions, Differences
+from medic.tables.conditions import Conditions, Difference, Differences
 from medic.tables.paper import PaperCell, published_table
 from medic.tables.paper_tables import reproduction
 from medic.tables.reproduction import Line, Reproduction
@@ -27,7 +26,7 @@ class AgainstPaper:
         self._table, self._paper = table, paper
         self._published = published_table(paper.name)
         self._lines = {(line.paper, line.variant): line for line in paper.lines}
-        self._conditions = Conditions(paper)
+        self._conditions = _conditions(paper.name)
         self._titles = _column_titles(table, paper)
         self._found: dict[tuple[str, str], Differences] = {}
 
@@ -43,17 +42,15 @@ class AgainstPaper:
         """Yield the differences of the table's runs from the paper's."""
         cells = [self._differences(row, column) for row in self._table.rows for column in self._titles]
         found = dict.fromkeys(
-            f"{name} {value_text(ours, 'none')} (paper: {value_text(theirs, 'none')})"
+            f"{name} {value_text(found.ours, 'none')} ({found.source}: {value_text(found.theirs, 'none')})"
             for cell in cells
-            for name, (ours, theirs) in cell.items()
+            for name, found in cell.items()
         )
         if found:
             more = f", and {len(found) - 8} more" if len(found) > 8 else ""
             yield f"differs from the paper: {', '.join(list(found)[:8])}{more}"
 
     def _obstacles(self, metric: Metric, row: Row, column: str) -> tuple[str, ...]:
-        if self._line(row).settings is None:
-            return ("published",)
         columns = list(self._titles) if column == AVERAGE else [column]
         names = {name: None for one in columns for name in self._differences(row, one)}
         if row.reads(metric).key != "hscore":
@@ -72,10 +69,10 @@ class AgainstPaper:
             return {}
         key = row.label, column
         if key not in self._found:
-            found: dict[str, tuple[Any, Any]] = {}
+            found: dict[str, Difference] = {}
             picks = row.cells[column].picks
             if picks and self._table.rule != self._paper.rule:
-                found["selection"] = self._table.rule, self._paper.rule
+                found["selection"] = Difference(self._table.rule, self._paper.rule, "paper")
             for pick in picks:
                 found |= self._conditions.differences(self._line(row), self._titles[column], pick.result)
             self._found[key] = found
@@ -85,10 +82,10 @@ class AgainstPaper:
 def beside_paper(table: Table, name: str) -> tuple[Table, AgainstPaper]:
     """Return a table whose rows are matched to the rows of a table of the paper, and the paper's values for it."""
     paper = reproduction(name)
-    conditions, titles = Conditions(paper), _column_titles(table, paper)
+    conditions, titles = _conditions(name), _column_titles(table, paper)
     rows, ambiguous = [], []
     for row in table.rows:
-        lines = [line for line in paper.lines if line.settings is not None and line.settings["method"] == row.method]
+        lines = [line for line in paper.lines if line.settings["method"] == row.method]
         runs = [(title, pick.result) for column, title in titles.items() for pick in row.cells[column].picks]
         matching = lines if len(lines) < 2 else _matching(lines, runs, conditions)
         if len(matching) == 1:
@@ -102,7 +99,7 @@ def beside_paper(table: Table, name: str) -> tuple[Table, AgainstPaper]:
     notes = [*table.notes, *against.notes()]
     if any(metric.key == "hscore/oracle-10" for metric in table.metrics):
         title = METRICS["hscore/oracle-10"].paper
-        notes.append(f"{title} is at the best of ten thresholds on the target, as in the paper")
+        notes.append(f"{title} is at the best of ten thresholds on the target, as in the code of MEDIC")
     if not titles:
         notes.append(f"no column is one of {name}: make the table with `medic reproduce {name}`")
     elif ambiguous:
@@ -113,9 +110,14 @@ def beside_paper(table: Table, name: str) -> tuple[Table, AgainstPaper]:
     return replace(named, notes=tuple(notes)), against
 
 
+def _conditions(name: str) -> Conditions:
+    """Return the paper's settings of a table by both protocols; on ties, a run is nearest to the authors' code."""
+    return Conditions({protocol: reproduction(name, protocol=protocol) for protocol in ("authors", "paper")})
+
+
 def _matching(lines: Sequence[Line], runs: Sequence[tuple[str, Result]], conditions: Conditions) -> list[Line]:
     """Return the lines of a method that runs may belong to, by the settings that differ between these lines."""
-    settings = [line.settings or {} for line in lines]
+    settings = [line.settings for line in lines]
     names = {name for one in settings for name in one}
     telling = {name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)}
     return [

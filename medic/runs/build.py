@@ -85,9 +85,10 @@ def _check_pass(recipe: Recipe, model: nn.Module, inputs: Tensor) -> None:
 
 def build_objective(recipe: Recipe) -> Objective:
     """Make the objective with its losses, penalty and change."""
-    parts, scale = recipe.parts, recipe.objective.ova_scale
+    parts = recipe.parts
+    ova = {"scale": recipe.objective.ova_scale, "floor": recipe.objective.ova_floor}
     return parts.objective.build(
-        losses=[loss.build(**({"scale": scale} if loss.name == "ova" else {})) for loss in parts.losses],
+        losses=[loss.build(**(ova if loss.name == "ova" else {})) for loss in parts.losses],
         penalties=[] if parts.penalty is None else [parts.penalty.build()],
         change=None if parts.change is None else parts.change.build(),
     )

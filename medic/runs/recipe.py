@@ -1,7 +1,7 @@
 """The recipe of a run: everything that determines its result, as one frozen value.
 
-Settings are layers: defaults ← benchmark ← method ← penalty ← drawn hyperparameters ← what was asked for. A recipe is
-complete and checked before anything is read or written, and can be built any number of times.
+Settings are layers: defaults ← benchmark ← protocol ← method ← penalty ← drawn hyperparameters ← what was asked for.
+A recipe is complete and checked before anything is read or written, and can be built any number of times.
 """
 
 import dataclasses
@@ -20,6 +20,7 @@ from medic.methods import METHODS, find_method
 from medic.models import HEADS, LAYERS, Aloft, MixStyle, find_weights
 from medic.objectives import OBJECTIVES, PENALTIES, Change, Loss, Objective, Penalty
 from medic.runs.draws import domainbed_draws
+from medic.runs.protocols import PROTOCOLS
 from medic.runs.settings import SETTINGS, RunSpec, check_settings, identity
 from medic.runs.specs import DataSpec, EvaluationSpec, ExecutionSpec, ModelSpec, ObjectiveSpec, OptimSpec, TaskSpec
 from medic.runs.specs.model import find_backbone
@@ -214,7 +215,11 @@ def _layers(given: Mapping[str, Any], method: Method, data: DataSpec, grid: Grid
     penalty = given.get("penalty") or preset.get("penalty")
     of_penalty = {} if penalty is None else PENALTIES[check_choice("penalty", penalty, PENALTIES)].preset
     found: dict[str, Any] = {}
-    for layer in (DEFAULTS, {"lr": data.benchmark.lr}, preset, of_penalty, given):
+    protocol: dict[str, Any] = {}
+    if "protocol" in given:
+        trains_ova = ObjectiveSpec(objective=given.get("objective", objective)).trains_ova
+        protocol = PROTOCOLS[given["protocol"]].settings(data.dataset, trains_ova)
+    for layer in (DEFAULTS, {"lr": data.benchmark.lr}, protocol, preset, of_penalty, given):
         at_size = {name: v.at(size) if isinstance(v, Rate) else v for name, v in layer.items()}
         found |= {name: value for name, value in at_size.items() if value is not None}
     search = method_search(method, penalty)
@@ -238,7 +243,11 @@ def _make_grid(given: Mapping[str, Any], method: Method, data: DataSpec, opened:
             f"method {method.name!r} needs {method.min_domains} source domains, but there are {len(sources)}: "
             f"add some to --sources, or use --method {' or '.join(others[:3])}"
         )
-    return TaskSpec.of(given).grid(method, len(sources), classes, opened.axes)
+    grid = TaskSpec.of(given).grid(method, len(sources), classes, opened.axes)
+    if "protocol" not in given:
+        return grid
+    counts = len(data.known or ()), len(data.unknown or ())
+    return PROTOCOLS[given["protocol"]].fitted(grid, given, data.dataset, *counts)
 
 
 def _works(method: Method, domains: int, classes: int) -> bool:
@@ -289,15 +298,19 @@ def _fit_strategy(
     """Return the strategy with the inner rate and the buffer policy of the run."""
     strategy = part.build()
     if not isinstance(strategy, InnerLoop):
-        for name in {"inner_lr", "bn_buffers"} & given.keys():
+        for name in {"inner_lr", "bn_buffers", "order"} & given.keys():
             raise MedicError(f"{name} has no effect on {part.name!r}, which has no inner steps: leave it out")
         return part
+    if "order" in given and not hasattr(strategy, "second_order"):
+        raise MedicError(f"order has no effect on {part.name!r}, which is of first order: leave it out")
     strategy.check_steps(len(grid.sizes))
     assert optim.lr is not None
     inner_lr = settings.get("inner_lr", strategy.lr)
     inner = part.changed(
         lr=optim.lr if inner_lr == "lr" else inner_lr, bn_buffers=settings.get("bn_buffers", strategy.bn_buffers)
     )
+    if hasattr(strategy, "second_order"):
+        inner = inner.changed(second_order=given["order"] == "second" if "order" in given else strategy.second_order)
     # Interpolated statistics move as far as the weights would by an outer SGD; Adam has no such fraction.
     factor = inner.build().interpolation_factor(optim.lr, grid.tasks)  # type: ignore[attr-defined]
     return inner.changed(bn_rate=factor)

@@ -38,6 +38,12 @@ class RunSpec(Spec):
 
     method: str = setting("medic++", "what to train (`medic methods` lists them)")
     seed: int = setting(0, "root of all random draws", limits=NONNEGATIVE)
+    protocol: str | None = setting(
+        None,
+        "settings of the paper's experiments: of its text (paper) or its authors' code (authors) (default: neither)",
+        choices=("paper", "authors"),
+        local=True,  # the settings that it gives are recorded themselves
+    )
 
 
 GROUPS: Mapping[str, type] = {

@@ -3,35 +3,63 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from medic.data import Benchmark, Generated, LazyDataset, benchmark
 from medic.errors import MedicError
+from medic.runs.protocols import PROTOCOLS
 from medic.runs.recipe import make_recipe
 from medic.tables.reproduction import UNTRAINED, Line, Reproduction
 from medic.tables.results import Result
 
 IGNORED = ("seed", "trial_seed", "precision", "save_features", "store_size")
-"""Settings that the paper averages over or does not depend on."""
+"""Settings that the paper averages over or does not depend on; the precision that was used is in the environment."""
+PRECISION = "fp32"
+"""The precision of the authors' code."""
 PUBLISHED = (".jpg", ".jpeg", ".png")
 """File formats in which the benchmarks are published."""
 
-Differences = Mapping[str, tuple[Any, Any]]
-"""Conditions that differ from the paper's, by name: our value and the paper's."""
+
+class Difference(NamedTuple):
+    """A condition that differs from the paper's: our value, the paper's, and the source of the paper's."""
+
+    ours: Any
+    theirs: Any
+    source: str
+
+
+Differences = Mapping[str, Difference]
+"""Conditions that differ from the paper's, by name."""
 
 
 class Conditions:
-    """The complete settings of the paper's runs behind the cells of a table."""
+    """The complete settings of the paper's runs behind the cells of a table, by each protocol."""
 
-    def __init__(self, table: Reproduction) -> None:
-        self._runs = table.runs()
+    def __init__(self, tables: Mapping[str, Reproduction]) -> None:
+        self._runs = {protocol: table.runs() for protocol, table in tables.items()}
         self._complete_settings: dict[tuple[str, tuple[str, ...]], Mapping[str, Any]] = {}
 
     def differences(self, line: Line, title: str, result: Result) -> Differences:
-        """Return the differences of a run from the paper's runs of a cell; from the most similar of several."""
-        return min((self._differences(asked, result) for asked in self._runs[line.label, title]), key=len)
+        """Return the differences of a run from the paper's runs of a cell; from the most similar of several.
 
-    def _differences(self, asked: Mapping[str, Any], result: Result) -> Differences:
+        Where the protocols agree on a value, its source is the paper.
+        """
+        place = line.label, title
+        by_protocol = {
+            protocol: min((self._differences(asked, result) for asked in runs[place]), key=len)
+            for protocol, runs in self._runs.items()
+        }
+        nearest = min(by_protocol, key=lambda protocol: len(by_protocol[protocol]))
+
+        def source(name: str, values: tuple[Any, Any]) -> str:
+            agreed = all(found.get(name) == values for found in by_protocol.values())
+            return "paper" if agreed else PROTOCOLS[nearest].source
+
+        found = by_protocol[nearest]
+        return {name: Difference(*values, source(name, values)) for name, values in found.items()}
+
+    def _differences(self, asked: Mapping[str, Any], result: Result) -> dict[str, tuple[Any, Any]]:
+        """Return the conditions in which a run differs from one of the paper's: our value and theirs."""
         ours, environment = result.settings, result.environment
         if ours["dataset"] != asked["dataset"]:
             return {"dataset": (ours["dataset"], asked["dataset"])}
@@ -52,6 +80,8 @@ class Conditions:
         weights, from_scratch = environment.get("weights"), theirs["backbone"] in UNTRAINED
         if (weights is None) != from_scratch:
             found["weights"] = ("given", "none") if from_scratch else ("none", "given")
+        if (precision := environment.get("precision", PRECISION)) != PRECISION:
+            found["precision"] = precision, PRECISION
         counts = environment.get("counts")  # missing in runs of earlier versions
         if counts and not _as_published(bench, counts):
             found["images"] = sum(counts.values()), "as published"

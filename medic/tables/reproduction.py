@@ -6,8 +6,8 @@ from typing import Any
 
 from medic.data import benchmark
 from medic.errors import MedicError
-from medic.methods import METHODS
 from medic.metrics import Metric
+from medic.models.hub import has_v1
 from medic.tables import notes
 from medic.tables.cells import Cell, pick_cell
 from medic.tables.results import Result
@@ -21,21 +21,25 @@ Place = tuple[str, str]
 
 UNTRAINED = ("convnet", "mnist-cnn")
 """Backbones that the paper trains from scratch."""
-CHANGEABLE = {"backbone", "iterations", "batch_size", "images", "evaluate_every"}
-"""Settings of the authors that options may replace in all cells."""
+CHANGEABLE = {"backbone", "iterations", "batch_size", "images", "evaluate_every", "lr"}
+"""Settings of a table that options may replace in all cells."""
+SEARCHED = {"lr", "weight_decay", "batch_size", "images"}
+"""Settings that a draw of DomainBed's search replaces."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a table of the paper, with the settings of its runs; None if the row is only published."""
+    """A row of a table of the paper, with the settings of its runs."""
 
     paper: str
-    settings: Settings | None
+    settings: Settings
     variant: str = ""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Keys of metrics that this row reads in place of the table's."""
     places: Mapping[str, Settings] = field(default_factory=dict)
     """Further settings in some columns, by their titles."""
+    tuned: bool = False
+    """Whether its hyperparameters are its authors' choice, so that DomainBed's search does not draw others."""
 
     @property
     def label(self) -> str:
@@ -71,14 +75,17 @@ class Reproduction:
         self._check(given)
         found: dict[Place, list[dict[str, Any]]] = {}
         for line in self.lines:
-            if line.settings is None or (methods and line.settings["method"] not in methods):
+            if methods and line.settings["method"] not in methods:
                 continue
             for title, several in self.columns.items():
                 if columns and title not in columns:
                     continue
                 own = {**line.settings, **line.places.get(title, {})}
+                asked = {name: value for name, value in given.items() if not (line.tuned and name == "hparams_seed")}
+                if asked.get("hparams_seed"):
+                    own = {name: value for name, value in own.items() if name not in SEARCHED}
                 found[line.label, title] = [
-                    _usable({**self.settings, **column, **own, "seed": seed, **given})
+                    _usable({**self.settings, **column, **own, "seed": seed, **asked})
                     for column in several
                     for seed in seeds
                 ]
@@ -90,14 +97,15 @@ class Reproduction:
         """Yield reasons why the runs cannot reach the paper's numbers, for display before they start."""
         runs = [run for cell in cells.values() for run in cell]
         if any(run.get("weights") is None and _backbone(run) not in UNTRAINED for run in runs):
+            named = " or --weights imagenet-v1" if all(map(has_v1, {_backbone(run) for run in runs})) else ""
             yield (
                 "without --weights, backbones start from random weights, but the paper's start from ImageNet's: "
-                "give a file, or --weights imagenet-v1"
+                f"give a file{named}"
             )
 
     def _check(self, given: Settings) -> None:
         """Reject settings that define the rows or columns of the table."""
-        parts: list[Settings] = [self.settings, *(line.settings or {} for line in self.lines)]
+        parts: list[Settings] = [self.settings, *(line.settings for line in self.lines)]
         parts += [place for line in self.lines for place in line.places.values()]
         parts += [column for several in self.columns.values() for column in several]
         own = {"method", "seed", "target", "sources", *(name for part in parts for name in part)} - CHANGEABLE
@@ -118,9 +126,8 @@ class Reproduction:
                 for title, several in self.columns.items()
                 if (line.label, title) in cells
             }
-            if filled or line.settings is None:
-                method = "" if line.settings is None else str(line.settings["method"])
-                rows.append(Row(line.label, method, filled, line.paper, line.variant, line.keys))
+            if filled:
+                rows.append(Row(line.label, str(line.settings["method"]), filled, line.paper, line.variant, line.keys))
         used = [result for row in rows for result in row.results]
         about = (*([self.note] if self.note else []), *notes.seeds(rows), *notes.differences(used))
         return Table(titles, tuple(rows), self.metrics, about, "column", self.rule, self.title)
@@ -140,8 +147,6 @@ def _backbone(settings: Settings) -> str:
 def _usable(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a run without those that it cannot use."""
     unused = {"weights"} if _backbone(settings) in UNTRAINED else set()
-    if not settings.get("class_splits", METHODS[settings["method"]].grid.classes):
-        unused.add("class_groups")
     if settings.get("batch_size"):
         unused.add("images")
     return {name: value for name, value in settings.items() if name not in unused}

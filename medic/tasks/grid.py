@@ -111,6 +111,11 @@ class Grid:
         drawn = [cells.draw(cell, n, self.generator) for cell, n in zip(task, counts, strict=True) if n]
         return torch.cat(drawn)
 
+    def probe(self, cells: Cells, batch_size: int) -> Task:
+        """Draw a task of all cells, in equal parts, of as many samples as an iteration has."""
+        count = max(1, batch_size * self.tasks // len(cells.keys))
+        return Task(list(cells.keys), torch.cat([cells.draw(cell, count, self.generator) for cell in cells.keys]))
+
     def candidates(self, cells: Cells, splits: int) -> list[list[Cell]]:
         """Return the tasks of some independent splits."""
         return [task for _ in range(splits) for row in self._split(cells.keys) for task in row if task]

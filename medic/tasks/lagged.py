@@ -28,7 +28,7 @@ class Sampler:
     ahead: int
     """The number of iterations that may be split before the first of them is observed, with the same result."""
     probes: bool = False
-    """Whether it observes fresh images before every split instead of the outputs of training."""
+    """Whether it observes fresh images after every iteration instead of the outputs of training."""
 
     def split(self, domains: Domains, groups: Groups, parts: int, generator: torch.Generator, ahead: int = 0) -> Split:
         """Deal the `groups` of classes of a domain split over `parts` tasks: lists of positions in `groups`.

@@ -74,12 +74,13 @@ class Chained(Adaptive):
 
 @dataclass
 class Probe(Adaptive):
-    """Option (vi) as the authors ran it: the confusion is measured on fresh images right before every split.
+    """Option (vi) as the authors ran it: the confusion is measured on fresh images, augmented, before every split.
 
-    It keeps no average, costs a forward pass per iteration, and nothing can be split ahead.
+    It keeps no average and costs a forward pass per iteration, in evaluation mode. With lag 1 it is measured at the
+    weights that the split is for, and nothing can be split ahead.
     """
 
-    lag: int = 1
+    lag: int = hyperparameter(1, least=1)
     decay: float = 0.0
     probes = True
 

@@ -10,7 +10,10 @@ from torch import Tensor, nn
 from medic import distributed
 from medic.models import Classifier
 from medic.models.heads import Head
+from medic.modules import evaluating
+from medic.outputs import Output
 from medic.tasks import Step
+from medic.tasks.lagged import softmax_sums
 from medic.training.precision import Bf16Weights, arithmetic
 
 if TYPE_CHECKING:
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """The host's part of an iteration of N images, ordered by step and task.
+    """The host's part of an iteration of N images, ordered by step and task; a probe is the last step.
 
     `positions` (N,) are rows of the images, `draws` (N, 10) the random numbers of the augmentation, `y` and
     `attributes` (N,) the labels, `sizes` the images of every task of every step, and `totals` those of all processes
@@ -93,7 +96,7 @@ class Iteration:
         trainer, network, grid = self.trainer, self.network, self.trainer.grid
         strategy, objective, optimizer = trainer.strategy, trainer.objective, trainer.optimizer
         self.part = "the augmentation"
-        steps = list(self.load(batch))
+        steps, probe = self.load(batch)
         for head in self._heads:
             head.renew()
         self._update_auxiliary(steps, before_model=True)
@@ -108,7 +111,9 @@ class Iteration:
         self._update_auxiliary(steps, before_model=False)
         self.part = f"the sampler {type(grid.sampler).__name__}"
         summary = None
-        if grid.spec.classes is not None:
+        if probe is not None:
+            summary = self._confusion(probe)
+        elif grid.spec.classes is not None:
             summary = grid.sampler.summarise(update.logits, update.y, update.domain, trainer.domains)
         distributed.all_reduce([update.risks, summary])
         return Outcome(update.risks, summary)
@@ -121,8 +126,20 @@ class Iteration:
                 with arithmetic(self.trainer.precision, self.trainer.device):
                     network.update(self.network, steps)
 
-    def load(self, batch: Batch) -> Iterator[Step]:
-        """Gather, augment and normalise the images of every step."""
+    @torch.no_grad()
+    def _confusion(self, probe: Step) -> Tensor:
+        """Return how the model, as it is now, takes fresh images: sums of its softmax in evaluation mode."""
+        trainer = self.trainer
+        with evaluating(trainer.model), arithmetic(trainer.precision, trainer.device):
+            logits = Output.of(self.network(probe.x)).logits
+        return softmax_sums(logits, probe.y, probe.domain, trainer.domains)
+
+    def load(self, batch: Batch) -> tuple[list[Step], Step | None]:
+        """Gather, augment and normalise the images of every step, and of a probe if the sampler asks for one."""
+        steps = list(self._steps(batch))
+        return (steps[:-1], steps[-1]) if self.trainer.probes else (steps, None)
+
+    def _steps(self, batch: Batch) -> Iterator[Step]:
         start = 0
         for index, (sizes, totals) in enumerate(zip(batch.sizes, batch.totals, strict=True)):
             rows = slice(start, start + sum(sizes))

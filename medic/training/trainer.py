@@ -87,6 +87,11 @@ class Trainer:
             self._run = Captured(self._body)
 
     @property
+    def probes(self) -> bool:
+        """Whether every iteration ends with a pass over fresh images, which tells the sampler what is confused."""
+        return self.grid.spec.classes is not None and self.grid.sampler.probes
+
+    @property
     def captured(self) -> bool:
         """Whether iterations are replayed as CUDA graphs, as far as they have been tried."""
         return isinstance(self._run, Captured) and self._run.mode != "off"
@@ -130,7 +135,7 @@ class Trainer:
             norm.reset_running_stats()
             norm.momentum = None
         for _ in range(iterations):
-            steps = self._body.load(self._batch(self._next()).to(self.device))
+            steps, _ = self._body.load(self._batch(self._next()).to(self.device))
             with arithmetic(self.precision, self.device):
                 for step in steps:
                     self.objective.outputs(self.model, step)
@@ -183,6 +188,8 @@ class Trainer:
         while len(self._drawn) <= min(self.images.ahead, sampler.ahead, free):
             self._collect(sampler.ahead - len(self._drawn))
             steps = self.grid.draw(self.cells, self.batch_size, ahead=len(self._drawn) + len(self._in_flight))
+            if self.probes:
+                steps = [*steps, [self.grid.probe(self.cells, self.batch_size)]]
             self.images.expect(self.samples.indices[torch.cat([task.indices for step in steps for task in step])])
             self._drawn.append(steps)
         return self._drawn.popleft()

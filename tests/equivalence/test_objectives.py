@@ -53,6 +53,18 @@ def test_ova_of_probabilities():
     assert Ova(0.5)(output, FIRST).item() == pytest.approx(0.4904146, abs=1e-6)
 
 
+def test_ova_with_the_authors_floor():
+    """-log(q + 1e-8): 0.5 · (0.287682 + 0.693147) hardly changes, and 1000 becomes log 1e8 without a gradient."""
+    loss = Ova(0.5, 1e-8)
+    usual = loss(output_of([math.log(3), 0.0, -math.log(3)]), FIRST).item()
+    assert usual == pytest.approx(-0.5 * (math.log(0.75 + 1e-8) + math.log(0.5 + 1e-8)), rel=1e-12)
+    wrong = output_of([-1000.0, 1000.0, 0.0])
+    value = loss(wrong, FIRST)
+    value.sum().backward()
+    assert value.item() == pytest.approx(math.log(1e8), rel=1e-6)
+    assert wrong.ova.grad.abs().max() < 1e-6
+
+
 def test_ova_neither_overflows_nor_loses_its_gradient():
     """The form with log(q + 1e-8) is capped at 18.42 and flat there."""
     output = output_of([-1000.0, 1000.0, 0.0])

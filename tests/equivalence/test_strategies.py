@@ -90,6 +90,10 @@ class TestMamlAndReptile:
     def test_reptile_sums(self):
         assert gradient(MultiStep(lr=0.1), [L1, L2]) == approx(1.1)
 
+    def test_to_second_order_the_steps_are_differentiated(self):
+        """L_1'(0) + (1 - 0.1) · L_2'(0.1) = -1 + 1.89."""
+        assert gradient(MultiStep(lr=0.1, second_order=True), [L1, L2]) == approx(0.89)
+
     def test_first_order_maml_keeps_the_last(self):
         """2.1, times t / m_n = 2."""
         assert gradient(MultiStep(lr=0.1, weights="last"), [L1, L2]) == approx(4.2)

@@ -123,10 +123,10 @@ def test_samplers_take_theirs(mini):
     assert recipe_of(**recipe.settings).settings == recipe.settings
 
 
-@pytest.mark.parametrize("sampling", ["probe", "random"])
-def test_conventions_are_no_hyperparameters(mini, sampling):
+@pytest.mark.parametrize(("sampling", "hparams"), [("probe", {"lag": 1}), ("random", None)])
+def test_conventions_are_no_hyperparameters(mini, sampling, hparams):
     recipe = recipe_of(dataset=mini, method="reptile", sampling=sampling)
-    assert recipe.settings["hparams"] is None
+    assert recipe.settings["hparams"] == hparams
 
 
 def test_a_smaller_grid_keeps_the_number_of_steps(mini):

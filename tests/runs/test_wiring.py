@@ -5,8 +5,10 @@ import torch
 
 import medic
 from medic.models import create_backbone
+from medic.objectives import Ova
 from medic.runs.review import infer_again
-from tests.built import built
+from medic.tasks.lagged import softmax_sums
+from tests.built import built, recipe_of
 from tests.iterations import trained_on
 from tests.runs.short import SHORT
 
@@ -65,12 +67,42 @@ class TestWiring:
             trainer.step()
         assert trainer.grid.sampler.confusion([0, 1, 2]) is not None
 
+    def test_a_probe_ends_an_iteration(self, mini, monkeypatch):
+        """The next split follows what the new weights, in evaluation mode, make of fresh images."""
+        trainer = built(dataset=mini, method="medic++", sampling="probe", augment="none", batch_size=2)
+        drawn, probe = [], trainer.grid.probe
+
+        def noted(cells, batch_size):
+            drawn.append(probe(cells, batch_size))
+            return drawn[-1]
+
+        monkeypatch.setattr(trainer.grid, "probe", noted)
+        for _ in range(2):
+            trainer.step()
+        samples, chosen = trainer.samples, drawn[-1].indices
+        cells = len(trainer.cells.keys)
+        assert len(drawn) == 2
+        assert len(chosen) == cells * max(1, trainer.batch_size * trainer.grid.tasks // cells)
+        logits = trainer.inference()(samples.indices[chosen]).logits
+        sums = softmax_sums(logits, samples.label[chosen], samples.domain[chosen], trainer.domains)
+        for domain in trainer.samples.domain.unique().tolist():
+            expected = sums[domain, :, :-1] / sums[domain, :, -1:]
+            torch.testing.assert_close(trainer.grid.sampler.confusion([domain]), expected, rtol=1e-5, atol=1e-6)
+        assert trainer.model.training
+
+    def test_order_of_the_inner_steps(self, mini):
+        def settings(**asked):
+            return recipe_of(dataset=mini, **asked).parts.strategy.values
+
+        assert settings(method="medic++", order="second")["second_order"]
+        assert settings(method="medic", order="first") == settings(method="medic-fo")
+
     def test_seeds_and_scales_reach_their_place(self, mini):
         a, b = (built(dataset=mini, method="medic", seed=seed, batch_size=2) for seed in (0, 1))
         assert a.grid.generator.initial_seed() != b.grid.generator.initial_seed()
         assert a.objective.passes == "task"
-        scaled = built(dataset=mini, method="medic", ova_scale=1.0, batch_size=2)
-        assert [trainer.objective.losses[1].scale for trainer in (a, scaled)] == [0.5, 1.0]
+        scaled = built(dataset=mini, method="medic", ova_scale=1.0, ova_floor=1e-8, batch_size=2)
+        assert [trainer.objective.losses[1] for trainer in (a, scaled)] == [Ova(0.5), Ova(1.0, 1e-8)]
 
     def test_evaluation_uses_running_statistics(self, mini, tmp_path):
         run = medic.train(dataset=mini, method="erm", backbone="test_resnet", output=str(tmp_path), **SHORT)

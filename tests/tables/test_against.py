@@ -59,6 +59,8 @@ class TestThePapersNumbers:
             ({"formats": [".jpg", ".png"]}, None),
             ({"formats": [".jpg", ".webp"]}, "images"),
             ({"dataset": "digits"}, "dataset"),
+            ({"computed_in": "fp32"}, None),
+            ({"computed_in": "bf16"}, "precision"),
         ],
     )
     def test_no_difference_between_unlike_things(self, tmp_path, capsys, changes, words):
@@ -68,6 +70,17 @@ class TestThePapersNumbers:
         value = paper_value("pacs-resnet50", "Acc", "ERM", "Photo")
         assert f"80.0 ({value:.1f}, {words or f'{80 - value:+.1f}'})" in said
         assert (words is not None) == ("note: differs from the paper: " in said)
+
+    def test_a_note_names_the_source_of_a_value(self, tmp_path, capsys):
+        """Where text and code agree it is the paper; elsewhere the protocol that is nearer."""
+        write_like(tmp_path, "pacs-resnet50", "MEDIC++", "Photo", iterations=2000, image_size=112)
+        assert main(["table", str(tmp_path), "--paper", "pacs-resnet50"]) == 0
+        said = capsys.readouterr().out
+        assert "image_size 112 (paper: 224)" in said
+        assert "iterations 2000 (authors' code: 6000)" in said
+        write_like(tmp_path / "text", "pacs-resnet50", "MEDIC++", "Photo", protocol="paper", iterations=2000)
+        assert main(["table", str(tmp_path / "text"), "--paper", "pacs-resnet50"]) == 0
+        assert "note: differs from the paper: iterations 2000 (paper: 5000)" in capsys.readouterr().out
 
     def test_latex_of_settings_with_an_underscore(self, tmp_path, capsys):
         write_like(tmp_path, "pacs-resnet50", "ERM", "Photo", image_size=112)
@@ -150,13 +163,13 @@ def test_every_dataset_of_domainbed_has_settings_of_its_own(tmp_path, column, we
     assert said == f"80.0 ({value:.1f}, {words or f'{80 - value:+.1f}'})"
 
 
-def write_like(folder, table, label, title, seed=0, weights="w", part=0, **changes):
+def write_like(folder, table, label, title, seed=0, weights="w", part=0, protocol="authors", **changes):
     """A run with the settings of a cell of one of the paper's tables, but for some changes."""
 
     def described(bench, root, seed):
         return Generated(bench.name, bench.domains, bench.classes, None)
 
-    asked = reproduction(table).runs()[label, title][part]
+    asked = reproduction(table, protocol=protocol).runs()[label, title][part]
     settings = {**make_recipe(asked, described)[0].identity, "seed": seed, **changes}
     name = f"{label}-{title}-{part}-{seed}".replace(" ", "")
     return write_run(folder, name, settings.pop("method"), "a", settings.pop("seed"), (0.8, 0.1), weights=weights,

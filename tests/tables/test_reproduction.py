@@ -11,6 +11,7 @@ from medic.cli import main
 from medic.data import benchmark
 from medic.errors import MedicError
 from medic.methods import METHODS
+from medic.runs.protocols import PROTOCOLS
 from medic.runs.recipe import make_recipe, open_benchmark
 from medic.sweeps.schedule import Schedule
 from medic.sweeps.sweep import Planner
@@ -52,10 +53,11 @@ def root(tmp_path_factory):
     return root
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_table_can_be_run(name, root):
+def test_every_table_can_be_run(name, protocol, root):
     opened = cache(lambda name: open_benchmark(benchmark(name), root, 0))
-    for runs in reproduction(name).runs(settings={"root": str(root)}).values():
+    for runs in reproduction(name, protocol=protocol).runs(settings={"root": str(root)}).values():
         for asked in runs:
             make_recipe(asked, lambda bench, *_: opened(bench.name))
 
@@ -67,66 +69,53 @@ def test_rows_and_columns_are_the_papers(name):
     assert set(table.columns) == {cell.column for cell in paper} - {"Avg"}
     assert {metric.title for metric in table.metrics} == {cell.metric for cell in paper}
     for one in table.lines:
-        assert one.settings is None or METHODS[one.settings["method"]].paper == one.paper
+        method = one.settings["method"].removesuffix("-domainbed")
+        assert METHODS[method].paper == ("Fish" if one.label == "Reptile, dw=yes cw=no (i)" else one.paper)
 
 
-def test_the_authors_settings():
+def test_the_settings_of_a_row():
     (first, *_) = reproduction("pacs-resnet50").runs(methods=["medic++"])["MEDIC++", "Sketch"]
     assert first == {
-        "dataset": "pacs",
-        "backbone": "resnet50",
-        "iterations": 6000,
-        "method": "medic++",
-        "averaging": "none",
-        "sampling": "probe",
-        "target": "sketch",
+        "dataset": "pacs", "backbone": "resnet50", "protocol": "authors", "method": "medic++", "target": "sketch",
         "seed": 0,
-    }
+    }  # fmt: skip
 
 
-SIZES = {"CMNIST": (2, 2)}
-DEFAULTS = {"lr": 6e-6, "batch_size": 12, "augment": "domainbed", "iterations": 5000, "schedule": "constant"}
-OWN = {"batch_size": 16, "augment": "medic", "schedule": "step", "optimizer": "sgd"}
+def test_reptile_over_domains_is_fish():
+    """They have the same numbers in the paper, so they are one run."""
+    (reptile,) = reproduction("paradigms").runs()["Reptile, dw=yes cw=no (i)", "Sketch"]
+    (fish,) = reproduction("confidence-sketch").runs()["Fish", "Sketch"]
+    assert reptile == fish
 
 
-@pytest.mark.parametrize(
-    ("column", "default", "own"),
-    [
-        ("CMNIST", {"lr": 2e-4, "batch_size": 32, "augment": "none"},
-         {"lr": 4e-3, "iterations": 5000, "weight_decay": 1.25e-4, "augment": "none"}),
-        ("PACS", {}, {"lr": 1.8e-3, "iterations": 5000, "class_groups": None}),
-        ("VLCS", {}, {"lr": 9e-4, "iterations": 5000, "class_groups": None}),
-        ("OfficeHome", {}, {"lr": 1.8e-3, "iterations": 5000, "class_groups": 10}),
-        ("TerraIncognita", {}, {"lr": 9e-4, "iterations": 10000, "class_groups": 5}),
-        ("DomainNet", {"batch_size": 18, "iterations": 15000}, {"lr": 9e-4, "iterations": 30000, "class_groups": 20}),
-    ],
-)  # fmt: skip
-def test_the_settings_of_domainbed(root, column, default, own):
-    """As the paper's section on implementation has them; a rate of SGD is ε·α·t, one of Adam ε·α."""
-    table = reproduction("domainbed")
-    opened = cache(lambda name: open_benchmark(benchmark(name), root, 0))
-    assert table.rule == "domainbed"
-    cells = table.runs(columns=[column], settings={"root": str(root)})
-    for variant, wanted in (
-        ("default hyper-parameters, no binary head", {**DEFAULTS, "objective": "ce", "optimizer": "adam", **default}),
-        ("own hyper-parameters, with binary head", {**OWN, "objective": "ce+ova", **own}),
-    ):
-        for asked in cells[f"MEDIC++, {variant}", column]:
-            found = make_recipe(asked, lambda bench, *_: opened(bench.name))[0].settings
-            assert {name: found[name] for name in wanted} == {
-                name: pytest.approx(value) if isinstance(value, float) else value for name, value in wanted.items()
-            }
-            assert tuple(found["steps"]) == SIZES.get(column, (3, 3, 3))
+def test_mldg_over_classes_has_two_splits(root):
+    runs = reproduction("officehome-openness").runs(settings={"root": str(root)})
+    grid = make_recipe(runs["MLDG, cw", "10 known"][0])[0].grid
+    assert (grid.splits, grid.sizes) == ({"domain": 1, "class": 2}, (1, 1))
 
 
-def test_domainnet_and_openness():
-    for (label, _), (asked,) in reproduction("domainnet-resnet50").runs(columns=["real"]).items():
-        assert (asked["iterations"], asked.get("batch_size")) == (30000, None)
-        assert asked.get("class_groups") == (10 if label.startswith("MEDIC") else None)
-    for (label, _), runs in reproduction("officehome-openness").runs().items():
-        for asked in runs:
-            assert asked["objective"] == "ce+ova"
-            assert asked.get("class_groups") == (10 if label.startswith("MEDIC") or label.endswith("cw") else None)
+def test_time_and_memory_are_of_the_same_images(root):
+    """Of ERM too, and without the passes of adaptive sampling."""
+    cells = reproduction("time-memory").runs(settings={"root": str(root)})
+    recipes = {label: make_recipe(asked)[0] for (label, _), (asked,) in cells.items()}
+    assert {recipe.batch_size * recipe.grid.tasks for recipe in recipes.values()} == {72}
+    assert recipes["MEDIC++, 9 steps"].batch_size == 8
+    assert {recipe.grid.sampling for recipe in recipes.values()} == {"random"}
+    assert len(recipes) == 10
+    assert recipes["ERM"].grid.tasks == 1
+
+
+def test_draws_of_domainbed(root):
+    """They replace the rates, decays and batch sizes of every row but the authors' own."""
+    runs = reproduction("domainbed").runs(columns=["PACS"], settings={"root": str(root), "hparams_seed": 1})
+    found = {label: make_recipe(asked[0])[0].settings for (label, _), asked in runs.items()}
+    assert found["ERM"]["lr"] == pytest.approx(2.702893e-05)
+    assert found["ERM"]["batch_size"] == 3 * 39
+    assert found["MEDIC++, default hyper-parameters, no binary head"]["lr"] == pytest.approx(2.702893e-05)
+    own = found["MEDIC++, own hyper-parameters, with binary head"]
+    assert (own["lr"], own["batch_size"], own["hparams_seed"]) == (1.8e-3, 16, 0)
+    cells = reproduction("domainbed").runs(columns=["PACS"], settings={"lr": 1e-4})
+    assert {run["lr"] for runs in cells.values() for run in runs} == {1e-4}
 
 
 def test_weights_are_for_backbones_that_begin_with_some():

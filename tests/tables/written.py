@@ -7,7 +7,7 @@ DOMAINS = ("a", "b", "c")
 
 def write_run(
     folder, name, method, domain, seed, values, commit="c0", images="i0", weights="w", counts=None, draw=0, accs=None,
-    formats=(), asked=None, **settings,
+    formats=(), asked=None, computed_in=None, **settings,
 ):  # fmt: skip
     """Write a finished run with an evaluation per value; the last but one is best on validation.
 
@@ -39,6 +39,7 @@ def write_run(
         records[0]["asked"] = {"method": method, "target": domain, "output": "runs", **asked}
     (path / "results.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
     environment = {"commit": commit, "images": images, "weights": weights, "counts": counts, "formats": formats}
+    environment |= {} if computed_in is None else {"precision": computed_in}
     (path / "environment.json").write_text(json.dumps(environment))
     (path / "config.yaml").write_text("")
     (path / "done").write_text("")

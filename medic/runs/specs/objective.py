@@ -34,9 +34,19 @@ class ObjectiveSpec(Spec):
         limits=NONNEGATIVE,
     )
     ova_scale: float | None = setting(
-        None, "factor of the one-vs-all loss: 1 as in the paper (default: 0.5, the authors' code)", limits=POSITIVE
+        None, "factor of the one-vs-all loss: 1 in the paper, 0.5 in its authors' code (default: 0.5)", limits=POSITIVE
+    )
+    ova_floor: float | None = setting(
+        None,
+        "added inside the logarithms of the one-vs-all loss: 1e-8 in the authors' code (default: 0)",
+        limits=NONNEGATIVE,
     )
     inner_lr: float | None = setting(None, "learning rate of the inner steps (default: the method's)", limits=POSITIVE)
+    order: str | None = setting(
+        None,
+        "derivatives through the inner steps: first or second order (default: the method's)",
+        choices=("first", "second"),
+    )
     bn_buffers: str | None = setting(
         None,
         "batch-norm statistics after inner steps: keep, interpolate or restore (default: the method's)",
@@ -50,16 +60,24 @@ class ObjectiveSpec(Spec):
 
         return OBJECTIVES[check_choice("objective", str(self.objective), OBJECTIVES)]
 
+    @property
+    def trains_ova(self) -> bool:
+        """Whether the one-vs-all loss is part of the objective."""
+        return any(loss.name == "ova" for loss in self.kind.losses)
+
     def completed(self, hparams: dict[str, Any], strategy: "Part[Strategy]") -> "ObjectiveSpec":
         """Return the complete spec: with all hyperparameters, and the settings of the strategy."""
-        trained = any(loss.name == "ova" for loss in self.kind.losses)
-        if self.ova_scale is not None and not trained:
-            raise MedicError(f"ova_scale has no effect on objective {self.objective!r}: use --objective ce+ova or ova")
+        trained, inner = self.trains_ova, strategy.values.get("second_order")
+        for name in ("ova_scale", "ova_floor"):
+            if getattr(self, name) is not None and not trained:
+                raise MedicError(f"{name} has no effect on objective {self.objective!r}: use --objective ce+ova or ova")
         return replace(
             self,
             hparams=hparams or None,
-            ova_scale=float(self.ova_scale or 0.5) if trained else None,  # the authors' 0.5
+            ova_scale=float(self.ova_scale or 0.5) if trained else None,
+            ova_floor=float(self.ova_floor or 0.0) if trained else None,
             inner_lr=strategy.values.get("lr"),
+            order=None if inner is None else "second" if inner else "first",
             bn_buffers=strategy.values.get("bn_buffers"),
         )
 

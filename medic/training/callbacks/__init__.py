@@ -5,12 +5,10 @@ from collections.abc import Mapping
 from medic.fields import Part
 from medic.training.callbacks.base import Callback
 from medic.training.callbacks.informative import InformativeTasks
-from medic.training.callbacks.probe import ProbeConfusion
 
 SAMPLER_CALLBACKS: Mapping[str, Part[Callback]] = {
-    "probe": Part("probe", ProbeConfusion),
     "informative": Part("informative", InformativeTasks),
 }
 """The callbacks of samplers that ask the model."""
 
-__all__ = ["SAMPLER_CALLBACKS", "Callback", "InformativeTasks", "ProbeConfusion"]
+__all__ = ["SAMPLER_CALLBACKS", "Callback", "InformativeTasks"]

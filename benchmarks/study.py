@@ -3,11 +3,13 @@
     python -m benchmarks.study run digits --output records/digits --seeds 0 1 2 3 4 --iterations 1500
     python -m benchmarks.study run pacs --output records/pacs --option root=DIR --option weights=FILE …
     python -m benchmarks.study pack records/digits benchmarks/records/digits.jsonl.gz
-    python -m benchmarks.study rules benchmarks/records/*.gz
+    python -m benchmarks.study rules benchmarks/records/pacs.jsonl.gz --rate 5.4e-3
+    python -m benchmarks.study rates benchmarks/records/pacs.jsonl.gz
     python -m benchmarks.study methods benchmarks/records/pacs.jsonl.gz --rule swad
 
 `run` writes one file per run: its evaluations, then one evaluation of each weight average, all of them from the same
-training. Runs that are there are not trained again, so a study can be continued. `rules` and `methods` only read.
+training. Runs that are there are not trained again, so a study can be continued. `rules`, `rates` and `methods` only
+read; `methods` compares each method at its best learning rate by source validation.
 """
 
 import argparse
@@ -208,15 +210,16 @@ BEST = "(best on the target, which nobody may use)"
 
 
 def results(lines: Records, every: int) -> dict[str, dict[str, float]]:
-    """Return the metrics on the target by every rule, with every nth evaluation."""
+    """Return the metrics on the target, and the accuracy on validation, by every rule, with every nth evaluation."""
     plain = [record for record in lines if "average" not in record and "iteration" in record]
     kept = plain[::-1][::every][::-1]  # always with the last
-    found = {name: kept[rule(kept)]["target"] for name, rule in RULES.items()}
+    found = {name: kept[rule(kept)] for name, rule in RULES.items()}
     for record in (record for record in lines if "average" in record):
         chosen = [*kept, {**record, "averaged": True}]
-        found[record["average"]] = record["target"]
-        found[f"{record['average']}, unless significantly worse"] = chosen[select(chosen)]["target"]
-    return {**found, BEST: max((record["target"] for record in kept), key=lambda target: target["acc"])}
+        found[record["average"]] = record
+        found[f"{record['average']}, unless significantly worse"] = chosen[select(chosen)]
+    found[BEST] = max(kept, key=lambda record: record["target"]["acc"])
+    return {name: {**record["target"], "validation": record["validation"]["acc"]} for name, record in found.items()}
 
 
 def read_runs(place: Path) -> dict[Run, Records]:
@@ -247,9 +250,24 @@ class Study(NamedTuple):
     found: dict[Run, dict[str, dict[str, float]]]
 
     @classmethod
-    def read(cls, place: Path, every: int) -> "Study":
-        """Read the records of a folder, or of a file that `pack` wrote."""
-        return cls({run: results(lines, every) for run, lines in read_runs(place).items()})
+    def read(cls, place: Path, every: int, rate: float | None = None) -> "Study":
+        """Read the records of a folder, or of a file that `pack` wrote: of all runs, or those of a learning rate."""
+        runs = read_runs(place)
+        return cls({run: results(lines, every) for run, lines in runs.items() if rate in (None, run.lr)})
+
+    def rates(self, method: str, rule: str) -> dict[float | None, float]:
+        """Return the mean validation accuracy of a method by its rates, over the targets and seeds that all have."""
+        found: dict[float | None, dict[tuple[str, int], float]] = {}
+        for run, by_rule in self.found.items():
+            if run.method == method:
+                found.setdefault(run.lr, {})[run.target, run.seed] = 100 * by_rule[rule]["validation"]
+        shared = set.intersection(*(set(values) for values in found.values()))
+        return {lr: mean({key: values[key] for key in shared}) for lr, values in sorted(found.items(), key=str)}
+
+    def at_best_rates(self, rule: str) -> "Study":
+        """Return the runs of each method at its best rate by source validation."""
+        best_rate = {m: max(rates, key=rates.__getitem__) for m in self.methods if (rates := self.rates(m, rule))}
+        return Study({run: found for run, found in self.found.items() if run.lr == best_rate[run.method]})
 
     def values(self, method: str, rule: str, metric: str) -> dict[tuple[str, int], float]:
         """Return a metric in percent by target and seed."""
@@ -290,10 +308,10 @@ def interval(differences: dict[tuple[str, int], float]) -> tuple[float, float]:
     return fmean(means), stdev(means) / len(means) ** 0.5 * float(stats.t.ppf(0.975, len(means) - 1))
 
 
-def print_rules(folders: Sequence[Path], every: int) -> None:
+def print_rules(folders: Sequence[Path], every: int, rate: float | None) -> None:
     """Print Acc / OSCR of every method by every rule, and the mean difference of OSCR to the first rule."""
     for folder in folders:
-        study = Study.read(folder, every)
+        study = Study.read(folder, every, rate)
         print(f"\n{folder.name}, {len(study.found)} runs; Acc / OSCR\n")
         print("| rule | " + " | ".join(study.methods) + " | mean OSCR | difference |")
         print("|---" * (len(study.methods) + 3) + "|")
@@ -313,10 +331,25 @@ def print_rules(folders: Sequence[Path], every: int) -> None:
             print(f"| {rule} | {' | '.join(cells)} | {overall:.2f} | {shift:+.2f} ± {half:.2f} |")
 
 
+def print_rates(folders: Sequence[Path], every: int, rule: str) -> None:
+    """Print every method at every learning rate by one rule."""
+    for folder in folders:
+        study = Study.read(folder, every)
+        print(f"\n{folder.name}, rule: {rule}; validation over the targets and seeds that all rates have\n")
+        print("| method | rate | runs | validation | Acc | OSCR |")
+        print("|---" * 6 + "|")
+        for method in study.methods:
+            for lr, validation in study.rates(method, rule).items():
+                one = Study({run: found for run, found in study.found.items() if run.lr == lr})
+                values = [one.values(method, rule, metric) for metric in ("acc", "oscr")]
+                cells = " | ".join(f"{mean(by_run):.1f}" for by_run in values)
+                print(f"| {method} | {lr} | {len(values[0])} | {validation:.2f} | {cells} |")
+
+
 def print_methods(folders: Sequence[Path], every: int, rule: str, against: str) -> None:
     """Print every method by one rule, and its paired differences to another method."""
     for folder in folders:
-        study = Study.read(folder, every)
+        study = Study.read(folder, every).at_best_rates(rule)
         print(f"\n{folder.name}, rule: {rule}; differences to {against} with 95 % intervals over targets\n")
         print("| method | runs | Acc | OSCR | H-score | Acc difference | OSCR difference |")
         print("|---" * 7 + "|")
@@ -352,12 +385,15 @@ def main() -> None:
     packing = commands.add_parser("pack")
     packing.add_argument("folders", nargs="+", type=Path)
     packing.add_argument("file", type=Path)
-    for name in ("rules", "methods"):
+    for name in ("rules", "rates", "methods"):
         reading = commands.add_parser(name)
         reading.add_argument("folders", nargs="+", type=Path)
         reading.add_argument("--every", type=int, default=1, help="use every nth evaluation")
+        if name == "rules":
+            reading.add_argument("--rate", type=float, help="only runs with this learning rate")
+        else:
+            reading.add_argument("--rule", default="swad, unless significantly worse")
         if name == "methods":
-            reading.add_argument("--rule", default="last")
             reading.add_argument("--against", default="erm")
     arguments = parser.parse_args()
     if arguments.command == "run":
@@ -365,7 +401,9 @@ def main() -> None:
     elif arguments.command == "pack":
         pack(arguments.folders, arguments.file)
     elif arguments.command == "rules":
-        print_rules(arguments.folders, arguments.every)
+        print_rules(arguments.folders, arguments.every, arguments.rate)
+    elif arguments.command == "rates":
+        print_rates(arguments.folders, arguments.every, arguments.rule)
     else:
         print_methods(arguments.folders, arguments.every, arguments.rule, arguments.against)
 

@@ -1,6 +1,7 @@
 """`medic methods`."""
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from medic.report.table import print_facts, print_rows
@@ -42,6 +43,7 @@ def describe(method: "Method") -> dict[str, Any]:
     from medic.fields import hyperparameters
     from medic.objectives import OBJECTIVES, PENALTIES
     from medic.runs.recipe import DEFAULTS, method_parts, method_search
+    from medic.training import AVERAGES
 
     grid, preset = method.grid, {**DEFAULTS, **method.preset}
     parts = method_parts(method)
@@ -72,6 +74,7 @@ def describe(method: "Method") -> dict[str, Any]:
             "batch norm": PENALTIES[preset["penalty"]].preset.get("batch_norm") if "penalty" in preset else None,
             "images": preset["images"],
         },
+        "averaging": {preset["averaging"]: AVERAGES[preset["averaging"]].hyperparameters()},
         "hyperparameters": values,
         "hyperparameters on": {
             dataset: {
@@ -114,6 +117,7 @@ def _print(entry: dict[str, Any]) -> None:
         ("objective", " + ".join(filter(None, [entry["objective"], entry["penalty"]])) + f", score {entry['score']}"),
         ("backbone", entry["backbone"] or "any"),
         ("training", ", ".join(f"{name} {_number(value)}" for name, value in training.items())),
+        *(("averaging", f"{name} ({_listed(own)})") for name, own in entry["averaging"].items()),
     ]
     laws = {name: f"DomainBed draws {law}" for name, law in entry["search"].items()}
     for name, value in entry["hyperparameters"].items():
@@ -123,6 +127,10 @@ def _print(entry: dict[str, Any]) -> None:
     facts += [(f"--{name.replace('_', '-')}", law) for name, law in laws.items()]
     print_facts(_title(entry), facts)
     print("  docs/methods.md has the update as formulas, and how its sources differ")
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={_number(value)}" for name, value in values.items())
 
 
 def _number(value: Any) -> str:

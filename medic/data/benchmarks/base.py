@@ -80,7 +80,7 @@ class Benchmark:
     """Other names of folders. Case, spaces, underscores and hyphens never matter."""
     class_aliases: Mapping[str, str] = field(default_factory=dict)
     split: str | None = None
-    """The name of the paper's split into known and unknown classes; None where all classes are known."""
+    """The name of the usual split into known and unknown classes; None where all classes are known."""
     image_size: int | None = None
     """The side of an image in pixels; None for the native size of the backbone."""
     channels: int = 3

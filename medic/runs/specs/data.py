@@ -207,12 +207,10 @@ class DataSpec(Spec):
 
     def _image_size(self, backbone: str) -> int:
         """Return the side in pixels of the model's inputs: as asked, or the backbone's or the benchmark's."""
-        from medic.models import fixed_size, native_size
+        from medic.models import is_sized, native_size
 
-        only = fixed_size(backbone)
-        if only is not None and self.image_size not in (None, only):
-            raise MedicError(f"backbone {backbone!r} takes images of {only} px only: leave out --image-size")
-        return self.image_size or only or self.benchmark.image_size or native_size(backbone)
+        benchmark = None if is_sized(backbone) else self.benchmark.image_size
+        return self.image_size or benchmark or native_size(backbone)
 
     def _find_augmentation(self, frozen: bool) -> "Augmentation":
         from medic.data import make_augmentation

@@ -5,6 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 import medic
+from medic.cli import main
 from medic.errors import MedicError
 from medic.models import create_backbone
 from medic.models.backbones import import_timm
@@ -106,3 +107,4 @@ def test_a_run_at_another_size(mini, tmp_path):
     assert run.preprocessing.size == run.settings["image_size"] == 96
     assert run.model.backbone.pos_embed.shape == (1, 37, 64)
     assert run.model(torch.zeros(1, 3, 96, 96)).logits.shape == (1, 6)
+    assert main(["evaluate", str(run.path), "--rerun", "--device", "cpu"]) == 0

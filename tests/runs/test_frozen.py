@@ -82,3 +82,5 @@ def test_a_transformer_sees_images_of_its_own_size(mini, tmp_path):
     assert run.settings["image_size"] == 160
     data = recipe_of(**{**settings, "dataset": "digits"}).data
     assert (data.image_size, data.store_size) == (160, 32)
+    # The settings of a finished run are complete, and `medic evaluate --rerun` asks for them again.
+    assert recipe_of(**{**settings, "dataset": "digits"}, image_size=160, store_size=32).data == data

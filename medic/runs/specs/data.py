@@ -101,9 +101,9 @@ class DataSpec(Spec):
         if official and (self.holdout or self.trial_seed) is not None:
             raise MedicError("holdout and trial_seed have no effect with validation 'official': leave them out")
         size = self._image_size(backbone)
-        if self.store_size is not None and self.store_size < size:
-            raise MedicError(f"store_size {self.store_size} is smaller than the images, {size}: raise --store-size")
         generated = bench.image_size if isinstance(opened, Generated) else None  # at one size
+        if self.store_size not in (None, generated) and self.store_size < size:
+            raise MedicError(f"store_size {self.store_size} is smaller than the images, {size}: raise --store-size")
         classes = self._find_classes(opened, sources)
         return replace(
             self,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from medic.fields import Part
 from medic.models.aloft import Aloft
-from medic.models.backbones import HALVES, OURS, Backbone, Preprocessing, create_backbone, fixed_size, native_size
+from medic.models.backbones import HALVES, OURS, Backbone, Preprocessing, create_backbone, is_sized, native_size
 from medic.models.classifier import Classifier
 from medic.models.convnet import ConvNet, MnistCnn
 from medic.models.ensemble import Ensemble, assemble
@@ -36,6 +36,6 @@ __all__ = [
     "assemble",
     "create_backbone",
     "find_weights",
-    "fixed_size",
+    "is_sized",
     "native_size",
 ]

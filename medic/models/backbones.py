@@ -1,8 +1,9 @@
 """Backbones by name: ours, or any of timm's."""
 
+import inspect
 import pickle
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,17 +58,19 @@ class Backbone:
 def create_backbone(name: str, weights: Path | None = None, size: int | None = None) -> Backbone:
     """Make a backbone: `convnet`, `mnist-cnn`, `gfnet_h_ti`, or any model of timm; `weights` is a local file.
 
-    `size` is the side of the images in pixels, for networks that depend on it.
+    `size` is the side of the images in pixels (default: `native_size`). Networks that depend on it are made for it, and
+    their weights resampled.
     """
+    size = size or native_size(name)
     if name in OURS:
         make, preprocessing = OURS[name]
-        module = make(size or preprocessing.size)
+        module = make(size)
         backbone = Backbone(module, int(module.num_features), preprocessing)  # type: ignore[arg-type]
     else:
-        backbone = _from_timm(name)
+        backbone = _from_timm(name, size)
     if weights is not None:
-        load_weights(backbone.module, weights)
-    return backbone
+        load_weights(backbone.module, weights, size if is_sized(name) else None)
+    return replace(backbone, preprocessing=replace(backbone.preprocessing, size=size))
 
 
 def native_size(name: str) -> int:
@@ -78,22 +81,43 @@ def native_size(name: str) -> int:
     return 224 if config is None else int(config.input_size[-1])
 
 
-def fixed_size(name: str) -> int | None:
-    """Return the only image side in pixels that a backbone accepts, or None if it accepts others."""
-    if name in OURS:
-        return None
-    config = import_timm(name).get_pretrained_cfg(name)
-    return int(config.input_size[-1]) if config is not None and config.fixed_input_size else None
+def is_sized(name: str) -> bool:
+    """Whether a backbone of timm is made for one image size, as most transformers are."""
+    config = None if name in OURS else import_timm(name).get_pretrained_cfg(name)
+    return config is not None and bool(config.fixed_input_size)
 
 
-def _from_timm(name: str) -> Backbone:
+def _from_timm(name: str, size: int) -> Backbone:
     timm = import_timm(name)
-    module: nn.Module = timm.create_model(name, pretrained=False, num_classes=0)
+    if is_sized(name) and size != native_size(name):
+        module = _resized(timm, name, size)
+    else:
+        module = timm.create_model(name, pretrained=False, num_classes=0)
     # Some networks keep a layer between pooling and classifier, of width head_hidden_size.
     features = int(getattr(module, "head_hidden_size", None) or module.num_features)  # type: ignore[arg-type]
     config: dict[str, Any] = module.pretrained_cfg  # type: ignore[assignment]
     preprocessing = Preprocessing(tuple(config["mean"]), tuple(config["std"]), config["input_size"][-1])
     return Backbone(module, features, preprocessing)
+
+
+def _resized(timm: Any, name: str, size: int) -> nn.Module:
+    """Make a model of timm for another image size than its own, and check that it takes such images."""
+    refused = f"backbone {name!r} cannot be made for images of {size} px"
+    try:
+        module: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, img_size=size)
+        patches = (part.patch_size for part in module.modules() if isinstance(part, timm.layers.PatchEmbed))
+        patch = max(next(patches, (1,)))
+        if size % patch:  # timm would ignore the pixels beyond the last whole patch
+            nearest = patch * max(1, round(size / patch))
+            raise MedicError(f"{refused}, not a multiple of its patches of {patch} px: use --image-size {nearest}")
+        with torch.no_grad():
+            module.eval()(torch.zeros(1, 3, size, size))
+    except MedicError:
+        raise
+    except Exception as error:  # timm raises any type
+        way = f"use --image-size {native_size(name)}, its own"
+        raise MedicError(f"{refused} ({first_line(error)}): {way}") from error
+    return module.train()
 
 
 def import_timm(name: str) -> Any:
@@ -109,8 +133,11 @@ def import_timm(name: str) -> Any:
     return timm
 
 
-def load_weights(module: nn.Module, path: Path) -> None:
-    """Load a file of weights into a backbone; every tensor must be present, a classifier's may be left over."""
+def load_weights(module: nn.Module, path: Path, size: int | None = None) -> None:
+    """Load a file of weights into a backbone; every tensor must be present, a classifier's may be left over.
+
+    `size` is the image size of a model of timm that is made for one; tensors of another size are resampled to it.
+    """
     # Prefixes of our own runs, and of models wrapped for several GPUs.
     state = {key.removeprefix("module.").removeprefix("backbone."): v for key, v in read_tensors(path).items()}
     expected = module.state_dict()
@@ -124,15 +151,41 @@ def load_weights(module: nn.Module, path: Path) -> None:
     missing = [key for key in expected if key not in state and not key.endswith("num_batches_tracked")]
     if missing:
         raise MedicError(f"weights {path} lack {len(missing)} tensors of this backbone, such as {missing[0]!r}")
+    if size is not None:
+        state |= _resampled(module, state, expected)
     for key, tensor in expected.items():
         if key in state and state[key].shape != tensor.shape:
-            raise _misshapen(path, key, state[key], tensor)
+            raise _misshapen(path, key, state[key], tensor, size)
     heads = ("fc.", "classifier.", "head.", "head_dist.", "aux_head.", "close_head.", "ova_head.", "last_linear.")
     extra = [key for key in state if key not in expected and not key.startswith(heads)]
     if extra:
         raise MedicError(f"weights {path} have {extra[0]!r}, which this backbone lacks: they belong to another one")
     # Weights may be in half precision; the module keeps its own.
     module.load_state_dict({key: state[key] for key in expected if key in state}, strict=False)
+
+
+def _resampled(module: nn.Module, state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors that belong to another image size, such as position embeddings, as timm resamples them.
+
+    Each family of timm's models has a function for weight files. It also guesses the origin of a file and renames its
+    tensors, so only tensors of another shape are taken from it.
+    """
+    # The weights of these layers do not depend on the image size: another shape is that of another network.
+    layers = {name for name, part in module.named_modules() if isinstance(part, nn.Linear | nn.Conv2d)}
+    changed = [
+        key
+        for key, tensor in expected.items()
+        if key in state and state[key].shape != tensor.shape and key.rpartition(".")[0] not in layers
+    ]
+    if not changed:
+        return {}
+    name: str = module.pretrained_cfg["architecture"]  # type: ignore[index, assignment]
+    family: Any = inspect.getmodule(import_timm(name).models.model_entrypoint(name))
+    try:
+        found: dict[str, Tensor] = family.checkpoint_filter_fn(dict(state), module)
+    except Exception:  # a family without this function, or tensors of another network
+        return {}
+    return {key: found[key] for key in changed if key in found and found[key].shape == expected[key].shape}
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -157,6 +210,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return state
 
 
-def _misshapen(path: Path, key: str, found: Tensor, expected: Tensor) -> MedicError:
+def _misshapen(path: Path, key: str, found: Tensor, expected: Tensor, size: int | None = None) -> MedicError:
     shapes = f"{tuple(found.shape)} instead of {tuple(expected.shape)}"
-    return MedicError(f"weights {path} have {key!r} in the shape {shapes}: they belong to another backbone")
+    other = "" if size is None else f", or to another image size than {size} px: leave out --image-size"
+    return MedicError(f"weights {path} have {key!r} in the shape {shapes}: they belong to another backbone{other}")

@@ -39,11 +39,10 @@ def build_backbones(recipe: Recipe) -> list[Backbone]:
 
 def build_network(recipe: Recipe) -> Network:
     """Make the model. It needs no images, so that a mistake is found before they are read."""
-    assert recipe.data.image_size is not None
     assert recipe.model.head is not None
     device = recipe.execution.pick_device()
     backbones = build_backbones(recipe)
-    preprocessing = replace(backbones[0].preprocessing, size=recipe.data.image_size)
+    preprocessing = backbones[0].preprocessing
     frozen = None
     if recipe.model.freeze:
         (frozen,) = backbones

@@ -30,8 +30,9 @@ class TwoStep(InnerLoop):
     """Descends A(θ) + β B(θ - α A'(θ)): B is evaluated where a step on A leads.
 
     With more than two steps, the last `meta_test` are meta-test and each of the others is paired with one of them in
-    turn, as DomainBed's MLDG does. `inner="adam"` takes the virtual step with a fresh Adam, a step of size `lr` in
-    every coordinate. To first order the step itself is not differentiated.
+    turn, as DomainBed's MLDG does. The two may differ in size: every risk is a mean over all samples of its task.
+    `inner="adam"` takes the virtual step with a fresh Adam, a step of size `lr` in every coordinate. To first order the
+    step itself is not differentiated.
     """
 
     beta: float = hyperparameter(1.0)

@@ -104,6 +104,10 @@ class Lagged(Sampler, ABC):
         self._grow(*sums.shape[:2])
         updated = self.updated(self._matrices[: len(sums)], sums / counts.clamp(min=1), counts > 0)
         self._matrices = torch.cat([updated, self._matrices[len(sums) :]])
+        self._remember()
+
+    def _remember(self) -> None:
+        """Keep the matrices of this iteration until splits no longer use them."""
         self._pending.append(self._matrices)
         if len(self._pending) > self.lag:
             self._pending.popleft()

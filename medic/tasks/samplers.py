@@ -43,9 +43,16 @@ class Adaptive(Lagged):
     decay: float = hyperparameter(0.9, most=1, below=True)
 
     def confusion(self, domains: Sequence[int], ahead: int = 0) -> Tensor | None:
-        """Return the lagged confusion (C, C) averaged over `domains` (all met, if empty), or None before any."""
+        """Return the lagged confusion (C, C) averaged over `domains` (all met, if empty), or None before any.
+
+        A domain that has not met a class is left out of its row; the row of a class that none has met is uniform.
+        """
         past = self.past(domains, ahead)
-        return None if past is None else past.mean(0)
+        if past is None:
+            return None
+        uniform = self.initial(past.shape[1])
+        met = (past != uniform).any(2, keepdim=True)
+        return torch.where(met.any(0), (past * met).sum(0) / met.sum(0).clamp(min=1), uniform)
 
     def split(self, domains: Domains, groups: Groups, parts: int, generator: torch.Generator, ahead: int = 0) -> Split:
         """Draw a chain over the groups and deal it."""
@@ -76,6 +83,7 @@ class Chained(Adaptive):
 class Probe(Adaptive):
     """Option (vi) as the authors ran it: the confusion is measured on fresh images, augmented, before every split.
 
+    p(j | i) is the mean over all images of class i, of any domain in the split; it is uniform for a class without any.
     It keeps no average and costs a forward pass per iteration, in evaluation mode. With lag 1 it is measured at the
     weights that the split is for, and nothing can be split ahead.
     """
@@ -88,9 +96,17 @@ class Probe(Adaptive):
         """Ignore the outputs of training."""
 
     def observe(self, summary: Tensor) -> None:
-        """Take the mean softmax of fresh images; classes without any are uniform."""
-        self._matrices = torch.empty(0, 0, 0)
-        super().observe(summary)
+        """Keep the sums over fresh images, with their counts, in place of the earlier ones."""
+        self._matrices = summary
+        self._remember()
+
+    def confusion(self, domains: Sequence[int], ahead: int = 0) -> Tensor | None:
+        """Return the mean softmax (C, C) over the images of `domains` (all, if empty), or None before any."""
+        past = self.past(domains, ahead)
+        if past is None:
+            return None
+        sums, counts = past.sum(0).tensor_split([-1], dim=1)
+        return torch.where(counts > 0, sums / counts.clamp(min=1), self.initial(len(sums)))
 
 
 def group_confusion(confusion: Tensor | None, groups: Sequence[tuple[int, ...]]) -> Tensor:

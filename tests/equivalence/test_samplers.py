@@ -10,7 +10,7 @@ import torch
 from medic.tasks import chunks
 from medic.tasks.confusable import Confusable, group_potentials, potential_order
 from medic.tasks.lagged import softmax_sums
-from medic.tasks.samplers import Adaptive, Chained, chain, group_confusion
+from medic.tasks.samplers import Adaptive, Chained, Probe, chain, group_confusion
 
 PAIRS = torch.tensor(
     [[0.7, 0.3, 0, 0], [0.3, 0.7, 0, 0], [0, 0, 0.6, 0.4], [0, 0, 0.4, 0.6]], dtype=torch.float64
@@ -66,6 +66,40 @@ def test_groups_sum_blocks_and_normalise_rows():
     matrix = torch.tensor([[0.8, 0.1, 0.1], [0.2, 0.6, 0.2], [0.3, 0.3, 0.4]], dtype=torch.float64)
     grouped = group_confusion(matrix, [(0, 1), (2,)])
     torch.testing.assert_close(grouped, torch.tensor([[0.85, 0.15], [0.6, 0.4]], dtype=torch.float64))
+
+
+P = torch.tensor([[0.8, 0.2], [0.6, 0.4], [0.1, 0.9], [0.3, 0.7]], dtype=torch.float64)
+
+
+def test_a_probe_averages_over_all_samples_of_a_class():
+    """Class 0 has p(1) of 0.2, 0.4 in domain 0 and 0.9 in domain 1: 1.5 / 3, and not (0.3 + 0.9) / 2."""
+    sampler = Probe()
+    sampler.observe(softmax_sums(P.log(), torch.tensor([0, 0, 0, 1]), torch.tensor([0, 0, 1, 1]), 2))
+    expected = torch.tensor([[0.5, 0.5], [0.3, 0.7]], dtype=torch.float64)
+    torch.testing.assert_close(sampler.confusion([0, 1]), expected)
+    torch.testing.assert_close(sampler.confusion([]), expected)
+    alone = torch.tensor([[0.7, 0.3], [0.5, 0.5]], dtype=torch.float64)  # domain 0 has no class 1: uniform
+    torch.testing.assert_close(sampler.confusion([0]), alone)
+
+
+def test_equal_counts_average_domains_and_samples_alike():
+    """Two images of every domain and class: the mean over images is that over the domains' means."""
+    logits = torch.randn(12, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    y, domain = torch.arange(3).repeat(4), torch.arange(2).repeat_interleave(6)
+    sampler = Probe()
+    sampler.observe(softmax_sums(logits, y, domain, 2))
+    means = [torch.stack([logits.softmax(1)[(y == k) & (domain == d)].mean(0) for k in range(3)]) for d in (0, 1)]
+    torch.testing.assert_close(sampler.confusion([0, 1]), (means[0] + means[1]) / 2)
+    torch.testing.assert_close(sampler.confusion([1]), means[1])
+
+
+def test_adaptive_averages_over_the_domains_that_met_a_class():
+    """Decay 0.5 from uniform 0.5: p(1 | 0) is 0.4 in domain 0 and 0.7 in domain 1; only domain 1 met class 1."""
+    sampler = Adaptive(decay=0.5, lag=1)
+    sampler.observe(softmax_sums(P.log(), torch.tensor([0, 0, 0, 1]), torch.tensor([0, 0, 1, 1]), 3))
+    expected = torch.tensor([[0.45, 0.55], [0.4, 0.6]], dtype=torch.float64)
+    torch.testing.assert_close(sampler.confusion([0, 1]), expected)
+    torch.testing.assert_close(sampler.confusion([2]), torch.full((2, 2), 0.5, dtype=torch.float64))
 
 
 def test_potentials_of_one_and_two_iterations():

@@ -1,11 +1,13 @@
 """Closed forms of the strategies, in float64. The toy has L_1 = (θ-1)²/2 and L_2 = (θ+2)²/2, started at θ = 0."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from medic.errors import MedicError
 from medic.strategies import Joint, MultiStep, Trajectories, TwoStep
-from medic.tasks import matched_pairs
+from medic.tasks import Step, matched_pairs
 from tests.equivalence.toys import Scalar, gradient, quadratic, step
 from tests.messages import naming
 
@@ -15,6 +17,11 @@ EXACT = {"rel": 1e-12, "abs": 1e-12}
 
 def approx(value: float):
     return pytest.approx(value, **EXACT)
+
+
+def task(*centres: float) -> Step:
+    """A step of one task, with a sample of curvature 1 for each centre."""
+    return replace(step(*((centre, 1) for centre in centres)), sizes=(len(centres),))
 
 
 class TestMldg:
@@ -37,6 +44,13 @@ class TestMldg:
         model = Scalar()
         TwoStep(lr=0.1, inner="adam", meta_test=1)(model, [L1, L1, L2], quadratic)
         assert model.theta.grad.item() == pytest.approx(2 * (-1 + 2.1) / 3, abs=1e-8)
+
+    def test_pairs_of_unequal_sizes_use_every_sample(self):
+        """Pairs of means 2 and -2, 1 and -3: (-2 + 2.2) + (-1 + 3.1); cut to the shorter it would be 1.2."""
+        steps = [task(1, 2, 3), task(1), task(-2), task(-1, -5)]
+        assert gradient(TwoStep(lr=0.1, meta_test=2), steps) == approx(2.3)
+        second = (-2 + 0.9 * 2.2) + (-1 + 0.9 * 3.1)
+        assert gradient(TwoStep(lr=0.1, meta_test=2, second_order=True), steps) == approx(second)
 
     def test_orders(self):
         """F(θ) + β G(θ - α F'(θ)): second order -1 + (1 - 0.1) · 2.1 = 0.89, first order 1.1."""

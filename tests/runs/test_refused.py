@@ -58,7 +58,7 @@ def test_nothing_is_written_for_a_mistake(mini, tmp_path):
     mistakes = (
         {"backbone": "resnet5O"},
         {"backbone": "mnist-cnn"},
-        {"backbone": "vit_tiny_patch16_224", "image_size": 96},
+        {"backbone": "test_vit", "image_size": 100},
         {"weights": __file__},
         {"class_groups": 7},
         {"lr": 0.0},
@@ -85,6 +85,7 @@ def test_unknown_settings_are_named():
         ({"layer": "aloft-e"}, "ALOFT gfnet_h_ti"),
         ({"method": "ebil-hads", "backbone": "gfnet_h_ti"}, "stages"),
         ({"method": "aloft-e", "image_size": 50}, "--image-size 64"),
+        ({"backbone": "test_vit", "image_size": 100}, "'test_vit' 100 16 --image-size 96"),
     ],
 )
 def test_a_backbone_that_does_not_fit_is_refused_before_images_are_read(mini, tmp_path, monkeypatch, settings, message):

@@ -101,9 +101,9 @@ class DataSpec(Spec):
         if official and (self.holdout or self.trial_seed) is not None:
             raise MedicError("holdout and trial_seed have no effect with validation 'official': leave them out")
         size = self._image_size(backbone)
-        if self.store_size is not None and self.store_size < size:
-            raise MedicError(f"store_size {self.store_size} is smaller than the images, {size}: raise --store-size")
         generated = bench.image_size if isinstance(opened, Generated) else None  # at one size
+        if self.store_size not in (None, generated) and self.store_size < size:
+            raise MedicError(f"store_size {self.store_size} is smaller than the images, {size}: raise --store-size")
         classes = self._find_classes(opened, sources)
         return replace(
             self,
@@ -207,12 +207,10 @@ class DataSpec(Spec):
 
     def _image_size(self, backbone: str) -> int:
         """Return the side in pixels of the model's inputs: as asked, or the backbone's or the benchmark's."""
-        from medic.models import fixed_size, native_size
+        from medic.models import is_sized, native_size
 
-        only = fixed_size(backbone)
-        if only is not None and self.image_size not in (None, only):
-            raise MedicError(f"backbone {backbone!r} takes images of {only} px only: leave out --image-size")
-        return self.image_size or only or self.benchmark.image_size or native_size(backbone)
+        benchmark = None if is_sized(backbone) else self.benchmark.image_size
+        return self.image_size or benchmark or native_size(backbone)
 
     def _find_augmentation(self, frozen: bool) -> "Augmentation":
         from medic.data import make_augmentation

@@ -32,6 +32,7 @@ COMMANDS = {
     "reproduce": "train the runs of a table of the paper, and print it beside the paper's",
     "evaluate": "evaluate a finished run again, with any score and threshold",
     "table": "print a table of finished runs, beside the paper's on request",
+    "report": "write a page about a run or a folder of runs: curves, thresholds, confusions, images",
     "methods": "list the methods and what each differs in",
     "datasets": "list the benchmarks",
     "data": "check a dataset on disk, or download one",

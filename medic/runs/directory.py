@@ -47,6 +47,8 @@ SHOWN = 3
 _COLUMNS = {"path": ("U", 1), "split": ("U", 1), "domain": ("U", 1), "label": ("i", 1), "prediction": ("i", 1),
             "confidence": ("f", 1), "logits": ("f", 2)}  # fmt: skip
 """The columns that predictions must have, with the kind of their values and their number of dimensions."""
+_TEXT = {"class": ("U", 1)}
+"""Further columns that are not of floats: the true class, also of unknown images. Earlier versions did not write it."""
 _TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
 
 
@@ -235,7 +237,7 @@ class Run:
                 raise ValueError(f"it lacks the column {min(missing)}")
             for name in found:
                 kind = found[name].dtype.kind
-                if (kind, found[name].ndim) != _COLUMNS.get(name, ("f", found[name].ndim)):
+                if (kind, found[name].ndim) != {**_COLUMNS, **_TEXT}.get(name, ("f", found[name].ndim)):
                     raise ValueError(f"its column {name} has values of another type")
                 if len(found[name]) != len(found["path"]):
                     raise ValueError("its columns differ in length")

@@ -18,7 +18,7 @@ from PIL import Image
 from medic import openset
 from medic.data import Dataset
 from medic.files import write_text
-from medic.report.table import columns, run_rows
+from medic.report.table import columns, run_rows, weights_text
 from medic.runs.directory import Run
 from medic.runs.recipe import make_recipe
 from medic.runs.settings import SETTINGS
@@ -26,8 +26,8 @@ from medic.runs.settings import SETTINGS
 COLOURS = ("#7a7a85", "#c2410c", "#0f766e", "#6d28d9")
 
 
-def write_page(path: Path, runs: Sequence[Run], title: str, note: str = "") -> Path:
-    """Write a self-contained page without scripts. The `note` follows the table of results."""
+def write_page(path: Path, runs: Sequence[Run], title: str, note: str = "", paper: bool = False) -> Path:
+    """Write a self-contained page without scripts. A `note` follows the results, which `paper` shows by both rules."""
     settings = {name: value for name, value in runs[0].settings.items() if name in SETTINGS}
     recipe, opened = make_recipe({**settings, "weights": None})
     dataset, classes = recipe.data.load(opened, torch.device("cpu")), recipe.data.classes
@@ -39,7 +39,8 @@ def write_page(path: Path, runs: Sequence[Run], title: str, note: str = "") -> P
         note=note,
         known=classes.known,
         unknown=len(classes.unknown),
-        rows=run_rows(runs),
+        paper=paper,
+        rows=run_rows(runs, paper),
         numeric=[metric.title for metric in columns(runs)],
         domains=[
             {"name": name, "image": _strip(dataset, np.flatnonzero((dataset.domain == domain).numpy()), count=20)}
@@ -146,7 +147,8 @@ def _provenance(run: Run, folder: Path) -> dict[str, str]:
         "method": settings["method"],
         "target": _target(run),
         "sources": ", ".join(settings["sources"]),
-        "iterations": f"{provenance['iteration']} of {settings['iterations']}",
+        "iterations": str(settings["iterations"]),
+        "weights": weights_text(run.record),
         "learning rate": f"{settings['lr']:g}",
         "seed": str(settings["seed"]),
         "images (hash)": provenance["images"][:12],

@@ -35,6 +35,7 @@ from medic.runs.evaluation import LabelledOutputs
 from medic.runs.layout import ASKED, CONFIG, DONE, ENVIRONMENT, MODEL, PREDICTIONS, RECORDS
 from medic.runs.recipe import Recipe
 from medic.runs.seal import Damaged, Seal, make_seal, read_seal
+from medic.runs.selection import by_evaluation, without_target
 from medic.runs.settings import read_yaml, to_yaml
 
 FORMAT = 1
@@ -226,6 +227,16 @@ class Run:
             number = int(self.description["provenance"]["record"])
         with self._reading(RECORDS):
             return self.records[number]
+
+    @property
+    def best_evaluation(self) -> dict[str, Any]:
+        """The evaluation that the paper selects: the best on source validation, first on ties; averages do not count.
+
+        It is the result that the same run has with `--averaging none`.
+        """
+        with self._reading(RECORDS):
+            hidden = [without_target(record, record["args"]["test_envs"]) for record in self.records]
+            return self.records[by_evaluation([hidden]).record]
 
     @cached_property
     def predictions(self) -> dict[str, NDArray[Any]]:

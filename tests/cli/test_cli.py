@@ -217,7 +217,10 @@ def test_demo(medic, mini, monkeypatch, tmp_path):
     monkeypatch.setitem(BENCHMARKS, "digits", small)
     code, out, err = medic("demo", "--all", "--iterations", "2", "--output", str(tmp_path / "demo"))
     assert code == 0, err
-    assert len(re.findall(r"^(handwritten|printed|blended|street|average) +(erm|medic\+\+)", out, re.MULTILINE)) == 10
+    assert len(re.findall(r"^(handwritten|printed|blended|street|average) +(erm|medic\+\+)", out, re.MULTILINE)) == 20
+    for rule, weights in (("default", "averaged"), ("paper", r"iteration \d")):
+        assert len(re.findall(rf"^\w+ +(erm|medic\+\+) +{rule} +{weights}", out, re.MULTILINE)) == 8
+        assert re.search(f"^{rule}: ", out, re.MULTILINE)
     page = (tmp_path / "demo" / "index.html").read_text()
     for text in ("H-score", "OSCR bcls", "Target printed", "unknown, rejected", "<svg", "data:image/png"):
         assert text in page
@@ -243,8 +246,15 @@ def test_the_whole_demo(medic, tmp_path):
     code, out, _ = medic("demo", "--device", "cpu", "--output", str(tmp_path))
     assert code == 0
     assert (tmp_path / "index.html").exists()
-    accuracies = dict(re.findall(r"^street +(\S+) +([\d.]+)", out, re.MULTILINE))
-    assert float(accuracies["medic++"]) > max(80, float(accuracies["erm"]))
+    for method in ("erm", "medic\\+\\+"):
+        for rule in ("default", "paper"):
+            acc, hscore = re.search(
+                rf"^street +{method} +{rule} +(?:averaged|iteration \d+) +(\S+) +(\S+)", out, re.M
+            ).groups()
+            assert float(acc) > 90
+            assert float(hscore) > 30
+    for path in tmp_path.glob("*/results.jsonl"):
+        assert Run(path.parent).record["validation"]["acc"] > 0.95  # both have learnt
 
 
 def test_module_is_the_command():

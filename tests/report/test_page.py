@@ -59,6 +59,26 @@ def test_rows_of_runs(run, capsys):
     assert "(sources)" not in capsys.readouterr().out
 
 
+def test_both_rules(run, tmp_path, capsys):
+    ours, theirs = run_rows([run], paper=True)
+    best = run.best_evaluation
+    assert list(ours)[:5] == ["target", "method", "rule", "weights", "Acc"]
+    assert (ours["rule"], ours["weights"]) == ("default", "averaged")
+    assert (theirs["rule"], theirs["weights"]) == ("paper", f"iteration {best['iteration']}")
+    assert theirs["OSCR bcls"] == f"{100 * best['target']['oscr_b']:.1f}"
+    print_runs([run], paper=True)
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    pages = {
+        paper: " ".join(write_page(tmp_path / "index.html", [run], "a page", paper=paper).read_text().split())
+        for paper in (True, False)
+    }
+    assert "<td>default</td><td>averaged</td>" in pages[True]
+    assert "Rule “paper”: the weights of the evaluation" in pages[True]
+    assert "Rule" not in pages[False]
+    for page in pages.values():
+        assert re.search(r"<td>4</td><td>averaged</td>", page)  # of the table of runs
+
+
 def test_other_scores_and_several_targets(mini, tmp_path):
     run = medic.train(
         dataset=mini, method="erm", score="energy", output=tmp_path, **{**SHORT, "target": ["street", "printed"]}
@@ -69,3 +89,6 @@ def test_other_scores_and_several_targets(mini, tmp_path):
     assert average["OSCR bcls"] == "–"  # it has no one-vs-all head
     mean = sum(values["acc"] for values in run.record["targets"].values()) / 2
     assert average["Acc"] == f"{100 * mean:.1f}"
+    rows = run_rows([run], paper=True)
+    assert [row["rule"] for row in rows] == 3 * ["default"] + 3 * ["paper"]
+    assert [row["weights"] for row in rows[:3]] == ["averaged", "averaged", ""]

@@ -25,11 +25,13 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Train both methods with the one-vs-all head, print a table by our rule and the paper's, and write a page."""
+    """Train both methods with the one-vs-all head, print a table by our rule and the paper's, and write reports."""
     from medic.data import benchmark
-    from medic.report.page import write_page
+    from medic.report.run_page import write_report
+    from medic.report.table_page import write_table_report
     from medic.runs.recipe import make_recipe
     from medic.runs.train import train
+    from medic.tables.results import collect
 
     if arguments.all and arguments.target is not None:
         raise MedicError("--all and --target exclude each other: give one of them")
@@ -46,8 +48,10 @@ def run(arguments: Namespace) -> int:
         make_recipe(settings)  # finds every mistake before the first run starts
     runs = [train(settings) for settings in asked]
     note = f"One seed after {counted(arguments.iterations, 'iteration')} is an example, not a result."
-    page = write_page(Path(arguments.output) / "index.html", runs, title="medic demo", note=note, paper=True)
+    for one in runs:
+        write_report(one, one.path / "report.html")
     print_runs(runs, paper=True)
     print(RULES)
-    print(page)
+    collection = collect(one.path for one in runs)
+    print(write_table_report(collection, "medic demo", Path(arguments.output) / "index.html", note=note))
     return 0

@@ -33,9 +33,8 @@ class Part(NamedTuple):
     source: bool
 
 
-def write_report(run: Run, path: Path | None = None, root: Path | None = None) -> Path:
-    """Write the report of a finished run, by default into its directory; images are shown from below `root`."""
-    path = path or run.path / "report.html"
+def write_report(run: Run, path: Path, root: Path | None = None) -> Path:
+    """Write the report of a finished run; images are shown from below `root`."""
     settings, names = run.settings, _class_names(run)
     known = list(settings["known"])
     classes = [*known, *sorted(set(names[run.predictions["label"] < 0].tolist()), key=str.casefold)]

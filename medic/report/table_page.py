@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from medic.errors import MedicError, counted
 from medic.metrics import DEFAULT, METRICS, Metric
-from medic.report.formats import Against, entry, written
+from medic.report.formats import Against, columns_with_average, entry, written
 from medic.report.pages import write_page
 from medic.tables.cells import Cell, Pick
 from medic.tables.comparison import compare
@@ -22,25 +22,67 @@ COMPARED = 40
 """The most rows that are compared with each other."""
 
 
-def write_table_report(collection: Collection, folder: Path, path: Path | None = None, paper: str | None = None) -> Path:
-    """Write the report of the runs in a folder, by default into it, beside a table of the paper on request."""
-    path = path or folder / "report.html"
+def write_table_report(
+    collection: Collection, title: str, path: Path, paper: str | None = None, note: str = ""
+) -> Path:
+    """Write the report of some runs, beside a table of the paper on request.
+
+    Where results are averaged weights, the table is there twice: by our rule and by the paper's.
+    """
     metrics: tuple[Metric, ...] = (*DEFAULT, *FURTHER)
-    against: Against | None = None
     if paper is not None:
-        from medic.report.against import beside_paper, paper_metrics
+        from medic.report.against import paper_metrics  # it imports torch
 
         metrics = paper_metrics(paper)
-    table = tabulate(collection.results, metrics=metrics, missing=collection.missing)
-    if paper is not None:
-        table, against = beside_paper(table, paper)
-    picks = list(dict.fromkeys(pick for row in table.rows for cell in row.cells.values() for pick in cell.picks))
-    numbers = {pick: number for number, pick in enumerate(picks)}
-    columns = [*table.columns, *([AVERAGE] if len(table.columns) > 1 else [])]
-    methods = [row.method for row in table.rows]
+    tables = [_tabulated(collection, "validation", metrics, paper)]
+    if any(pick.result.records[pick.record].get("averaged") for pick in _picks(tables[0][0])):
+        tables.append(_tabulated(collection, "evaluation", metrics, paper))
+    methods = [row.method for row in tables[0][0].rows]
+    shown = tables[0][0].metrics
     data = {
+        "metrics": [{"key": one.key, "title": one.title, "meaning": one.meaning} for one in shown],
+        "tables": [_content(table, against, path.parent) for table, against in tables],
+        "base": methods.index("erm") if "erm" in methods else 0,
+        "other": methods.index("medic++") if "medic++" in methods else len(methods) - 1,
+    }
+    summary = f"{counted(len(collection.results), 'finished run')} of {counted(len(set(methods)), 'method')}. {note}"
+    return write_page(
+        path,
+        "table",
+        title,
+        data,
+        summary=summary,
+        notes=[*tables[0][0].notes, *collection.notes()],
+        paper=paper,
+        metrics=[metric for metric in shown if metric.meaning],
+        averaged=len(tables) > 1,
+    )
+
+
+Tabulated = tuple[Table, Against | None]
+
+
+def _tabulated(collection: Collection, rule: str, metrics: Sequence[Metric], paper: str | None) -> Tabulated:
+    """Return the table of the runs by a rule that selects evaluations, and the paper's values for it."""
+    table = tabulate(collection.results, rule, metrics, missing=collection.missing)
+    if paper is None:
+        return table, None
+    from medic.report.against import beside_paper
+
+    return beside_paper(table, paper)
+
+
+def _picks(table: Table) -> list[Pick]:
+    return list(dict.fromkeys(pick for row in table.rows for cell in row.cells.values() for pick in cell.picks))
+
+
+def _content(table: Table, against: Against | None, folder: Path) -> dict[str, Any]:
+    """Return the rows and runs of a table for the script."""
+    picks = _picks(table)
+    numbers = {pick: number for number, pick in enumerate(picks)}
+    columns = columns_with_average(table)
+    return {
         "columns": columns,
-        "metrics": [{"key": one.key, "title": one.title, "meaning": one.meaning} for one in table.metrics],
         "rows": [
             {
                 "label": row.label,
@@ -52,47 +94,19 @@ def write_table_report(collection: Collection, folder: Path, path: Path | None =
             }
             for row in table.rows
         ],
-        "runs": [_run(pick, table.metrics, path.parent) for pick in picks],
+        "runs": [_run(pick, table.metrics, folder) for pick in picks],
         "comparisons": _comparisons(table),
-        "base": methods.index("erm") if "erm" in methods else 0,
-        "other": methods.index("medic++") if "medic++" in methods else len(methods) - 1,
     }
-    summary = f"{counted(len(collection.results), 'finished run')} of {counted(len(set(methods)), 'method')}."
-    return write_page(
-        path,
-        "table",
-        str(folder),
-        data,
-        summary=summary,
-        notes=[*table.notes, *collection.notes()],
-        paper=paper,
-        metrics=[metric for metric in table.metrics if metric.meaning],
-    )
 
 
 def _cell(
     table: Table, row: Row, column: str, metric: Metric, against: Against | None, numbers: dict[Pick, int]
 ) -> dict[str, Any]:
-    """Return the mean of a cell, its error, the paper's value, and its runs by number."""
-    read = row.reads(metric)
-    cell = row.cells.get(column, Cell())
-    average = column == AVERAGE
-    mean = row.average(read, table.columns) if average else cell.mean(read)
-    picks = [pick for one in row.cells.values() for pick in one.picks] if average else list(cell.picks)
-    reference = None if against is None else against(metric, row, column)
-    return {
-        "mean": mean,
-        "error": None if average else cell.error(read),
-        "paper": None if reference is None else _reference(mean, reference),
-        "runs": [numbers[pick] for pick in picks],
-    }
-
-
-def _reference(mean: float | None, reference: Any) -> str:
-    """Return the paper's value with the difference to it, or the conditions that differ."""
-    if reference.obstacles or mean is None:
-        return ", ".join([f"{reference.value:.1f}", *reference.obstacles])
-    return f"{reference.value:.1f}, {mean - reference.value:+.1f}"
+    """Return the mean of a cell, its error, the whole text of it, and its runs by number."""
+    found = entry(table, row, column, metric, against)
+    cells = row.cells.values() if column == AVERAGE else [row.cells.get(column, Cell())]
+    runs = [numbers[pick] for cell in cells for pick in cell.picks]
+    return {"mean": found.mean, "text": written(found), "runs": runs}
 
 
 def _run(pick: Pick, metrics: Sequence[Metric], folder: Path) -> dict[str, Any]:
@@ -111,12 +125,14 @@ def _run(pick: Pick, metrics: Sequence[Metric], folder: Path) -> dict[str, Any]:
 
 def _comparisons(table: Table) -> dict[str, list[list[Any]]]:
     """Return the paired comparison of every two rows: title, difference, interval, p-value and number of pairs."""
-    found = {}
+    found: dict[str, list[list[Any]]] = {}
     rows = list(enumerate(table.rows[:COMPARED]))
     for (first, base), (second, other) in itertools.combinations(rows, 2):
-        try:
-            several = [compare(base, other, metric, table.columns) for metric in table.metrics]
-        except MedicError:  # they share fewer than two runs
-            continue
-        found[f"{first},{second}"] = [[c.metric, c.difference, c.low, c.high, c.p, c.pairs] for c in several]
+        for metric in table.metrics:
+            try:
+                c = compare(base, other, metric, table.columns)
+            except MedicError:  # they share fewer than two values of it
+                continue
+            lines = found.setdefault(f"{first},{second}", [])
+            lines.append([c.metric, c.difference, c.low, c.high, c.p, c.pairs])
     return found

@@ -222,22 +222,10 @@ def test_demo(medic, mini, monkeypatch, tmp_path):
         assert len(re.findall(rf"^\w+ +(erm|medic\+\+) +{rule} +{weights}", out, re.MULTILINE)) == 8
         assert re.search(f"^{rule}: ", out, re.MULTILINE)
     page = (tmp_path / "demo" / "index.html").read_text()
-    for text in ("H-score", "OSCR bcls", "Target printed", "unknown, rejected", "<svg", "data:image/png"):
-        assert text in page
     assert "One seed after 2 iterations is an example, not a result." in page
-    assert "<th>images (hash)</th>" in page
-    read = re.search(r'<svg role="img" aria-label="OSCR curves on street; areas ([^"]*)"', page)
-    assert re.fullmatch(
-        r"erm, cls: [\d.]+; erm, bcls: [\d.]+; medic\+\+, cls: [\d.]+; medic\+\+, bcls: [\d.]+", read[1]
-    )
-    assert page.count("<figcaption") == 4
-    links = re.findall(r'<td><a href="([^"]+)">', page)
-    assert len(links) == 8
-    assert all((tmp_path / "demo" / link / "config.yaml").exists() for link in links)
-    assert "http://" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
-        "http://creativecommons.org", ""
-    )
-    assert "<script" not in page
+    reports = sorted((tmp_path / "demo").glob("*/report.html"))
+    assert len(reports) == 8
+    assert all(f'"report": "{report.parent.name}/report.html"' in page for report in reports)
 
 
 @pytest.mark.slow

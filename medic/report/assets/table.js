@@ -1,21 +1,17 @@
 "use strict";
 // The report of a folder of runs: a table that is sorted, filtered and asked for its runs.
 
-const table = data();
+const all = data();
+let table = all.tables[0];
 const state = { metric: 0, sort: null, descending: true, filter: "" };
 
 function cellOf(row, column) {
-  return row.cells[table.metrics[state.metric].key][column] || null;
-}
-
-function text(cell) {
-  if (!cell || cell.mean === null) return "–";
-  return cell.mean.toFixed(1) + (cell.error === null ? "" : ` ± ${cell.error.toFixed(1)}`) + (cell.paper ? ` (${cell.paper})` : "");
+  return row.cells[all.metrics[state.metric].key][column];
 }
 
 function showRuns(row, column, cell) {
   document.getElementById("runs-title").textContent = `${row.label}, ${column}`;
-  const titles = ["run", "seed", "iteration", ...table.metrics.map((metric) => metric.title)];
+  const titles = ["run", "seed", "iteration", ...all.metrics.map((metric) => metric.title)];
   const lines = cell.runs.map((number) => {
     const run = table.runs[number];
     const name = run.report ? make("a", { href: run.report }, run.name) : run.name;
@@ -30,11 +26,11 @@ function showRuns(row, column, cell) {
 }
 
 function draw() {
-  const metric = table.metrics[state.metric];
+  const metric = all.metrics[state.metric];
   document.getElementById("meaning").textContent = metric.meaning;
   const columns = table.columns;
   const sign = state.descending ? -1 : 1;
-  const value = (row) => (state.sort === "" ? row.label : (cellOf(row, state.sort) || {}).mean ?? -Infinity);
+  const value = (row) => (state.sort === "" ? row.label : cellOf(row, state.sort).mean ?? -Infinity);
   const rows = table.rows.filter((row) => row.label.toLowerCase().includes(state.filter));
   if (state.sort !== null) rows.sort((a, b) => { const [x, y] = [value(a), value(b)]; return sign * (x < y ? -1 : x > y ? 1 : 0); });
   const sorter = (column, title) => {
@@ -46,11 +42,11 @@ function draw() {
       draw();
     } }, title + mark));
   };
-  const best = Object.fromEntries(columns.map((column) => [column, Math.max(...rows.map((row) => (cellOf(row, column) || {}).mean ?? -Infinity))]));
+  const best = Object.fromEntries(columns.map((column) => [column, Math.max(...rows.map((row) => cellOf(row, column).mean ?? -Infinity))]));
   const lines = rows.map((row) => make("tr", { class: row.method === "medic++" ? "medic" : null }, make("th", { scope: "row" }, row.label), ...columns.map((column) => {
     const cell = cellOf(row, column);
-    const shown = cell && cell.mean !== null && cell.mean === best[column] ? make("strong", {}, text(cell)) : text(cell);
-    const content = cell && cell.runs.length ? make("button", { type: "button", onclick: () => showRuns(row, column, cell) }, shown) : shown;
+    const shown = cell.mean !== null && cell.mean === best[column] ? make("strong", {}, cell.text) : cell.text;
+    const content = cell.runs.length ? make("button", { type: "button", onclick: () => showRuns(row, column, cell) }, shown) : shown;
     return make("td", { class: "number" }, content);
   })));
   document.getElementById("grid").replaceChildren(make("thead", {}, make("tr", {}, sorter("", "method"), ...columns.map((column) => sorter(column, column)))), make("tbody", {}, ...lines));
@@ -74,15 +70,17 @@ function compare() {
 }
 
 function start() {
-  const all = table.metrics.map((metric, i) => make("button", { type: "button", "aria-pressed": String(i === 0), onclick: () => {
+  const buttons = all.metrics.map((metric, i) => make("button", { type: "button", "aria-pressed": String(i === 0), onclick: () => {
     state.metric = i;
-    all.forEach((button, j) => button.setAttribute("aria-pressed", String(i === j)));
+    buttons.forEach((button, j) => button.setAttribute("aria-pressed", String(i === j)));
     draw();
   } }, metric.title));
-  document.getElementById("metrics").append(...all);
+  document.getElementById("metrics").append(...buttons);
+  const rule = document.getElementById("rule");
+  if (rule) rule.addEventListener("change", () => { table = all.tables[Number(rule.value)]; draw(); compare(); });
   document.getElementById("filter").addEventListener("input", (event) => { state.filter = event.target.value.toLowerCase(); draw(); });
   document.getElementById("close").addEventListener("click", () => document.getElementById("runs").close());
-  for (const [id, chosen] of [["base", table.base], ["other", table.other]]) {
+  for (const [id, chosen] of [["base", all.base], ["other", all.other]]) {
     const select = document.getElementById(id);
     select.append(...table.rows.map((row, i) => make("option", { value: i, selected: i === chosen }, row.label)));
     select.addEventListener("change", compare);

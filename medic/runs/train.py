@@ -24,8 +24,9 @@ from medic.runs import memory
 from medic.runs.build import Network, build_network, build_objective, build_trainer
 from medic.runs.directory import Run, RunDirectory, run_name
 from medic.runs.evaluation import Evaluator, choose_threshold, predictions
+from medic.runs.facts import describe
 from medic.runs.interrupts import Interrupts, Stopped
-from medic.runs.progress import Progress
+from medic.runs.progress import Pause, Progress
 from medic.runs.recipe import COMPILED, Recipe, make_recipe
 from medic.runs.selection import select, without_target
 from medic.runs.settings import SETTINGS
@@ -189,18 +190,30 @@ class Session:
                 self.directory.write_start(recipe)
                 self.directory.write_environment(recipe, self.dataset)
             self._save()
+        for name, fact in describe(recipe, self.dataset, self.problem, self.directory.path):
+            logger.info("%-9s %s", name, fact)
         if self.writes:
             self.trackers = start_trackers(
                 recipe.execution.track, self.directory.path, recipe.settings, self.trainer.iteration
             )
         title = f"{recipe.run.method} → {', '.join(recipe.data.target or ())}"
-        progress = Progress(title, self.trainer.iteration, recipe.optim.iterations)
+        with Progress(title, self.trainer.iteration, recipe.optim.iterations, self._pauses()) as progress:
+            self._train(interrupts, progress)
+            with progress.pause("evaluating"):
+                self._finish()
+        self._report(progress.speed)
+        if interrupts.received:
+            raise Stopped("stopped when the run was finished", interrupts.received)
+
+    def _train(self, interrupts: Interrupts, progress: Progress) -> None:
+        """Train to the last iteration, and average the weights."""
         try:
             self._iterate(interrupts, progress)
             if self.averaging is not None:
-                self._average(self.averaging)
+                self._average(self.averaging, progress)
         except TrainingError as error:
-            hint = f"the checkpoint of iteration {self._saved} is kept; try a lower --lr than {recipe.optim.lr:g}"
+            lower = f"try a lower --lr than {self.recipe.optim.lr:g}"
+            hint = f"the checkpoint of iteration {self._saved} is kept; {lower}"
             raise TrainingError(f"{error}; {hint}") from error
         except RuntimeError as error:
             if distributed.world() == 1:
@@ -208,27 +221,33 @@ class Session:
             kept = f"the checkpoint of iteration {self._saved} is kept: rerun the same command to resume"
             raise TrainingError(f"another process has ended: {first_line(error)}; {kept}") from error
         finally:
-            progress.close()
             close_all(self.trackers)
-        self._finish()
-        if interrupts.received:
-            raise Stopped("stopped when the run was finished", interrupts.received)
+
+    def _pauses(self) -> dict[Pause, int]:
+        """Return how often the run will evaluate, also at its end, and ask its average or make it."""
+        start, iterations = self.trainer.iteration, self.recipe.optim.iterations
+        evaluations = -(-iterations // self.every) - start // self.every if start < iterations else 0
+        if self.averaging is None:
+            return {"evaluating": evaluations + 1}
+        asks = sum(self.averaging.asks(iteration, iterations) for iteration in range(start + 1, iterations + 1))
+        return {"evaluating": evaluations + 2, "averaging": asks + 1}
 
     def _iterate(self, interrupts: Interrupts, progress: Progress) -> None:
         trainer, iterations = self.trainer, self.recipe.optim.iterations
         trainer.model.train()
-        began, started = time.perf_counter(), trainer.iteration
+        began, started = progress.training, trainer.iteration
         while trainer.iteration < iterations:
             self.losses += trainer.step()
             if self.averaging is not None:
-                self._update(self.averaging)
+                self._update(self.averaging, progress)
             progress.advance(trainer.iteration, self.losses[-1] if self.losses else None)
             evaluating = trainer.iteration == iterations or trainer.iteration % self.every == 0
             if evaluating:
                 self.losses += trainer.wait()
-                self.seconds = (time.perf_counter() - began) / max(1, trainer.iteration - started)
-                self._evaluate()
-                began, started = time.perf_counter(), trainer.iteration
+                self.seconds = (progress.training - began) / max(1, trainer.iteration - started)
+                with progress.pause("evaluating"):
+                    self._evaluate()
+                began, started = progress.training, trainer.iteration
             stopping = distributed.any_rank(interrupts.received is not None)
             if evaluating or stopping or distributed.any_rank(self._checkpoint_due()):
                 self.losses += trainer.wait()
@@ -237,29 +256,31 @@ class Session:
                 stopped = f"stopped at iteration {trainer.iteration}: rerun the same command to resume"
                 raise Stopped(stopped, interrupts.received or signal.SIGTERM)
 
-    def _update(self, averaging: WeightAverage) -> None:
+    def _update(self, averaging: WeightAverage, progress: Progress) -> None:
         """Give the weights after an iteration to the average, and the validation loss if it asks for it."""
         iteration, iterations = self.trainer.iteration, self.recipe.optim.iterations
         averaging.update(self._weights(), iteration / iterations)
         if averaging.asks(iteration, iterations):
             self.losses += self.trainer.wait()
-            with self._naming_iteration():
+            with progress.pause("averaging"), self._naming_iteration():
                 averaging.close(self.evaluator.validation()["domain_loss"], iteration)
 
-    def _average(self, averaging: WeightAverage) -> None:
+    def _average(self, averaging: WeightAverage, progress: Progress) -> None:
         """Load the averaged weights into the model, re-estimate batch-norm statistics, and evaluate.
 
         Iterations after the end of SWAD's valley are no part of its average, but of the evaluations beside it.
         """
-        with torch.no_grad():
-            torch._foreach_copy_(list[Tensor](self._weights()), averaging.result())
-        self.trainer.refresh_statistics(min(REFRESHED, self.recipe.optim.iterations))
+        with progress.pause("averaging"):
+            with torch.no_grad():
+                torch._foreach_copy_(list[Tensor](self._weights()), averaging.result())
+            self.trainer.refresh_statistics(min(REFRESHED, self.recipe.optim.iterations))
         if not averaging.converged:
             logger.info(
                 "the validation loss did not converge, so the weights of the last segment are averaged: "
                 "raise --iterations, or use more segments with --hparams segments=N"
             )
-        self._evaluate(averaged=True)
+        with progress.pause("evaluating"):
+            self._evaluate(averaged=True)
 
     def _weights(self) -> list[nn.Parameter]:
         """Return the weights to average."""
@@ -405,10 +426,12 @@ class Session:
             self.directory.write_model(self._whole(model), self._description(threshold, self._selected()))
             self.directory.write_done(time.monotonic() - self.began)
         distributed.barrier()
-        last = self.records[-1]
-        images = self.trainer.batch_size * self.trainer.grid.tasks / last["step_time"] if last["step_time"] else 0.0
-        where = "on the GPU" if self.device.type == "cuda" else "of the process"
-        logger.info("%.0f images/s in training; peak memory %s %.2f GiB", images, where, last["mem_gb"])
+
+    def _report(self, speed: str | None) -> None:
+        """Log the speed, unless all iterations were trained before the run was resumed, and the memory."""
+        where, peak = "on the GPU" if self.device.type == "cuda" else "of the process", self.records[-1]["mem_gb"]
+        trained = "" if speed is None else f"{speed} in training; "
+        logger.info("%speak memory %s %.2f GiB", trained, where, peak)
 
     def _whole(self, model: nn.Module) -> nn.Module:
         """Return the model with the backbone that was frozen, if it was."""

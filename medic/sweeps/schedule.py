@@ -11,8 +11,9 @@ from medic.errors import DiskFullError, MedicError, counted
 from medic.files import make_folder, write_text, writing
 from medic.runs.interrupts import Interrupts, Stopped
 from medic.runs.layout import ERROR
+from medic.runs.progress import duration
 from medic.sweeps.executors import Executor, Kind, Outcome
-from medic.sweeps.overview import Overview, duration
+from medic.sweeps.overview import Overview
 from medic.sweeps.sweep import Job, titles
 from medic.tables.results import read_error, read_result
 

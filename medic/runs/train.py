@@ -78,7 +78,8 @@ def train(
         session = Session(recipe, dataset, network, directory, watch, began)
         for line in _notes(recipe):
             logger.info(line)
-        with directory.locked() if session.writes else nullcontext(), Interrupts() as received:
+        interrupts = Interrupts("stopping with a checkpoint after this iteration or evaluation")
+        with directory.locked() if session.writes else nullcontext(), interrupts as received:
             if distributed.any_rank(session.writes and directory.done):  # by another process, meanwhile
                 return _finished(directory)
             with writing("run", directory.path):

@@ -86,7 +86,8 @@ class Schedule:
 
     def run(self, executor: Executor, overview: Overview) -> None:
         """Execute the missing runs. Ctrl-C and SIGTERM raise `Stopped` after runs in progress have saved."""
-        with overview.live, executor, Interrupts() as interrupts:
+        awaited = "stopping when the runs in progress have saved a checkpoint"
+        with overview.live, executor, Interrupts(awaited) as interrupts:
             make_folder("output", executor.output)
             while not self.ended:
                 slots = min(executor.slots, self._most)

@@ -73,8 +73,8 @@ def check(line: str, folder: Path) -> None:
         first = {run.get("method"): run for run in sweep_of(parsed, folder).runs()}
         for run in first.values():
             check_run(run)
-    if command == "reproduce" and parsed.name is not None:
-        table = reproduction(parsed.name, parsed.quick)
+    if command == "reproduce" and parsed.table is not None:
+        table = reproduction(parsed.table, parsed.quick)
         assert {*parsed.methods} <= {line.settings["method"] for line in table.lines if line.settings is not None}
         assert {*parsed.only} <= {*table.columns}
     if command == "table":

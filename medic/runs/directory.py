@@ -35,7 +35,7 @@ from medic.runs.evaluation import LabelledOutputs
 from medic.runs.layout import ASKED, CONFIG, DONE, ENVIRONMENT, MODEL, PREDICTIONS, RECORDS
 from medic.runs.recipe import Recipe
 from medic.runs.seal import Damaged, Seal, make_seal, read_seal
-from medic.runs.settings import read_yaml, to_yaml
+from medic.runs.settings import identity, load_yaml, read_yaml, to_yaml
 
 FORMAT = 1
 NUMBERS = 2
@@ -50,15 +50,18 @@ _COLUMNS = {"path": ("U", 1), "split": ("U", 1), "domain": ("U", 1), "label": ("
 _TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
 
 
-def run_name(recipe: Recipe, dataset: Dataset | DatasetSummary) -> str:
-    """Return the name of a run's directory: a hash of what changes its result, not of where files are."""
-    identity = {
+def run_hash(recipe: Recipe, dataset: Dataset | DatasetSummary) -> str:
+    """Return what identifies a run, and names its directory unless `--name` does.
+
+    It is a hash of everything that changes the result, not of where files are.
+    """
+    used = {
         "format": NUMBERS,
         "images": recipe.data.fingerprint(dataset, recipe.tasks.axes or ()),
         "weights": None if recipe.weights is None else file_hash(recipe.weights),
         "settings": recipe.identity,
     }
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(used, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def file_hash(path: Path) -> str:
@@ -114,9 +117,24 @@ class RunDirectory:
         write_text(self.path / ASKED, to_yaml(recipe.asked))
         write_text(self.path / CONFIG, to_yaml(recipe.settings))
 
-    def write_environment(self, recipe: Recipe, dataset: Dataset) -> None:
-        """Write what the result depends on besides the settings."""
-        write_text(self.path / ENVIRONMENT, _json(environment(dataset, recipe)))
+    def check_named(self, recipe: Recipe, run: str) -> None:
+        """Refuse a directory named by `--name` that holds anything but the run with the hash `run`."""
+        if recipe.execution.name is None or not any(entry.name[0] != "." for entry in self._entries()):
+            return
+        try:
+            found = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))["run"]
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            found = None
+        if found != run:
+            what = "other files" if found is None else f"a run with other {_difference(recipe, self.path / CONFIG)}"
+            raise MedicError(f"{self.path} holds {what}: choose another --name, or delete {self.path}")
+
+    def _entries(self) -> list[Path]:
+        return list(self.path.iterdir()) if self.path.is_dir() else []
+
+    def write_environment(self, recipe: Recipe, dataset: Dataset, run: str) -> None:
+        """Write what the result depends on besides the settings, and the run's hash."""
+        write_text(self.path / ENVIRONMENT, _json({"run": run, **environment(dataset, recipe)}))
 
     def write_resumed(self, iteration: int) -> None:
         """Record the iteration from which on the run has another commit, if it has."""
@@ -325,6 +343,18 @@ class Run:
         some = ", ".join([*map(str, inside[:SHOWN]), *(["…"] if len(inside) > SHOWN else [])])
         way = f"give one of them, {some}; `medic table {self.path} --explain METHOD TARGET` lists them"
         return MedicError(f"{self.path} contains {counted(len(inside), 'finished run')}: {way}")
+
+
+def _difference(recipe: Recipe, config: Path) -> str:
+    """Name what differs between a recipe and a run's configuration; if no setting does, images or weights do."""
+    try:
+        theirs = identity(read_yaml(config))
+    except MedicError:
+        return "settings"
+    # Written and read again, since a file has lists for tuples.
+    ours = load_yaml(to_yaml(recipe.identity))
+    changed = [f"{name} {theirs[name]}" for name in ours if ours[name] != theirs[name]]
+    return f"settings ({', '.join(changed[:SHOWN])})" if changed else "images or weights"
 
 
 def environment(dataset: Dataset, recipe: Recipe) -> dict[str, Any]:

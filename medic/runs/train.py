@@ -22,7 +22,7 @@ from medic.metrics import DEFAULT
 from medic.models import OURS, Classifier
 from medic.runs import memory
 from medic.runs.build import Network, build_network, build_objective, build_trainer
-from medic.runs.directory import Run, RunDirectory, run_name
+from medic.runs.directory import Run, RunDirectory, run_hash
 from medic.runs.evaluation import Evaluator, choose_threshold, predictions
 from medic.runs.facts import describe
 from medic.runs.interrupts import Interrupts, Stopped
@@ -72,15 +72,18 @@ def train(
         tracker_names(recipe.execution.track)  # mistakes are found before images are read
         network = build_network(recipe)
         dataset = recipe.data.load(opened, device)
-        directory = RunDirectory(Path(recipe.execution.output) / run_name(recipe, dataset))
+        run = run_hash(recipe, dataset)
+        directory = RunDirectory(Path(recipe.execution.output) / (recipe.execution.name or run))
+        directory.check_named(recipe, run)
         if directory.done:
             return _finished(directory)
-        session = Session(recipe, dataset, network, directory, watch, began)
+        session = Session(recipe, dataset, network, directory, run, watch, began)
         for line in _notes(recipe):
             logger.info(line)
         interrupts = Interrupts("stopping with a checkpoint after this iteration or evaluation")
         with directory.locked() if session.writes else nullcontext(), interrupts as received:
-            if distributed.any_rank(session.writes and directory.done):  # by another process, meanwhile
+            directory.check_named(recipe, run)  # again, since another process may have used the name meanwhile
+            if distributed.any_rank(session.writes and directory.done):
                 return _finished(directory)
             with writing("run", directory.path):
                 session.run(received)
@@ -129,10 +132,13 @@ class Session:
         dataset: Dataset,
         network: Network,
         directory: RunDirectory,
+        run: str,
         watch: Watch,
         began: float,
     ) -> None:
+        """Prepare the run with the hash `run`."""
         self.recipe, self.dataset, self.network, self.directory = recipe, dataset, network, directory
+        self.hash = run
         self.device = recipe.execution.pick_device()
         self.writes = distributed.rank() == 0
         self.problem = recipe.data.divide(dataset, recipe.seed)
@@ -188,14 +194,14 @@ class Session:
                 self.directory.write_resumed(self.trainer.iteration)
         else:
             if self.writes:
+                self.directory.write_environment(recipe, self.dataset, self.hash)  # first, as it has the run's hash
                 self.directory.write_start(recipe)
-                self.directory.write_environment(recipe, self.dataset)
             self._save()
         for name, fact in describe(recipe, self.dataset, self.problem, self.directory.path):
             logger.info("%-9s %s", name, fact)
         if self.writes:
             self.trackers = start_trackers(
-                recipe.execution.track, self.directory.path, recipe.settings, self.trainer.iteration
+                recipe.execution.track, self.directory.path, self.hash, recipe.settings, self.trainer.iteration
             )
         title = f"{recipe.run.method} → {', '.join(recipe.data.target or ())}"
         with Progress(title, self.trainer.iteration, recipe.optim.iterations, self._pauses()) as progress:

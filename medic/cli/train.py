@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
+from shlex import quote
 from typing import Any
 
 from medic.cli.options import add_run_options, given_settings
@@ -37,6 +38,7 @@ def run(arguments: Namespace) -> int:
             averaged = run.record.get("averaged")
             selected = "averaged weights" if averaged else f"iteration {iteration}, selected by source validation"
             print(f"{selected}: {run.path}")
+            print(f"see it with: medic report {quote(str(run.path))}")
     return 0
 
 

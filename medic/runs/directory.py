@@ -25,17 +25,29 @@ from medic import distributed
 from medic._version import __version__
 from medic.data import Dataset, DatasetSummary
 from medic.errors import BusyError, MedicError, counted, first_line
-from medic.files import atomic_write, locked, remove_leftovers, write_text, writing
+from medic.files import atomic_write, is_locked, locked, remove_leftovers, write_text, writing
 from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone
 from medic.models.backbones import read_tensors
 from medic.openset import FITTED, Score, get_score
 from medic.outputs import Output
 from medic.runs.command import noted_command
 from medic.runs.evaluation import LabelledOutputs
-from medic.runs.layout import ASKED, CONFIG, DONE, ENVIRONMENT, MODEL, PREDICTIONS, RECORDS
+from medic.runs.layout import (
+    ASKED,
+    CHECKPOINT,
+    CONFIG,
+    DONE,
+    ENVIRONMENT,
+    ITERATION,
+    LOCK,
+    MODEL,
+    PREDICTIONS,
+    RECORDS,
+)
 from medic.runs.recipe import Recipe
 from medic.runs.seal import Damaged, Seal, make_seal, read_seal
 from medic.runs.settings import identity, load_yaml, read_yaml, to_yaml
+from medic.training import save_checkpoint
 
 FORMAT = 1
 NUMBERS = 2
@@ -82,7 +94,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.checkpoint = path / "checkpoint" / "last.pt"
+        self.checkpoint = path / CHECKPOINT
 
     @property
     def done(self) -> bool:
@@ -96,21 +108,14 @@ class RunDirectory:
         with ExitStack() as held:
             with writing("output", self.path.parent):
                 self.path.mkdir(parents=True, exist_ok=True)
-                held.enter_context(locked(self.path / ".lock", busy))
+                held.enter_context(locked(self.path / LOCK, busy))
             remove_leftovers(self.path)
             yield
 
     @property
     def busy(self) -> bool:
         """Whether a process is executing the run, as far as this user may see."""
-        lock = self.path / ".lock"
-        if not os.access(lock, os.W_OK):
-            return False
-        try:
-            with locked(lock, BusyError()):
-                return False
-        except BusyError:
-            return True
+        return is_locked(self.path / LOCK)
 
     def write_start(self, recipe: Recipe) -> None:
         """Write the settings, complete and as asked for."""
@@ -147,6 +152,11 @@ class RunDirectory:
             return
         if changed:
             write_text(path, _json({**noted, "resumed": [*earlier[1:], {"iteration": iteration, "commit": now}]}))
+
+    def write_checkpoint(self, iteration: int, state: dict[str, Any]) -> None:
+        """Replace the checkpoint, and note its iteration beside it."""
+        save_checkpoint(self.checkpoint, state)
+        write_text(self.path / ITERATION, f"{iteration}\n")
 
     def write_records(self, records: Sequence[dict[str, Any]]) -> None:
         """Write all evaluations so far, one line each."""

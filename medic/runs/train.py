@@ -31,7 +31,7 @@ from medic.runs.recipe import COMPILED, Recipe, make_recipe
 from medic.runs.selection import select, without_target
 from medic.runs.settings import SETTINGS
 from medic.runs.trackers import Tracker, close_all, record_all, start_trackers, tracker_names
-from medic.training import WeightAverage, load_checkpoint, save_checkpoint
+from medic.training import WeightAverage, load_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -389,7 +389,7 @@ class Session:
             "averaging": None if self.averaging is None else self.averaging.state_dict(),
         }
         if self.writes:
-            save_checkpoint(self.directory.checkpoint, state)
+            self.directory.write_checkpoint(self.trainer.iteration, state)
         distributed.barrier()
         self._saved, self._saved_at = self.trainer.iteration, time.monotonic()
 

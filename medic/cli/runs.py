@@ -47,8 +47,8 @@ def _row(run: Listed, several: bool) -> dict[str, str]:
     }
     return {
         "run": str(run.path) if several else run.path.name,
-        "method": str(settings.get("method") or "–"),
-        "target": ", ".join(map(str, _targets(run))) or "–",
+        "method": settings.get("method", "–"),
+        "target": ", ".join(map(str, settings.get("target", []))) or "–",
         "seed": str(settings.get("seed", "–")),
         "state": _state(run),
         **shown,
@@ -63,11 +63,6 @@ def _state(run: Listed) -> str:
     return f"{run.state} at {run.iteration} of {run.settings.get('iterations', '?')}"
 
 
-def _targets(run: Listed) -> list[Any]:
-    found = run.settings.get("target") or []
-    return found if isinstance(found, list) else [found]
-
-
 def _entry(run: Listed) -> dict[str, Any]:
     """Return a run for programs: metrics are fractions, as in results.jsonl."""
     return {
@@ -75,7 +70,7 @@ def _entry(run: Listed) -> dict[str, Any]:
         "path": str(run.path),
         "state": run.state,
         "method": run.settings.get("method"),
-        "target": _targets(run),
+        "target": run.settings.get("target", []),
         "seed": run.settings.get("seed"),
         "iteration": run.iteration,
         "iterations": run.settings.get("iterations"),

@@ -17,8 +17,13 @@ from medic.tables.results import read_error, read_result, run_directories, unrea
 
 State = Literal["finished", "running", "unfinished", "failed", "damaged"]
 
-_WANTED = ("method", "target", "seed", "iterations")
-"""Settings that a list of runs shows."""
+_WANTED: Mapping[str, tuple[type, ...]] = {
+    "method": (str,),
+    "target": (str, list),
+    "seed": (int,),
+    "iterations": (int,),
+}
+"""Settings that a list of runs shows, with their types."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +56,8 @@ def _read(path: Path) -> Listed:
     if written := _modified(path / DONE):
         try:
             record = _selected_record(path)
-            settings = {name: record["hparams"].get(name) for name in _WANTED}
-            return Listed(path, "finished", written, settings, record["iteration"], record["target"])
+            metrics = {key: value for key, value in record["target"].items() if type(value) in (int, float)}
+            return Listed(path, "finished", written, _wanted(record["hparams"]), record["iteration"], metrics)
         except MedicError as error:
             return Listed(path, "damaged", written, _settings(path), reason=str(error))
     written = max(_modified(path / name) for name in (CONFIG, RECORDS, ERROR, CHECKPOINT))
@@ -69,12 +74,14 @@ def _selected_record(path: Path) -> Mapping[str, Any]:
             result = read_result(path)
             chosen = select([without_target(record, result.environments) for record in result.records])
             return {**result.records[chosen], "hparams": result.settings}
-        content = {name: (path / name).read_bytes() for name in (RECORDS, MODEL, ENVIRONMENT)}
+        content = {name: _content(path / name) for name in (RECORDS, MODEL, ENVIRONMENT)}
         for name, data in content.items():
             seal.check(path / name, data)
         number = json.loads(content[MODEL])["provenance"]["record"]
-        record: dict[str, Any] = json.loads(without_domains(content[RECORDS].decode().split("\n")[number]))
-        return record
+        record = json.loads(without_domains(content[RECORDS].decode().split("\n")[number]))
+        if not isinstance(record["hparams"], dict) or not isinstance(record["target"], dict):
+            raise Damaged(RECORDS)
+        return {**record, "iteration": int(record["iteration"])}
     except OSError as error:
         raise MedicError(f"its {Path(error.filename or RECORDS).name} cannot be read: {error.strerror}") from error
     except MedicError:
@@ -83,27 +90,38 @@ def _selected_record(path: Path) -> Mapping[str, Any]:
         raise Damaged(RECORDS) from error
 
 
+def _content(path: Path) -> bytes:
+    """Return the content of a file; a pipe may have no end."""
+    if path.exists() and not path.is_file():
+        raise Damaged(path.name)
+    return path.read_bytes()
+
+
+def _wanted(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a list shows, as far as they have their types."""
+    return {name: settings[name] for name, kinds in _WANTED.items() if isinstance(settings.get(name), kinds)}
+
+
 def _settings(path: Path) -> dict[str, Any]:
     """Return the settings of an unfinished run that a list shows, without reading the others, which takes longer."""
     try:
-        lines, wanted = (path / CONFIG).read_text(encoding="utf-8").splitlines(), False
-        kept = []
+        lines, kept, wanted = _content(path / CONFIG).decode().splitlines(), [], False
         for line in lines:
             if line[:1].isalpha():
                 wanted = line.partition(":")[0] in _WANTED
             kept += [line] if wanted else []
-        return dict(load_yaml("\n".join(kept)) or {})
+        return _wanted(load_yaml("\n".join(kept)))
     except Exception:  # it failed before it started, or its settings are damaged
         return {}
 
 
 def _iteration(path: Path) -> int | None:
-    """Return the iteration of the checkpoint, or 0 if there is none."""
+    """Return the iteration of the checkpoint, 0 if there is none, or None if it is unknown."""
     try:
-        return int((path / ITERATION).read_text(encoding="utf-8"))
+        return int(_content(path / ITERATION))
     except FileNotFoundError:
         return None if (path / CHECKPOINT).exists() else 0  # earlier versions did not note it
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # a `MedicError` is a ValueError
         return None
 
 

@@ -79,11 +79,12 @@ class Progress:
     def advance(self, iteration: int, loss: float | None) -> None:
         """Show that an iteration has finished."""
         now = self.training
-        self._rate = (iteration - self._base[0]) / max(now - self._base[1], 1e-9)
+        if iteration > self._base[0]:
+            self._rate = (iteration - self._base[0]) / max(now - self._base[1], 1e-9)
         if not self._warm:  # the first iteration compiles and allocates, so later ones are measured without it
             self._base, self._warm = (iteration, now), True
         self._iteration = iteration
-        self._show(f"training  loss {'–' if loss is None else f'{loss:.3f}'}  {self.speed}")
+        self._show(f"training  loss {'–' if loss is None else f'{loss:.3f}'}  {self.speed or '–'}")
 
     @contextmanager
     def pause(self, state: Pause) -> Iterator[None]:

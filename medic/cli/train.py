@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -13,6 +14,7 @@ from medic.runs.settings import to_yaml
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of a run."""
     parser.add_argument("--quiet", action="store_true", help="show only warnings and the result")
+    parser.add_argument("--report", action="store_true", help="write a page about the finished run, as `medic report`")
     add_run_options(parser)
     parser.add_argument(
         "--print-config", action="store_true", help="print the configuration, derived settings as comments, and stop"
@@ -38,7 +40,13 @@ def run(arguments: Namespace) -> int:
             averaged = run.record.get("averaged")
             selected = "averaged weights" if averaged else f"iteration {iteration}, selected by source validation"
             print(f"{selected}: {run.path}")
-            print(f"see it with: medic report {quote(str(run.path))}")
+            if arguments.report:
+                from medic.report.run_page import write_report
+
+                root = run.settings["root"]
+                print(write_report(run, run.path / "report.html", None if root is None else Path(root)))
+            else:
+                print(f"see it with: medic report {quote(str(run.path))}")
     return 0
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from medic import distributed, openset
 from medic.data import Dataset
-from medic.errors import MedicError, TrainingError, counted, first_line, memory_checked
+from medic.errors import MedicError, TrainingError, counted, first_line, memory_checked, one_line
 from medic.files import writing
 from medic.logs import shown
 from medic.metrics import DEFAULT
@@ -198,7 +198,7 @@ class Session:
                 self.directory.write_start(recipe)
             self._save()
         for name, fact in describe(recipe, self.dataset, self.problem, self.directory.path):
-            logger.info("%-9s %s", name, fact)
+            logger.info("%-9s %s", name, one_line(fact))
         if self.writes:
             self.trackers = start_trackers(
                 recipe.execution.track, self.directory.path, self.hash, recipe.settings, self.trainer.iteration

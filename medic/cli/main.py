@@ -32,6 +32,8 @@ COMMANDS = {
     "reproduce": "train the runs of a table of the paper, and print it beside the paper's",
     "evaluate": "evaluate a finished run again, with any score and threshold",
     "table": "print a table of finished runs, beside the paper's on request",
+    "analyze": "measure one aspect of finished runs, and draw it: gradients, boundaries, errors, …",
+    "figures": "draw the paper's figures from a folder of runs",
     "methods": "list the methods and what each differs in",
     "datasets": "list the benchmarks",
     "data": "check a dataset on disk, or download one",

@@ -278,12 +278,12 @@ def draw(result: Boundary) -> Figure:
             points = shown.points[shown.own == own]
             axes.scatter(*points.T, s=3, color=colour, linewidths=0, label=name)
         axes.plot([0, 1], [0, 0], "x", color="black", markersize=4)
-        style.letter(axes, index, f"{one.label}, at {shown.crossing:.2f}")
+        style.letter(axes, index, f"{one.label}: {shown.crossing:.2f}")
     for unused in grid[count:]:
         unused.set_visible(False)
     handles, names = grid[0].get_legend_handles_labels()
     upper.legend(
-        handles, [f"{names[0]} (other)", f"{names[1]} (positive)"], loc="outside lower center", ncols=2, markerscale=3
+        handles, [f"other: {names[0]}", f"positive: {names[1]}"], loc="outside lower center", ncols=2, markerscale=3
     )
     axes = lower.subplots()
     places = np.arange(count)

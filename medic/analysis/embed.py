@@ -63,7 +63,7 @@ class Embedding(Result):
         """Explain the numbers, which are of the features and not of the picture."""
         return [
             f"overlap: unknown images among the {NEIGHBOURS} nearest neighbours of known ones, 0 apart and 1 by chance",
-            "centrality: distance of unknown images from the centre over that of known ones, below 1 if they are central",
+            "centrality: distance of unknown images from the centre over that of known ones, below 1 if central",
             "both are of the features, not of the picture, whose distances mean little",
         ]
 

@@ -66,6 +66,7 @@ class Errors(Result):
     """The confusions of a run, the largest excess first, and its unknown classes, the most accepted first."""
 
     label: str
+    method: str
     run: str
     targets: tuple[str, ...]
     confusions: tuple[Confusion, ...]
@@ -81,6 +82,7 @@ class Errors(Result):
                 "in target %": percent(one.target),
                 "in sources %": percent(one.source),
                 "accepted %": "",
+                "accepted in sources %": "",
                 "images": f"{one.images} of {one.of}",
             }
             for one in self.confusions[:SHOWN]
@@ -94,6 +96,7 @@ class Errors(Result):
                 "in target %": percent(one.share),
                 "in sources %": "",
                 "accepted %": percent(one.accepted),
+                "accepted in sources %": percent(one.accepted_in_sources),
                 "images": str(one.images),
             }
             for one in self.unknown[:SHOWN]
@@ -146,7 +149,8 @@ def measure(run: Run) -> Errors:
             )
         )
     found.sort(key=lambda one: (-one.accepted, one.name))
-    return Errors(labels_of([run])[0], str(run.path), tuple(run.settings["target"]), tuple(confusions), tuple(found))
+    label, method = labels_of([run])[0], str(run.settings["method"])
+    return Errors(label, method, str(run.path), tuple(run.settings["target"]), tuple(confusions), tuple(found))
 
 
 def confusion_rates(
@@ -167,32 +171,33 @@ def confusion_rates(
 def draw(result: Errors) -> Figure:
     """Draw the confusions with the largest excess in the target, and the most accepted unknown classes."""
     confused = [one for one in result.confusions[:SHOWN] if one.excess > 0]
-    rows = (max(1, len(confused)), max(1, len(result.unknown[:SHOWN])))
+    unknown = result.unknown[:SHOWN]
+    rows = (max(1, len(confused)), max(1, len(unknown)))
     figure = style.new_figure(0.21 * sum(rows) + 1.5)
     top, bottom = figure.subplots(2, 1, height_ratios=rows)
-    _bars(top, [f"{one.true} → {one.taken_for}" for one in confused], [one.target for one in confused],
-          [one.source for one in confused], "validation, sources")  # fmt: skip
+    (colour,) = style.method_colours([result.method])
+    pairs = [(f"{one.true} → {one.taken_for}", one.target, one.source) for one in confused]
+    _bars(top, pairs, colour)
     style.letter(top, 0, f"known classes confused in {', '.join(result.targets)}")
-    shown = result.unknown[:SHOWN]
-    _bars(bottom, [f"{one.name} (like {one.looks_like})" for one in shown], [one.accepted for one in shown],
-          [one.accepted_in_sources for one in shown], "in source domains")  # fmt: skip
+    _bars(
+        bottom,
+        [(f"{one.name} (like {one.looks_like})", one.accepted, one.accepted_in_sources) for one in unknown],
+        colour,
+    )
     style.letter(bottom, 1, "unknown classes that are accepted")
     bottom.set_xlabel("% of the images of a class")
-    handles, _ = top.get_legend_handles_labels()
-    if not handles:
-        handles, _ = bottom.get_legend_handles_labels()
-    figure.legend(handles, ["target", "sources"][: len(handles)], loc="outside lower right", ncols=2)
+    figure.legend(*top.get_legend_handles_labels(), loc="outside lower right", ncols=2)
     return figure
 
 
-def _bars(axes: Axes, names: Sequence[str], target: Sequence[float], source: Sequence[float], beside: str) -> None:
-    places = np.arange(len(names))
-    axes.barh(places, [100 * value for value in target], 0.7, color=style.FIXED["medic++"], label="target")
-    axes.plot(
-        [100 * value for value in source], places, "|", color="black", markersize=7, markeredgewidth=1.5, label=beside
-    )
-    axes.set_yticks(places, names)
-    axes.set_xlim(0, 100)
+def _bars(axes: Axes, rows: Sequence[tuple[str, float, float]], colour: str) -> None:
+    """Draw a bar for the target and a mark for the sources, per name."""
+    places = np.arange(len(rows))
+    axes.barh(places, [100 * target for _, target, _ in rows], 0.7, color=colour, label="target")
+    marks = [100 * source for _, _, source in rows]
+    axes.plot(marks, places, "|", color="black", markersize=7, markeredgewidth=1.5, label="sources")
+    axes.set_yticks(places, [name for name, _, _ in rows])
+    axes.set_xlim(left=0)
     axes.invert_yaxis()
-    if not names:
-        axes.text(50, 0, "none", ha="center", va="center")
+    if not rows:
+        axes.text(0.5, 0.5, "none", ha="center", va="center", transform=axes.transAxes)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from medic.analysis.result import MissingRuns
+from medic.methods import METHODS
 from medic.tables.results import Result
 
 _ORDER = ("erm", "mldg", "fish", "medic", "medic++")
@@ -40,14 +41,23 @@ def _groups(results: Sequence[Result]) -> list[list[Result]]:
 
 
 def _usual(results: Sequence[Result]) -> list[Result]:
-    """Return the runs with a one-vs-all head and features whose steps and sampling nobody changed."""
+    """Return the runs with a one-vs-all head and features, in the usual form of their methods."""
     return [
         result
         for result in results
-        if result.settings["objective"] == "ce+ova"
+        if result.method in _ORDER
+        and result.settings["objective"] == "ce+ova"
         and result.settings["save_features"]
-        and not {"steps", "domain_splits", "class_splits"} & (result.asked or {}).keys()
+        and _as_defined(result)
     ]
+
+
+def _as_defined(result: Result) -> bool:
+    """Whether a run has the splits and steps of its method."""
+    settings = result.settings
+    grid = METHODS[result.method].grid.fitted(len(settings["sources"]), len(settings["known"]))
+    own = (settings["domain_splits"], settings["class_splits"], tuple(settings["steps"]))
+    return own == (grid.domains, grid.classes, grid.sizes)
 
 
 def methods_side_by_side(results: Sequence[Result]) -> list[Result]:
@@ -56,8 +66,7 @@ def methods_side_by_side(results: Sequence[Result]) -> list[Result]:
     for group in _groups(_usual(results)):
         found: dict[str, Result] = {}
         for result in group:
-            if result.method in _ORDER:
-                found.setdefault(result.method, result)
+            found.setdefault(result.method, result)
         if {"erm", "medic++"} <= found.keys() and len(found) > len(best):
             best = found
     if not best:

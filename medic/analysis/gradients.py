@@ -259,6 +259,6 @@ def draw(result: Gradients) -> Figure:
     top.legend()
     bottom.set_ylabel(r"$L_{reg}$ / mean $\|g\|^2$")
     bottom.set_xlabel("iteration")
-    style.letter(bottom, 1, "the paper's regularisation term: lower is better matched")
+    style.letter(bottom, 1, "regularisation term (lower: better matched)")
     figure.legend(*bottom.get_legend_handles_labels(), loc="outside lower center", ncols=min(3, len(result.tracks)))
     return figure

@@ -95,13 +95,15 @@ def _known(result: RunResult) -> int:
 
 
 def _row(runs: Sequence[RunResult]) -> Row:
-    counts = sorted({_known(run) for run in runs})
+    by_count: dict[int, dict[tuple[str, ...], list[RunResult]]] = {}
+    for run in runs:
+        by_count.setdefault(_known(run), {}).setdefault(run.targets, []).append(run)
+    most = max(map(len, by_count.values()))
+    # Means over different targets cannot be compared.
+    counts = sorted(count for count, found in by_count.items() if len(found) == most)
     cells = []
     for count in counts:
-        by_target: dict[tuple[str, ...], list[RunResult]] = {}
-        for run in runs:
-            if _known(run) == count:
-                by_target.setdefault(run.targets, []).append(run)
+        by_target = by_count[count]
         picks = tuple(pick for group in by_target.values() for pick in pick_cell(group, "validation").picks)
         cells.append(Cell(picks, len(by_target)))
     metric = METRICS["oscr"]

@@ -21,7 +21,7 @@ FIXED = {"medic++": "#d55e00", "erm": "#7a7a85", "medic": "#e69f00", "fish": "#0
 """Methods that have the same colour in every figure."""
 KNOWN, UNKNOWN = "#cc79a7", "#009e73"
 """Known and unknown classes: the paper's pink and green."""
-SEQUENTIAL, DIVERGING = "inferno", "PuOr"
+SEQUENTIAL, DIVERGING = "inferno", "PuOr_r"
 _LOOK: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,

@@ -23,20 +23,44 @@ class Metric:
     higher_is_better: bool = True
     paper: str = ""
     """Title of the metric in the paper's tables; empty if they do not have it."""
+    meaning: str = ""
+    """What it says, for somebody who meets it for the first time."""
 
 
 METRICS = {
     metric.key: metric
     for metric in (
-        Metric("acc", "Acc", methodcaller("acc"), paper="Acc"),
-        Metric("hscore", "H-score"),
-        Metric("oscr", "OSCR", methodcaller("oscr"), paper="OSCR"),
-        Metric("acc_k", "acc_k"),
-        Metric("acc_u", "acc_u"),
+        Metric(
+            "acc",
+            "Acc",
+            methodcaller("acc"),
+            paper="Acc",
+            meaning="Known images that get the right name if none is rejected.",
+        ),
+        Metric(
+            "hscore",
+            "H-score",
+            meaning="Harmonic mean of acc_k and acc_u at the run's threshold: high only if both are.",
+        ),
+        Metric(
+            "oscr",
+            "OSCR",
+            methodcaller("oscr"),
+            paper="OSCR",
+            meaning="Area under the curve of known images named correctly against unknown images accepted, over all "
+            "thresholds. It needs no threshold and is at most Acc.",
+        ),
+        Metric("acc_k", "acc_k", meaning="Known images that are accepted at the threshold and get the right name."),
+        Metric("acc_u", "acc_u", meaning="Unknown images that are rejected at the threshold."),
         Metric("hscore/oracle-10", "H-score oracle-10", paper="H-score"),
-        Metric("oscr_c", "OSCR cls"),
-        Metric("oscr_b", "OSCR bcls"),
-        Metric("auroc", "AUROC", methodcaller("auroc")),
+        Metric("oscr_c", "OSCR cls", meaning="OSCR by the largest probability of the close-set classifier."),
+        Metric("oscr_b", "OSCR bcls", meaning="OSCR by the one-vs-all classifier of the predicted class."),
+        Metric(
+            "auroc",
+            "AUROC",
+            methodcaller("auroc"),
+            meaning="The chance that a known image has a higher score than an unknown one, whatever its name.",
+        ),
         Metric("aupr_in", "AUPR in", methodcaller("aupr", positive="known")),
         Metric("aupr_out", "AUPR out", methodcaller("aupr", positive="unknown")),
         Metric("fpr95", "FPR95", methodcaller("fpr95"), higher_is_better=False),

@@ -34,6 +34,7 @@ COMMANDS = {
     "table": "print a table of finished runs, beside the paper's on request",
     "analyze": "measure one aspect of finished runs, and draw it: gradients, boundaries, errors, …",
     "figures": "draw the paper's figures from a folder of runs",
+    "report": "write a page about a run or a folder of runs: curves, thresholds, confusions, images",
     "methods": "list the methods and what each differs in",
     "datasets": "list the benchmarks",
     "data": "check a dataset on disk, or download one",

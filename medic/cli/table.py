@@ -25,7 +25,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--selection",
         default="validation",
-        help="model selection: validation, domainbed, last, leave-one-out or oracle [validation]",
+        help="model selection: validation, evaluation, domainbed, last, leave-one-out or oracle [validation]",
     )
     parser.add_argument(
         "--metrics", nargs="*", default=[], help="keys of results.jsonl: acc, hscore/oracle-10, auroc, …"

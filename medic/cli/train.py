@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from medic.cli.options import add_run_options, given_settings
@@ -12,6 +13,7 @@ from medic.runs.settings import to_yaml
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of a run."""
     parser.add_argument("--quiet", action="store_true", help="show only warnings and the result")
+    parser.add_argument("--report", action="store_true", help="write a page about the finished run, as `medic report`")
     add_run_options(parser)
     parser.add_argument(
         "--print-config", action="store_true", help="print the configuration, derived settings as comments, and stop"
@@ -37,6 +39,11 @@ def run(arguments: Namespace) -> int:
             averaged = run.record.get("averaged")
             selected = "averaged weights" if averaged else f"iteration {iteration}, selected by source validation"
             print(f"{selected}: {run.path}")
+            if arguments.report:
+                from medic.report.run_page import write_report
+
+                root = run.settings["root"]
+                print(write_report(run, run.path / "report.html", None if root is None else Path(root)))
     return 0
 
 

@@ -24,37 +24,59 @@ def columns(runs: Sequence["Run"]) -> list[Metric]:
     return [*SHOWN, *(find_metric(f"oscr/{score}") for score in scores)]
 
 
-def run_rows(runs: Sequence["Run"]) -> list[dict[str, str]]:
-    """Return a row per run and target, and with several targets the average of every method."""
+def run_rows(runs: Sequence["Run"], paper: bool = False) -> list[dict[str, str]]:
+    """Return a row per run and target, and with several targets the average of every method.
+
+    With `paper`, these rows follow again by the paper's rule, and two columns name the rule and the weights it selects.
+    """
+    if not paper:
+        return _rows(runs, [run.record for run in runs])
+    ours = _rows(runs, [run.record for run in runs], "default")
+    return ours + _rows(runs, [run.best_evaluation for run in runs], "paper")
+
+
+def _rows(runs: Sequence["Run"], records: Sequence[Mapping[str, Any]], rule: str = "") -> list[dict[str, str]]:
+    """Return the rows of one record of each run, with the rule that selects it if that has a name."""
     shown = columns(runs)
-    found = [
-        (target, run.settings["method"], metrics) for run in runs for target, metrics in run.record["targets"].items()
-    ]
-    rows = [_row(target, method, [metrics], shown) for target, method, metrics in found]
-    if len({target for target, _, _ in found}) > 1:
-        methods = dict.fromkeys(method for _, method, _ in found)
-        rows += [_row("average", name, [m for _, method, m in found if method == name], shown) for name in methods]
+    labelled = []
+    for run, record in zip(runs, records, strict=True):
+        labels = {"method": run.settings["method"]}
+        if rule:
+            labels |= {"rule": rule, "weights": weights_text(record)}
+        labelled += [({"target": target, **labels}, metrics) for target, metrics in record["targets"].items()]
+    rows = [_row(labels, [metrics], shown) for labels, metrics in labelled]
+    if len({labels["target"] for labels, _ in labelled}) > 1:
+        for method in dict.fromkeys(labels["method"] for labels, _ in labelled):
+            own = [(labels, metrics) for labels, metrics in labelled if labels["method"] == method]
+            weights = {"weights": ""} if rule else {}
+            rows.append(_row({**own[0][0], "target": "average", **weights}, [metrics for _, metrics in own], shown))
     return rows
 
 
-def _row(target: str, method: str, metrics: Sequence[Mapping[str, Any]], shown: Sequence[Metric]) -> dict[str, str]:
+def weights_text(record: Mapping[str, Any]) -> str:
+    """Return the origin of the weights that a record measures: `averaged`, or one iteration."""
+    return "averaged" if record.get("averaged") else f"iteration {record['iteration']}"
+
+
+def _row(labels: Mapping[str, str], metrics: Sequence[Mapping[str, Any]], shown: Sequence[Metric]) -> dict[str, str]:
     def mean(metric: Metric) -> str:
         values = [found[metric.key] for found in metrics if metric.key in found]
         return f"{metric.scale * sum(values) / len(values):.1f}" if len(values) == len(metrics) else "–"
 
-    return {"target": target, "method": method, **{metric.title: mean(metric) for metric in shown}}
+    return {**labels, **{metric.title: mean(metric) for metric in shown}}
 
 
 def print_run(run: "Run") -> None:
     """Print a row per target of a run, and one for unknown classes in its source domains, if it has any."""
     source, shown = run.record.get("source"), columns([run])
-    rows = run_rows([run]) + ([] if source is None else [_row("(sources)", run.settings["method"], [source], shown)])
+    labels = {"target": "(sources)", "method": run.settings["method"]}
+    rows = run_rows([run]) + ([] if source is None else [_row(labels, [source], shown)])
     print_rows(rows, numeric=[metric.title for metric in shown])
 
 
-def print_runs(runs: Sequence["Run"]) -> None:
-    """Print a row per run and target."""
-    print_rows(run_rows(runs), numeric=[metric.title for metric in columns(runs)])
+def print_runs(runs: Sequence["Run"], paper: bool = False) -> None:
+    """Print a row per run and target, with `paper` by both rules."""
+    print_rows(run_rows(runs, paper), numeric=[metric.title for metric in columns(runs)])
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool = False, numeric: Sequence[str] = ()) -> None:

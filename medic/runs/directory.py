@@ -35,6 +35,7 @@ from medic.runs.evaluation import LabelledOutputs
 from medic.runs.layout import ASKED, CONFIG, DONE, ENVIRONMENT, MODEL, PREDICTIONS, RECORDS
 from medic.runs.recipe import Recipe
 from medic.runs.seal import Damaged, Seal, make_seal, read_seal
+from medic.runs.selection import by_evaluation, without_target
 from medic.runs.settings import read_yaml, to_yaml
 
 FORMAT = 1
@@ -47,6 +48,8 @@ SHOWN = 3
 _COLUMNS = {"path": ("U", 1), "split": ("U", 1), "domain": ("U", 1), "label": ("i", 1), "prediction": ("i", 1),
             "confidence": ("f", 1), "logits": ("f", 2)}  # fmt: skip
 """The columns that predictions must have, with the kind of their values and their number of dimensions."""
+_TEXT = {"class": ("U", 1)}
+"""Further columns that are not of floats: the true class, also of unknown images. Earlier versions did not write it."""
 _TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
 
 
@@ -225,6 +228,16 @@ class Run:
         with self._reading(RECORDS):
             return self.records[number]
 
+    @property
+    def best_evaluation(self) -> dict[str, Any]:
+        """The evaluation that the paper selects: the best on source validation, first on ties; averages do not count.
+
+        It is the result that the same run has with `--averaging none`.
+        """
+        with self._reading(RECORDS):
+            hidden = [without_target(record, record["args"]["test_envs"]) for record in self.records]
+            return self.records[by_evaluation([hidden]).record]
+
     @cached_property
     def predictions(self) -> dict[str, NDArray[Any]]:
         """The arrays of `predictions.npz`, by name, all of the same length."""
@@ -235,7 +248,7 @@ class Run:
                 raise ValueError(f"it lacks the column {min(missing)}")
             for name in found:
                 kind = found[name].dtype.kind
-                if (kind, found[name].ndim) != _COLUMNS.get(name, ("f", found[name].ndim)):
+                if (kind, found[name].ndim) != {**_COLUMNS, **_TEXT}.get(name, ("f", found[name].ndim)):
                     raise ValueError(f"its column {name} has values of another type")
                 if len(found[name]) != len(found["path"]):
                     raise ValueError("its columns differ in length")

@@ -132,6 +132,7 @@ def predictions(
     parts = {"ova_logits": output.ova, "unknown_logit": output.unknown, "features": output.features}
     return {
         "path": np.array([dataset.paths[index] for index in indices.tolist()]),
+        "class": np.array(dataset.classes)[dataset.label[indices].numpy()],
         "split": np.array([split for split, part in outputs.items() for _ in part.label]),
         "domain": np.array([dataset.domains[index] for index in domain.tolist()]),
         "label": label.numpy(),

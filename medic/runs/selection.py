@@ -41,6 +41,12 @@ def by_validation(runs: Sequence[Records]) -> Chosen:
     return _across([_best(records, validation_accuracy) for records in runs])
 
 
+def by_evaluation(runs: Sequence[Records]) -> Chosen:
+    """Choose the paper's way: like `by_validation`, but averaged weights do not count."""
+    single = [[record for record in records if not record.get("averaged")] for records in runs]
+    return _across([_best(records, validation_accuracy) for records in single])
+
+
 def by_domains(runs: Sequence[Records]) -> Chosen:
     """Choose by DomainBed's training-domain validation: the mean validation accuracy of the source domains."""
     return _across([_best(records, source_mean) for records in runs])

@@ -254,7 +254,8 @@ class Session:
         with torch.no_grad():
             torch._foreach_copy_(list[Tensor](self._weights()), averaging.result())
         self.trainer.refresh_statistics(min(REFRESHED, self.recipe.optim.iterations))
-        if not averaging.converged:
+        wanted = self.recipe.asked.get("averaging") or self.recipe.method.preset.get("averaging")
+        if wanted and not averaging.converged:  # nobody expects a valley of the default
             logger.info(
                 "the validation loss did not converge, so the weights of the last segment are averaged: "
                 "raise --iterations, or use more segments with --hparams segments=N"

@@ -90,7 +90,12 @@ def _pick(runs: Sequence[Result], rule: str, pairs: Sequence[Result]) -> Pick | 
         left_out = [_left_out(run, partners) for run, partners in zip(candidates, decided_by, strict=True)]
         chosen = selection.by_leaving_out(hidden, left_out, len(candidates[0].settings["sources"]))
     else:
-        rules = {"validation": selection.by_validation, "domainbed": selection.by_domains, "last": selection.by_last}
+        rules = {
+            "validation": selection.by_validation,
+            "evaluation": selection.by_evaluation,
+            "domainbed": selection.by_domains,
+            "last": selection.by_last,
+        }
         chosen = rules[rule](hidden)
     return None if chosen is None else Pick(candidates[chosen.run], chosen.record, decided_by[chosen.run])
 

@@ -12,7 +12,7 @@ from medic.tables.cells import Cell, pick_cell
 from medic.tables.results import Result, runs_are
 
 AVERAGE = "Avg"
-SELECTIONS = ("validation", "domainbed", "last", "leave-one-out", "oracle")
+SELECTIONS = ("validation", "evaluation", "domainbed", "last", "leave-one-out", "oracle")
 """Rules that select an evaluation: see `medic.runs.selection`."""
 
 
@@ -207,7 +207,7 @@ def _differing(values: Sequence[Any]) -> list[str]:
 
 def _label_value(value: Any, parts: Sequence[str]) -> str:
     """Return a value in short; of hyperparameters by name only the `parts` that differ between rows."""
-    return value_text({name: value.get(name) for name in parts} if parts else value)
+    return value_text({name: value.get(name) for name in parts} if parts else value, "none")
 
 
 def value_text(value: Any, missing: str = "–") -> str:

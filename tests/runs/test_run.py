@@ -54,6 +54,30 @@ def test_both_files_repeat_a_run(run, monkeypatch):
         assert medic.train(**read_yaml(run.path / name)).path == run.path
 
 
+def test_the_papers_result_is_in_a_run_with_averaged_weights(run, mini, tmp_path):
+    """Averaging changes no iteration, so both rules can be shown of one training."""
+    plain = medic.train(dataset=mini, method="medic++", averaging="none", output=tmp_path, **SHORT)
+    assert (len(plain.records), len(run.records)) == (2, 3)
+    for ours, theirs in zip(run.records, plain.records, strict=False):
+        assert (ours["target"], ours["validation"], ours["loss"]) == (
+            theirs["target"], theirs["validation"], theirs["loss"],
+        )  # fmt: skip
+    assert run.record["averaged"]
+    assert run.best_evaluation["target"] == plain.metrics
+    assert run.best_evaluation["iteration"] == plain.record["iteration"]
+
+
+@pytest.mark.parametrize(("asked", "method", "said"), [
+    ({}, "erm", False), ({"averaging": "swad"}, "erm", True), ({}, "swad", True),
+])  # fmt: skip
+def test_a_valley_that_was_not_found_is_news_only_if_one_was_asked_for(asked, method, said, mini, tmp_path, caplog):
+    settings = {**SHORT, "iterations": 2, "quiet": False}
+    caplog.set_level("INFO", "medic")
+    run = medic.train(dataset=mini, method=method, output=tmp_path, **settings, **asked)
+    assert not run.records[-1]["converged"]
+    assert ("did not converge" in caplog.text) == said
+
+
 def test_records_have_our_keys_and_domainbeds(run):
     first, _, last = run.records
     assert (first["iteration"], last["iteration"], last["averaged"]) == (2, 4, True)

@@ -113,6 +113,11 @@ class TestSelection:
         averaged = {"validation": {"acc": acc, **counted}, "averaged": True}
         assert selection.select([*self.RECORDS, averaged]) == chosen
 
+    def test_the_papers_rule_leaves_out_averaged_weights(self):
+        averaged = {"validation": {"acc": 0.9, "images": 400}, "averaged": True}
+        assert selection.by_evaluation([[*self.RECORDS, averaged]]) == (0, 1, 0.8)
+        assert selection.by_evaluation([[*self.RECORDS[:1], averaged], self.RECORDS]) == (1, 1, 0.8)
+
     def test_the_target_is_hidden(self):
         assert selection.without_target(self.RECORDS[0], [2, 3]) == {"validation": {"acc": 0.5}, "env0_out_acc": 0.5}
 

@@ -62,6 +62,17 @@ def test_the_selected_evaluation_counts(folder):
     assert find_row(table, "erm").cells["a"].mean(METRICS["acc"]) == pytest.approx(10.0)
 
 
+def test_evaluations_without_averaged_weights(tmp_path):
+    path = write_run(tmp_path, "0", "erm", "a", 0, (0.3, 0.6, 0.9), averaging="swad")
+    *others, last = map(json.loads, (path / "results.jsonl").read_text().splitlines())
+    records = (*others, {"averaged": True, **last})  # before the settings, which end a record
+    (path / "results.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    for rule, acc in (("validation", 90.0), ("evaluation", 60.0)):
+        table = tabulate(collect([tmp_path]).results, rule)
+        assert find_row(table, "erm").cells["a"].mean(METRICS["acc"]) == pytest.approx(acc)
+        assert ("results are averaged weights (swad)" in table.notes) == (rule == "validation")
+
+
 def test_formats(folder, capsys):
     shown = {}
     for form in ("text", "markdown", "latex", "csv", "json"):
@@ -125,6 +136,12 @@ class TestRows:
             write_run(tmp_path, domain, "erm", domain, 0, (0.5,), asked={}, partial=None)
         assert labels(tmp_path) == ["erm: partial False", "erm: partial True"]
 
+    def test_a_setting_that_is_none(self, tmp_path):
+        for averaging in ("swad", "none"):
+            asked = {"averaging": averaging}
+            write_run(tmp_path, averaging, "erm", "a", 0, (0.5,), asked=asked, averaging=averaging)
+        assert labels(tmp_path) == ["erm: averaging none", "erm: averaging swad"]
+
     def test_weights(self, tmp_path):
         for weights in "vw":
             write_run(tmp_path, weights, "medic++", "a", 0, (0.5,), weights=weights, asked={})
@@ -136,9 +153,9 @@ class TestRows:
         write_run(tmp_path, "1", "erm", "a", 0, (0.5,), objective="ce", score="cls")
         write_run(tmp_path, "2", "erm", "a", 0, (0.5,), objective="ce+ova", score="bcls", known=["k"] * 345)
         assert labels(tmp_path) == [
-            "erm: known 345 values, objective ce+ova, score bcls, lr –",
+            "erm: known 345 values, objective ce+ova, score bcls, lr none",
             "erm: known k,k,k,k,k,k, objective ce, score cls, lr 0.1",
-            "erm: known k,k,k,k,k,k, objective ce, score cls, lr –",
+            "erm: known k,k,k,k,k,k, objective ce, score cls, lr none",
         ]
 
 

@@ -95,6 +95,8 @@ class Benchmark:
     layouts: tuple[Layout, ...] = ()
     dropped: frozenset[str] = frozenset()
     """Images that are known to be damaged."""
+    built_in: bool = False
+    """Whether its images are computed, so that it has no root."""
     seeded: bool = False
     """Whether the images depend on the seed of a run."""
     unique: bool = False

@@ -272,6 +272,7 @@ BENCHMARK = Benchmark(
     name="digits",
     description="built in: digits written by hand, printed, blended into photographs, and as on house walls",
     reader=_open,
+    built_in=True,
     domains=DOMAINS,
     classes=CLASSES,
     split="digits-6-4",

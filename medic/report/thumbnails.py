@@ -1,0 +1,53 @@
+"""Thumbnails of images by their names, read only below the root that somebody names."""
+
+import base64
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from medic.data import Benchmark, ImageList, Storage
+from medic.data.decode import BadImage, decode, read_file
+
+SIZE = 128
+"""The side of a thumbnail in pixels."""
+
+
+def thumbnails(bench: Benchmark, root: Path | None, seed: int, names: Sequence[str]) -> list[str | None]:
+    """Return the images of these names as data URLs; None for an image that is not there or cannot be read.
+
+    A benchmark that is not built in needs its root.
+    """
+    opened = bench.open(root, seed)
+    wanted = set(names)
+    found: dict[str, str] = {}
+    if isinstance(opened, ImageList):
+        for name, file in zip(opened.names, opened.files, strict=True):
+            if name in wanted:
+                try:
+                    found[name] = _data_url(decode(read_file(file), SIZE, name)[0])
+                except BadImage:
+                    continue
+    else:
+        dataset = opened.load(Storage(bench.image_size or SIZE))
+        places = {name: place for place, name in enumerate(dataset.paths) if name in wanted}
+        pixels = dataset.images.gather(torch.tensor(list(places.values()), dtype=torch.long), torch.device("cpu"))
+        found = {name: _data_url(image.numpy()) for name, image in zip(places, pixels, strict=True)}
+    return [found.get(name) for name in names]
+
+
+def _data_url(pixels: NDArray[np.uint8]) -> str:
+    """Return pixels (C, H, W) of one to three channels as an image in a URL."""
+    channels, height, width = pixels.shape
+    rgb = np.zeros((height, width, 3), dtype=np.uint8)
+    rgb[..., : min(channels, 3)] = pixels[:3].transpose(1, 2, 0)
+    image = Image.fromarray(rgb if channels > 1 else np.repeat(rgb[..., :1], 3, axis=2))
+    if width < SIZE:
+        image = image.resize((SIZE, SIZE), Image.Resampling.NEAREST)
+    buffer = io.BytesIO()
+    image.save(buffer, format="WEBP", quality=80)
+    return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()

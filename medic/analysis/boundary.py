@@ -23,7 +23,7 @@ from torch import Tensor
 from medic import openset
 from medic.analysis import style
 from medic.analysis.of_runs import class_names, labels_of, with_features
-from medic.analysis.result import Result, number, percent
+from medic.analysis.result import Result, mean_of, number, percent
 from medic.errors import MedicError, check_choice
 from medic.models.heads import HEADS
 from medic.runs.directory import Run
@@ -97,10 +97,10 @@ class Boundary(Result):
                 "run": one.label,
                 "conf_p": percent(one.mean_p),
                 "conf_n": percent(one.mean_n),
-                "balance": number(float(np.nanmean(one.balance)), 3, sign=True),
-                "λ": number(float(np.nanmean(one.midpoint)), 3),
-                "|λ − ½|": number(float(np.nanmean(np.abs(one.midpoint - 0.5))), 3),
-                "λ by Eq. 5": number(float(np.nanmean(one.linear)), 3),
+                "balance": number(mean_of(one.balance), 3, sign=True),
+                "λ": number(mean_of(one.midpoint), 3),
+                "|λ − ½|": number(mean_of(np.abs(one.midpoint - 0.5)), 3),
+                "λ by Eq. 5": number(mean_of(one.linear), 3),
                 f"boundary {self.negative} → {self.positive}": number(one.plane.crossing),
             }
             for one in self.runs

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from medic.analysis import style
 from medic.analysis.of_runs import Repeated, labels_of, moments_of, repeated
-from medic.analysis.result import Result, number
+from medic.analysis.result import Result, mean_of, number
 from medic.errors import MedicError
 from medic.modules import evaluating
 from medic.objectives.objective import Loss
@@ -88,10 +88,10 @@ class Gradients(Result):
         return [
             {
                 "run": track.label,
-                **{f"cos {kind}": number(float(np.nanmean(track.cosine[kind])), 3) for kind in KINDS},
-                **{f"conflict {kind} %": number(100 * float(np.nanmean(track.conflict[kind])), 0) for kind in KINDS},
-                "L_reg": f"{np.mean(track.regularisation):.3g}",
-                "L_reg relative": number(float(np.mean(track.relative))),
+                **{f"cos {kind}": number(mean_of(track.cosine[kind]), 3) for kind in KINDS},
+                **{f"conflict {kind} %": number(100 * mean_of(track.conflict[kind]), 0) for kind in KINDS},
+                "L_reg": number(mean_of(track.regularisation)),
+                "L_reg relative": number(mean_of(track.relative)),
             }
             for track in self.tracks
         ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from medic.errors import MedicError
 
@@ -46,6 +47,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def mean_of(values: NDArray[np.float64]) -> float:
+    """Return the mean of the values that are not NaN, or NaN without any."""
+    kept = values[~np.isnan(values)]
+    return float(kept.mean()) if len(kept) else float("nan")
 
 
 def number(value: float, digits: int = 2, sign: bool = False) -> str:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from medic.analysis import style
 from medic.analysis.of_runs import class_names, labels_of, with_features
-from medic.analysis.result import Result, number
+from medic.analysis.result import Result, mean_of, number
 from medic.errors import MedicError
 from medic.runs.directory import Run
 from medic.tasks.partition import matched_pairs
@@ -103,8 +103,8 @@ def measure(
                 len(steps),
                 tuple(names),
                 differences,
-                float(np.nanmean(pairs)),
-                float(np.nanmin(pairs)),
+                mean_of(pairs),
+                float(np.nanmin(pairs)) if not np.isnan(pairs).all() else float("nan"),
                 accuracy,
             )
         )

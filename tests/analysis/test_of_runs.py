@@ -58,6 +58,27 @@ def test_runs_with_other_losses_are_noted(make_run):
     assert any("different losses" in note for note in found.notes())
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_one_source_has_no_pairs_of_domains(make_run):
+    found = gradients.measure([make_run("medic++", sources=["printed"])], moments=1, iterations=1, images=2)
+    (track,) = found.tracks
+    assert np.isnan([track.cosine["same class"][0], track.cosine["both other"][0], track.regularisation[0]]).all()
+    assert not np.isnan(track.cosine["same domain"][0])
+    (row,) = found.rows()
+    assert row["L_reg"] == row["cos same class"] == "–"
+    assert found.as_dict()["tracks"][0]["regularisation"] == [None]
+    drawn("gradients", found)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_runs_without_unknown_classes(make_run):
+    run = make_run("erm", known=[str(digit) for digit in range(10)])
+    found = errors.measure(run)
+    assert found.unknown == ()
+    drawn("errors", found)
+    assert np.isnan(embed.measure([run]).runs[0].overlap)
+
+
 def test_images_that_changed_are_refused(make_run):
     run = make_run("erm")
     run.description["provenance"]["images"] = "other"

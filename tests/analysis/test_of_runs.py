@@ -195,8 +195,9 @@ def test_openness_averages_runs_that_differ_in_known_classes(tmp_path):
     for count, value in ((3, 0.8), (5, 0.4)):
         for seed in (0, 1):
             known = {"known": ["k"] * count, "unknown": ["u"] * (10 - count)}
-            written(tmp_path, f"m{count}{seed}", "medic++", value + 0.2 * seed, **known, seed=seed)
-            written(tmp_path, f"e{count}{seed}", "erm", value / 2, **known, seed=seed)
+            asked = {"known": known["known"]}
+            written(tmp_path, f"m{count}{seed}", "medic++", value + 0.2 * seed, asked, **known, seed=seed)
+            written(tmp_path, f"e{count}{seed}", "erm", value / 2, asked, **known, seed=seed)
     written(tmp_path, "alone", "fish", 0.9)
     found = openness.measure(collect([tmp_path]).results)
     assert [row.label for row in found.table] == ["MEDIC++", "ERM"]

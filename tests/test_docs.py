@@ -74,8 +74,8 @@ def check(line: str, folder: Path) -> None:
         first = {run.get("method"): run for run in sweep_of(parsed, folder).runs()}
         for run in first.values():
             check_run(run)
-    if command == "reproduce" and parsed.name is not None:
-        table = reproduction(parsed.name, parsed.quick)
+    if command == "reproduce" and parsed.table is not None:
+        table = reproduction(parsed.table, parsed.quick)
         assert {*parsed.methods} <= {line.settings["method"] for line in table.lines if line.settings is not None}
         assert {*parsed.only} <= {*table.columns}
     if command == "analyze":
@@ -88,7 +88,7 @@ def check(line: str, folder: Path) -> None:
 
 def test_there_are_some():
     counts = {name: len(commands(text)) for name, text in TEXTS.items()}
-    assert counts == {"analysis": 5, "methods": 3, "sweeps": 8, "tables": 9}
+    assert counts == {"analysis": 5, "methods": 3, "sweeps": 10, "tables": 9}
 
 
 @pytest.mark.parametrize("line", LINES)

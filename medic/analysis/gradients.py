@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -259,6 +260,7 @@ def draw(result: Gradients) -> Figure:
     top.legend()
     bottom.set_ylabel(r"$L_{reg}$ / mean $\|g\|^2$")
     bottom.set_xlabel("iteration")
+    bottom.xaxis.set_major_locator(MaxNLocator(integer=True))
     style.letter(bottom, 1, "regularisation term (lower: better matched)")
     figure.legend(*bottom.get_legend_handles_labels(), loc="outside lower center", ncols=min(3, len(result.tracks)))
     return figure

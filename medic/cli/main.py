@@ -33,6 +33,8 @@ COMMANDS = {
     "evaluate": "evaluate a finished run again, with any score and threshold",
     "runs": "list runs, finished or not, with their state and numbers",
     "table": "print a table of finished runs, beside the paper's on request",
+    "analyze": "measure one aspect of finished runs, and draw it: gradients, boundaries, errors, …",
+    "figures": "draw the paper's figures from a folder of runs",
     "report": "write a page about a run or a folder of runs: curves, thresholds, confusions, images",
     "methods": "list the methods and what each differs in",
     "datasets": "list the benchmarks",

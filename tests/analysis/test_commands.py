@@ -34,7 +34,7 @@ def test_the_list_of_analyses_needs_no_torch(medic):
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+@pytest.mark.parametrize("ending", ["png", *(pytest.param(e, marks=pytest.mark.slow) for e in ("svg", "pdf"))])
 def test_a_figure_in_every_format_and_always_the_same(medic, tmp_path, ending):
     files = [tmp_path / f"{name}.{ending}" for name in "ab"]
     for file in files:
@@ -66,6 +66,7 @@ def test_mistakes(medic, arguments, message):
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_figures_that_can_be_drawn_and_those_that_cannot(medic, make_run, tmp_path):
     for method in ("erm", "medic++"):
         run = make_run(method)

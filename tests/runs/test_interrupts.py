@@ -94,6 +94,7 @@ def test_ctrl_c_in_a_long_iteration(folder, tmp_path):
     assert process.returncode == 130
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice(folder, tmp_path):
     with start(folder, tmp_path, "training", "Trainer", "step", 60) as process:
         interrupt(process)
@@ -104,7 +105,11 @@ def test_ctrl_c_twice(folder, tmp_path):
 
 @pytest.mark.parametrize(
     ("module", "owner", "function", "seconds"),
-    [("runs", "train", "build_network", 60), ("runs", "build", "Grid", 60), ("data", "store", "decode", 1)],
+    [
+        ("runs", "train", "build_network", 60),
+        pytest.param("runs", "build", "Grid", 60, marks=pytest.mark.slow),
+        ("data", "store", "decode", 1),
+    ],
 )
 def test_ctrl_c_before_training(folder, tmp_path, monkeypatch, module, owner, function, seconds):
     """While the network or the trainer is made, and while threads decode images."""

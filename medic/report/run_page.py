@@ -68,6 +68,7 @@ def write_report(run: Run, path: Path, root: Path | None = None) -> Path:
         data,
         sentences=_sentences(run, open_set),
         numbers=_numbers(run.metrics),
+        result=_result(run),
         open=open_set,
         threshold=_threshold_text(run, threshold),
         rule=rule,
@@ -167,7 +168,13 @@ def _learning(run: Run) -> list[dict[str, Any]]:
             shares.append(series(title, colour, [100 * record["target"][key] for record in records], dash))
     return [
         {"series": losses, "x": "iteration", "y": "loss", "label": "loss against iterations"},
-        {"series": shares, "x": "iteration", "y": "percent", "label": "accuracies against iterations"},
+        {
+            "series": shares,
+            "x": "iteration",
+            "y": "percent",
+            "range": [0, 100],
+            "label": "accuracies against iterations",
+        },
     ]
 
 
@@ -207,7 +214,7 @@ def _sentences(run: Run, open_set: bool) -> list[str]:
     settings, metrics, split = run.settings, run.metrics, run.predictions["split"]
     target = split == "target"
     unknown = int((run.predictions["label"][target] < 0).sum())
-    sources, targets = " and ".join(settings["sources"]), " and ".join(settings["target"])
+    sources, targets = _listed(settings["sources"]), _listed(settings["target"])
     asked = (
         f"{settings['method']} learned {len(settings['known'])} classes from {sources} in {settings['iterations']:,} "
         f"iterations, and was tested on {int(target.sum()):,} images of {targets}, a domain it has never seen"
@@ -225,6 +232,11 @@ def _sentences(run: Run, open_set: bool) -> list[str]:
     ]
 
 
+def _listed(names: Sequence[str]) -> str:
+    """Return names as in a sentence: a, b and c."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
 def _numbers(metrics: dict[str, Any]) -> list[tuple[Metric, str]]:
     return [(METRICS[key], f"{100 * metrics[key]:.1f}") for key in SHOWN if key in metrics]
 
@@ -235,12 +247,17 @@ def _threshold_text(run: Run, threshold: float) -> str:
     return f"{1 / (1 + np.exp(-threshold)):.4g} as a probability"
 
 
+def _result(run: Run) -> str:
+    """Return which weights the result is of."""
+    averaging = run.settings.get("averaging")
+    return f"averaged weights ({averaging})" if run.record.get("averaged") else f"iteration {run.record['iteration']}"
+
+
 def _provenance(run: Run) -> list[tuple[str, str]]:
     settings, provenance = run.settings, run.description["provenance"]
-    result = "averaged weights" if run.record.get("averaged") else f"evaluation at iteration {run.record['iteration']}"
     facts = {
         "run": run.path.name,
-        "result": result,
+        "result": _result(run),
         "method": settings["method"],
         "dataset": settings["dataset"],
         "sources": ", ".join(settings["sources"]),

@@ -22,6 +22,7 @@ from medic.tables.paper_tables import reproduction
 from medic.tables.table import SELECTIONS
 
 DOCS = Path(__file__).parents[1] / "docs"
+DOMAINBED = (DOCS / "tutorials" / "domainbed.md").read_text()
 TEXTS = {name: (DOCS / f"{name}.md").read_text() for name in ("methods", "sweeps", "tables")}
 
 
@@ -54,9 +55,11 @@ def sweep_of(parsed, folder: Path) -> Sweep:
     return base.changed(given_settings(parsed), parse_span(parsed.span))
 
 
-LINES = [line for text in TEXTS.values() for line in commands(text)]
+LINES = [line for text in (*TEXTS.values(), DOMAINBED) for line in commands(text)]
 NAMING = r"--(dataset|method|sampling|penalty|layer|averaging|objective|head|score|threshold|optimizer|schedule) [a-z]"
 NAMED = [span for text in TEXTS.values() for span in spans(text) if re.match(NAMING, span)]
+NEWCOMERS = ["README.md", "docs/index.md", "docs/training.md", "docs/idea.md"]
+NEWCOMERS += sorted(str(path.relative_to(DOCS.parent)) for path in DOCS.glob("*/*.md") if path.stem != "domainbed")
 OPTIONS = {
     *SPELLINGS,
     *(option for name in COMMANDS for action in make_parser(name)._actions for option in action.option_strings),
@@ -85,6 +88,7 @@ def check(line: str, folder: Path) -> None:
 
 def test_there_are_some():
     assert {name: len(commands(text)) for name, text in TEXTS.items()} == {"methods": 3, "sweeps": 8, "tables": 9}
+    assert len(commands(DOMAINBED)) == 3
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -111,6 +115,13 @@ def test_mistakes_would_be_found(line, tmp_path):
 def test_options_within_sentences(page):
     for span in spans(TEXTS[page]):
         assert not set(re.findall(r"--[a-z][a-z-]*", span)) - OPTIONS, span
+
+
+@pytest.mark.parametrize("page", NEWCOMERS)
+def test_options_of_pages_for_newcomers(page):
+    """Every option that they name exists, in sentences and in blocks; one is torchrun's."""
+    text = (DOCS.parent / page).read_text()
+    assert set(re.findall(r"--[a-z][a-z-]+", text)) <= OPTIONS | {"--help", "--nproc-per-node"}
 
 
 @pytest.mark.parametrize("span", NAMED)

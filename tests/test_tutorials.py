@@ -1,0 +1,99 @@
+"""The tutorials are run from top to bottom, on few images and for few iterations."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+import medic
+from medic.objectives.objective import PENALTIES
+from tests.pages import DOCS, blocks, run_page
+
+SMALLER = {
+    r"--dataset digits": "--dataset mini",
+    r'"digits"': '"mini"',
+    r"digits-10-0": "mini-10-0",
+    r"--iterations \d+": "--iterations 2",
+    r'"iterations": 300': '"iterations": 2',
+}
+LOOP = "docs/tutorials/loop.md"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty directory with an empty cache."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MEDIC_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def test_each_tutorial_is_run():
+    run = ["domainbed", "loop", "method", "photographs", "report"]
+    assert sorted(path.stem for path in (DOCS / "tutorials").glob("*.md")) == run
+
+
+def test_photographs(here, capsys):
+    names = run_page("docs/tutorials/photographs.md", SMALLER)
+    assert len(list((here / "photographs").glob("*/*/*.jpg"))) == 320
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("taken for" in line for line in lines) == 8
+    assert lines[-1].split()[0] in ("ball", "box", "tent", "unknown")
+    # The confidence of the image by hand is the one that the run recorded, up to the resizing.
+    row = list(names["rows"]["path"]).index("sketch/fence/003.jpg")
+    assert names["confidence"].item() == pytest.approx(names["rows"]["confidence"][row], abs=0.05)
+
+
+def test_report(here, mini, capsys):
+    run_page("docs/tutorials/report.md", SMALLER)
+    assert len(list((here / "runs").glob("*/report.html"))) == 1
+    assert (here / "runs" / "report.html").exists()
+    out = capsys.readouterr().out
+    by_hand, recorded = (line for line in out.splitlines() if line.startswith(("HScore", "0.")))
+    again = [float(part.split("=")[1]) for part in by_hand.strip("HScore()").split(", ")]
+    assert again == pytest.approx([float(number) for number in recorded.split()])
+
+
+def test_loop(here):
+    names = run_page(LOOP, {})
+    assert names["confidence"].shape == (4,)
+    assert names["grid"].sampler.confusion([0, 1, 2]).shape == (6, 6)
+
+
+@pytest.mark.parametrize("block", [1, 2])
+def test_own_loop_learns(block):
+    names: dict[str, Any] = {}
+    setup, first, second = (text for _, text in blocks(LOOP)[:3])
+    exec(setup, names)
+    exec(first.split("for ")[0], names)  # the second loop goes on with `meta` and `loss` of the first
+
+    def risk() -> float:
+        x, y, _ = names["loader"].dataset.tensors
+        return nn.functional.cross_entropy(names["model"](x), y).item()
+
+    before = risk()
+    for _ in range(30):
+        exec((setup, first, second)[block], names)
+    assert risk() < 0.8 * before
+
+
+def test_method(here, mini, monkeypatch, capsys):
+    monkeypatch.setitem(medic.METHODS, "calm", None)  # removed after the test
+    monkeypatch.setitem(PENALTIES, "confidence", None)
+    run_page("docs/tutorials/method.md", SMALLER)
+    runs = [medic.Run(path) for path in (here / "runs").iterdir() if path.is_dir()]
+    assert sorted(run.settings["method"] for run in runs) == ["calm", "erm", "medic++", "medic++"]
+    assert {run.settings["method"]: run.settings["penalty"] for run in runs}["calm"] == "confidence"
+    assert "calm" in capsys.readouterr().out
+
+
+def test_domainbed(here, mini, capsys):
+    run_page("docs/tutorials/domainbed.md", SMALLER)
+    (run,) = (medic.Run(path) for path in (here / "runs").iterdir())
+    assert run.settings["validation"] == "domainbed"
+    assert run.settings["optimizer"] == "adam"
+    assert run.settings["lr"] != medic.METHODS["erm"].preset.get("lr")
+    assert not (run.predictions["label"] < 0).any()
+    assert np.isfinite(run.metrics["acc"])
+    assert "4 runs" in capsys.readouterr().out

@@ -28,7 +28,8 @@ def test_table_of_contents():
 @pytest.mark.parametrize(("page", "module"), [("medic", medic), ("openset", openset)])
 def test_reference_has_every_public_name(page, module):
     text = (DOCS / "reference" / f"{page}.md").read_text()
-    named = re.findall(rf"^::: {re.escape(module.__name__)}\.(\w+)$", text, re.MULTILINE)
+    # `medic.objective` is shown under a heading: a module has the same name, which the reference would take.
+    named = re.findall(rf"^(?:::: |      heading: ){re.escape(module.__name__)}\.(\w+)$", text, re.MULTILINE)
     assert sorted(named) == sorted(module.__all__)
 
 

@@ -16,7 +16,7 @@ SMALLER = {
     r'"digits"': '"mini"',
     r"digits-10-0": "mini-10-0",
     r"--iterations \d+": "--iterations 2",
-    r'"iterations": 300': '"iterations": 2',
+    r'"iterations": \d+': '"iterations": 2',
 }
 LOOP = "docs/tutorials/loop.md"
 
@@ -47,8 +47,8 @@ def test_photographs(here, capsys):
 
 def test_report(here, mini, capsys):
     run_page("docs/tutorials/report.md", SMALLER)
-    assert len(list((here / "runs").glob("*/report.html"))) == 1
-    assert (here / "runs" / "report.html").exists()
+    assert len(list((here / "digit-runs").glob("*/report.html"))) == 1
+    assert (here / "digit-runs" / "report.html").exists()
     out = capsys.readouterr().out
     by_hand, recorded = (line for line in out.splitlines() if line.startswith(("HScore", "0.")))
     again = [float(part.split("=")[1]) for part in by_hand.strip("HScore()").split(", ")]
@@ -82,7 +82,7 @@ def test_method(here, mini, monkeypatch, capsys):
     monkeypatch.setitem(medic.METHODS, "calm", None)  # removed after the test
     monkeypatch.setitem(PENALTIES, "confidence", None)
     run_page("docs/tutorials/method.md", SMALLER)
-    runs = [medic.Run(path) for path in (here / "runs").iterdir() if path.is_dir()]
+    runs = [medic.Run(path) for path in (here / "calm-runs").iterdir() if path.is_dir()]
     assert sorted(run.settings["method"] for run in runs) == ["calm", "erm", "medic++", "medic++"]
     assert {run.settings["method"]: run.settings["penalty"] for run in runs}["calm"] == "confidence"
     assert "calm" in capsys.readouterr().out
@@ -90,7 +90,7 @@ def test_method(here, mini, monkeypatch, capsys):
 
 def test_domainbed(here, mini, capsys):
     run_page("docs/tutorials/domainbed.md", SMALLER)
-    (run,) = (medic.Run(path) for path in (here / "runs").iterdir())
+    (run,) = (medic.Run(path) for path in (here / "domainbed-runs").iterdir())
     assert run.settings["validation"] == "domainbed"
     assert run.settings["optimizer"] == "adam"
     assert run.settings["lr"] != medic.METHODS["erm"].preset.get("lr")

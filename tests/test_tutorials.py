@@ -96,4 +96,4 @@ def test_domainbed(here, mini, capsys):
     assert run.settings["lr"] != medic.METHODS["erm"].preset.get("lr")
     assert not (run.predictions["label"] < 0).any()
     assert np.isfinite(run.metrics["acc"])
-    assert "4 runs" in capsys.readouterr().out
+    assert "4 runs: 1 finished, 3 to do" in capsys.readouterr().out

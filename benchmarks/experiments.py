@@ -2,7 +2,7 @@
 
 Benchmarks: a table of 5,000 finished runs, a sweep of 200 short runs, and a sweep that is killed.
 
-python benchmarks/experiments.py table           # time of `medic table` over 5,000 runs
+python benchmarks/experiments.py table           # time of `medic table` and `medic runs` over 5,000 runs
 python benchmarks/experiments.py sweep           # 200 runs of about a second: the time that the sweep adds
 python benchmarks/experiments.py kill            # a sweep killed at 20 random moments, against an undisturbed one
 """
@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from medic.runs.seal import make_seal
 from medic.tables.results import collect
 
 
@@ -62,16 +63,17 @@ def table(folder: Path, count: int) -> None:
             record["hparams"] |= {"target": [target], "seed": seed, "trial_seed": seed, "method": method}
             record["args"]["test_envs"] = [domains.index(target)]
         (path / "results.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-        for name in ("environment.json", "config.yaml", "done"):
+        for name in ("environment.json", "config.yaml", "model.json"):
             shutil.copy(made / name, path / name)
+        (path / "done").write_text(make_seal(path, 1.0))
     size = sum(path.stat().st_size for path in runs.glob("*/results.jsonl")) / 1e6
-    began = time.perf_counter()
-    done = subprocess.run(medic("table", str(runs)), check=True, capture_output=True, text=True)
-    seconds = time.perf_counter() - began
-    print(
-        f"{count} runs of {len(records)} evaluations ({size:.0f} MB): {seconds:.1f} s, "
-        f"{len(done.stdout.splitlines())} lines"
-    )
+    for command in ("table", "runs"):
+        began = time.perf_counter()
+        done = subprocess.run(medic(command, str(runs)), check=True, capture_output=True, text=True)
+        seconds, lines = time.perf_counter() - began, len(done.stdout.splitlines())
+        print(
+            f"{command} of {count} runs of {len(records)} evaluations ({size:.0f} MB): {seconds:.1f} s, {lines} lines"
+        )
 
 
 def sweep(folder: Path, count: int, iterations: int) -> None:
@@ -82,9 +84,9 @@ def sweep(folder: Path, count: int, iterations: int) -> None:
         *("--iterations", str(iterations), "--evaluate-every", str(iterations), "--batch-size", "48"),
         *("--output", str(folder / "runs"), "--jobs", "2"),
     )
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     seconds = time.perf_counter() - began
-    spent = float(done.stdout.rsplit("; ", 1)[1].split()[0]) / 2
+    spent = sum(result.seal.seconds or 0.0 for result in collect([folder / "runs"]).results) / 2
     print(
         f"{count} runs in {seconds:.1f} s; the runs alone take {spent:.1f} s on each of two processes: "
         f"+ {seconds / spent - 1:.1%}"

@@ -101,6 +101,7 @@ def train(run: Run, settings: dict[str, Any], evaluations: int, averaged: Sequen
     weights = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
     loaded = time.perf_counter() - began
     began, iterations = time.perf_counter(), recipe.optim.iterations
+    trainer.model.train()  # which freezes batch norm, if it is to be
     for iteration in range(1, iterations + 1):
         losses += trainer.step()
         for average in averages.values():

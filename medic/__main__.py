@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 
 
@@ -19,6 +20,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt, but end the process during an import: Python and libraries may swallow it there."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
+            with suppress(OSError):  # a closed standard error
+                os.write(2, b"medic: stopped\n")
             os._exit(128 + number)
         frame = frame.f_back
     raise KeyboardInterrupt

@@ -8,7 +8,7 @@ from typing import IO
 
 from filelock import FileLock, Timeout
 
-from medic.errors import unwritten
+from medic.errors import BusyError, unwritten
 
 
 @contextmanager
@@ -34,6 +34,17 @@ def locked(path: Path, busy: Exception | None = None) -> Iterator[None]:
         raise busy or error from None
     with held:
         yield
+
+
+def is_locked(path: Path) -> bool:
+    """Whether another process holds a lock file, as far as this user may see."""
+    if not os.access(path, os.W_OK):
+        return False
+    try:
+        with locked(path, BusyError()):
+            return False
+    except BusyError:
+        return True
 
 
 @contextmanager

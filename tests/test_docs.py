@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from medic.analysis import ANALYSES
 from medic.cli.main import COMMANDS, make_parser
 from medic.cli.options import SPELLINGS, canonical, given_settings
 from medic.data import benchmark
@@ -23,7 +24,7 @@ from medic.tables.table import SELECTIONS
 
 DOCS = Path(__file__).parents[1] / "docs"
 DOMAINBED = (DOCS / "tutorials" / "domainbed.md").read_text()
-TEXTS = {name: (DOCS / f"{name}.md").read_text() for name in ("methods", "sweeps", "tables")}
+TEXTS = {name: (DOCS / f"{name}.md").read_text() for name in ("analysis", "methods", "sweeps", "tables")}
 
 
 def commands(text: str) -> list[str]:
@@ -76,10 +77,12 @@ def check(line: str, folder: Path) -> None:
         first = {run.get("method"): run for run in sweep_of(parsed, folder).runs()}
         for run in first.values():
             check_run(run)
-    if command == "reproduce" and parsed.name is not None:
-        table = reproduction(parsed.name, parsed.quick)
+    if command == "reproduce" and parsed.table is not None:
+        table = reproduction(parsed.table, parsed.quick)
         assert {*parsed.methods} <= {line.settings["method"] for line in table.lines if line.settings is not None}
         assert {*parsed.only} <= {*table.columns}
+    if command == "analyze":
+        assert parsed.name is None or parsed.name in ANALYSES
     if command == "table":
         assert parsed.selection in SELECTIONS
         assert parsed.format in ("text", *FORMATS)
@@ -87,7 +90,8 @@ def check(line: str, folder: Path) -> None:
 
 
 def test_there_are_some():
-    assert {name: len(commands(text)) for name, text in TEXTS.items()} == {"methods": 3, "sweeps": 8, "tables": 9}
+    counts = {name: len(commands(text)) for name, text in TEXTS.items()}
+    assert counts == {"analysis": 5, "methods": 3, "sweeps": 10, "tables": 9}
     assert len(commands(DOMAINBED)) == 3
 
 

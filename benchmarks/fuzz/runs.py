@@ -1,4 +1,4 @@
-"""Damaged files of a run, read by `medic table`, `medic evaluate` and `medic.Run`."""
+"""Damaged files of a run, read by `medic table`, `medic runs`, `medic evaluate` and `medic.Run`."""
 
 import io
 import json
@@ -120,6 +120,9 @@ def _use(bad: Path, draw: random.Random) -> bool:
     if code == 2 and "--explain" not in table:  # damage may make a second row, of which one has to be named
         raise Fault(f"a damaged run ends medic table for the others: {err.splitlines()[-1][:70]}")
     fine = [code == 0]
+    code, _, err = command("runs", str(bad.parent), "--format", draw.choice(("text", "json")))
+    if code:
+        raise Fault(f"a damaged run ends medic runs for the others: {err.splitlines()[-1][:70]}")
     rule = draw.choice(([], [], ["--json"], ["--score", "energy"], ["--score", "knn"], ["--threshold", "oracle-10"]))
     fine.append(command("evaluate", str(bad), *rule)[0] == 0)
     for name in PROPERTIES:

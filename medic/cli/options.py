@@ -94,6 +94,8 @@ def given_settings(arguments: Namespace) -> dict[str, Any]:
             f"--config {arguments.config} fixes derived settings too, which may contradict --{changed[0]}: delete the "
             "lines that should follow from others, or give the configuration of a run, which records what was asked"
         )
+    if changed and Path(arguments.config).name == CONFIG:
+        found.pop("name", None)  # it is the name of the run that this is the configuration of
     return {**{name: value for name, value in found.items() if value is not None}, **given}
 
 

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic reproduce`."""
-    parser.add_argument("name", nargs="?", help="name of the table: see --list")
+    parser.add_argument("table", nargs="?", help="name of the table: see --list")
     parser.add_argument("--list", action="store_true", help="list the tables")
     parser.add_argument(
         "--quick", action="store_true", help="a small version on the built-in benchmark, in half an hour"
@@ -38,16 +38,16 @@ def run(arguments: Namespace) -> int:
 
     if arguments.list:
         return _list()
-    if arguments.name is None:
+    if arguments.table is None:
         raise MedicError("give the name of a table: `medic reproduce --list` shows them")
     check_choice("format", arguments.format, FORMATS)
     given = given_settings(arguments)
-    table = reproduction(arguments.name, arguments.quick, given.pop("protocol", None) or "authors")
+    table = reproduction(arguments.table, arguments.quick, given.pop("protocol", None) or "authors")
     methods = {str(line.settings["method"]) for line in table.lines}
     for method in arguments.methods:
-        check_choice("method", method, sorted(methods), f"of {arguments.name}")
+        check_choice("method", method, sorted(methods), f"of {arguments.table}")
     for column in arguments.only:
-        check_choice("column", column, table.columns, f"of {arguments.name}")
+        check_choice("column", column, table.columns, f"of {arguments.table}")
     asked = table.runs(arguments.seeds, arguments.methods, arguments.only, given)
     for warning in table.warnings(asked):
         logger.warning("%s", warning)

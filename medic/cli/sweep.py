@@ -2,11 +2,17 @@
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
 
 from medic.cli.options import add_run_options, given_settings
 from medic.logs import shown
+from medic.runs.progress import duration
 from medic.sweeps.executors import Executor, executor_names, executor_options, make_executor
 from medic.tables.results import runs_are
+
+if TYPE_CHECKING:
+    from medic.sweeps.schedule import Schedule
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -51,10 +57,20 @@ def run(arguments: Namespace) -> int:
     with shown(arguments.quiet):
         schedule = launch(sweep.jobs(Planner()), executor, arguments.retries, arguments.dry_run, arguments.quiet)
     if not arguments.dry_run:
-        finished = len(schedule.finished) + len(schedule.done)
-        seconds = f"; {sum(schedule.done.values()):.1f} s of runs" if executor.waits else ""
-        print(f"{finished} of {runs_are(len(schedule.jobs))} in {sweep.output}{seconds}")
+        print(_summary(schedule, sweep.output, executor.waits))
         for job in dict.fromkeys(schedule.queued.values()):
             count = sum(other == job for other in schedule.queued.values())
             print(f"{runs_are(count)} queued as {job}; logs are in {sweep.output / 'logs'}")
+        if schedule.finished or schedule.done:
+            print(f"compare them with: medic table {quote(str(sweep.output))}")
     return report(schedule)
+
+
+def _summary(schedule: "Schedule", output: Path, waits: bool) -> str:
+    """Return a sentence about the finished runs: all of them, those of earlier commands, and those of this one."""
+    before, now = len(schedule.finished), len(schedule.done)
+    line = f"{before + now} of {runs_are(len(schedule.jobs))} finished in {output}"
+    if not waits:
+        return line
+    trained = f"{now} trained now (time of all runs together: {duration(sum(schedule.done.values()))})"
+    return f"{line}: {before} before this command, {trained if now else 'none trained now'}"

@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from medic.cli.options import add_run_options, given_settings
@@ -44,6 +45,8 @@ def run(arguments: Namespace) -> int:
 
                 root = run.settings["root"]
                 print(write_report(run, run.path / "report.html", None if root is None else Path(root)))
+            else:
+                print(f"see it with: medic report {quote(str(run.path))}")
     return 0
 
 

@@ -25,18 +25,30 @@ from medic import distributed
 from medic._version import __version__
 from medic.data import Dataset, DatasetSummary
 from medic.errors import BusyError, MedicError, counted, first_line
-from medic.files import atomic_write, locked, remove_leftovers, write_text, writing
+from medic.files import atomic_write, is_locked, locked, remove_leftovers, write_text, writing
 from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone
 from medic.models.backbones import read_tensors
 from medic.openset import FITTED, Score, get_score
 from medic.outputs import Output
 from medic.runs.command import noted_command
 from medic.runs.evaluation import LabelledOutputs
-from medic.runs.layout import ASKED, CONFIG, DONE, ENVIRONMENT, MODEL, PREDICTIONS, RECORDS
+from medic.runs.layout import (
+    ASKED,
+    CHECKPOINT,
+    CONFIG,
+    DONE,
+    ENVIRONMENT,
+    ITERATION,
+    LOCK,
+    MODEL,
+    PREDICTIONS,
+    RECORDS,
+)
 from medic.runs.recipe import Recipe
 from medic.runs.seal import Damaged, Seal, make_seal, read_seal
 from medic.runs.selection import by_evaluation, without_target
-from medic.runs.settings import read_yaml, to_yaml
+from medic.runs.settings import identity, load_yaml, read_yaml, to_yaml
+from medic.training import save_checkpoint
 
 FORMAT = 1
 NUMBERS = 2
@@ -53,15 +65,18 @@ _TEXT = {"class": ("U", 1)}
 _TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
 
 
-def run_name(recipe: Recipe, dataset: Dataset | DatasetSummary) -> str:
-    """Return the name of a run's directory: a hash of what changes its result, not of where files are."""
-    identity = {
+def run_hash(recipe: Recipe, dataset: Dataset | DatasetSummary) -> str:
+    """Return what identifies a run, and names its directory unless `--name` does.
+
+    It is a hash of everything that changes the result, not of where files are.
+    """
+    used = {
         "format": NUMBERS,
         "images": recipe.data.fingerprint(dataset, recipe.tasks.axes or ()),
         "weights": None if recipe.weights is None else file_hash(recipe.weights),
         "settings": recipe.identity,
     }
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(used, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def file_hash(path: Path) -> str:
@@ -82,7 +97,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.checkpoint = path / "checkpoint" / "last.pt"
+        self.checkpoint = path / CHECKPOINT
 
     @property
     def done(self) -> bool:
@@ -96,30 +111,38 @@ class RunDirectory:
         with ExitStack() as held:
             with writing("output", self.path.parent):
                 self.path.mkdir(parents=True, exist_ok=True)
-                held.enter_context(locked(self.path / ".lock", busy))
+                held.enter_context(locked(self.path / LOCK, busy))
             remove_leftovers(self.path)
             yield
 
     @property
     def busy(self) -> bool:
         """Whether a process is executing the run, as far as this user may see."""
-        lock = self.path / ".lock"
-        if not os.access(lock, os.W_OK):
-            return False
-        try:
-            with locked(lock, BusyError()):
-                return False
-        except BusyError:
-            return True
+        return is_locked(self.path / LOCK)
 
     def write_start(self, recipe: Recipe) -> None:
         """Write the settings, complete and as asked for."""
         write_text(self.path / ASKED, to_yaml(recipe.asked))
         write_text(self.path / CONFIG, to_yaml(recipe.settings))
 
-    def write_environment(self, recipe: Recipe, dataset: Dataset) -> None:
-        """Write what the result depends on besides the settings."""
-        write_text(self.path / ENVIRONMENT, _json(environment(dataset, recipe)))
+    def check_named(self, recipe: Recipe, run: str) -> None:
+        """Refuse a directory named by `--name` that holds anything but the run with the hash `run`."""
+        if recipe.execution.name is None or not any(entry.name[0] != "." for entry in self._entries()):
+            return
+        try:
+            found = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))["run"]
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            found = None
+        if found != run:
+            what = "other files" if found is None else f"a run with other {_difference(recipe, self.path / CONFIG)}"
+            raise MedicError(f"{self.path} holds {what}: choose another --name, or delete {self.path}")
+
+    def _entries(self) -> list[Path]:
+        return list(self.path.iterdir()) if self.path.is_dir() else []
+
+    def write_environment(self, recipe: Recipe, dataset: Dataset, run: str) -> None:
+        """Write what the result depends on besides the settings, and the run's hash."""
+        write_text(self.path / ENVIRONMENT, _json({"run": run, **environment(dataset, recipe)}))
 
     def write_resumed(self, iteration: int) -> None:
         """Record the iteration from which on the run has another commit, if it has."""
@@ -132,6 +155,11 @@ class RunDirectory:
             return
         if changed:
             write_text(path, _json({**noted, "resumed": [*earlier[1:], {"iteration": iteration, "commit": now}]}))
+
+    def write_checkpoint(self, iteration: int, state: dict[str, Any]) -> None:
+        """Replace the checkpoint, and note its iteration beside it."""
+        save_checkpoint(self.checkpoint, state)
+        write_text(self.path / ITERATION, f"{iteration}\n")
 
     def write_records(self, records: Sequence[dict[str, Any]]) -> None:
         """Write all evaluations so far, one line each."""
@@ -338,6 +366,18 @@ class Run:
         some = ", ".join([*map(str, inside[:SHOWN]), *(["…"] if len(inside) > SHOWN else [])])
         way = f"give one of them, {some}; `medic table {self.path} --explain METHOD TARGET` lists them"
         return MedicError(f"{self.path} contains {counted(len(inside), 'finished run')}: {way}")
+
+
+def _difference(recipe: Recipe, config: Path) -> str:
+    """Name what differs between a recipe and a run's configuration; if no setting does, images or weights do."""
+    try:
+        theirs = identity(read_yaml(config))
+    except MedicError:
+        return "settings"
+    # Written and read again, since a file has lists for tuples.
+    ours = load_yaml(to_yaml(recipe.identity))
+    changed = [f"{name} {theirs[name]}" for name in ours if ours[name] != theirs[name]]
+    return f"settings ({', '.join(changed[:SHOWN])})" if changed else "images or weights"
 
 
 def environment(dataset: Dataset, recipe: Recipe) -> dict[str, Any]:

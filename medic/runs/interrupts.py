@@ -1,9 +1,13 @@
 """Requests to stop, which a run notices between iterations so that it can save a checkpoint first."""
 
+import logging
 import signal
 import threading
+from contextlib import suppress
 from types import FrameType
 from typing import Self
+
+logger = logging.getLogger(__name__)
 
 
 class Stopped(KeyboardInterrupt):
@@ -17,11 +21,13 @@ class Stopped(KeyboardInterrupt):
 class Interrupts:
     """A context in which the first Ctrl-C, SIGTERM or SIGHUP is only recorded in `received`; a second stops at once.
 
-    A signal that the process ignores stays ignored: `nohup` is how a run outlives its terminal.
+    The first is acknowledged at once by a line that says what is waited for. A signal that the process ignores stays
+    ignored: `nohup` is how a run outlives its terminal.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, awaited: str) -> None:
         self.received: int | None = None
+        self._awaited = awaited
 
     def __enter__(self) -> Self:
         self._before = {}
@@ -39,3 +45,6 @@ class Interrupts:
         if self.received is not None:
             raise KeyboardInterrupt
         self.received = number
+        # A closed terminal, or a signal in the middle of another message, must not end the run before its checkpoint.
+        with suppress(OSError, RuntimeError):
+            logger.warning("%s; Ctrl-C again stops at once", self._awaited)

@@ -1,53 +1,125 @@
-"""The progress of training: a bar on a terminal, a line every few seconds elsewhere."""
+"""The progress of a run: a bar on a terminal, a line every few seconds elsewhere."""
 
 import logging
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal, Self
 
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
+from rich.table import Column
 
 from medic.logs import console
 
 logger = logging.getLogger(__name__)
 
+FIRST = 2.0
+"""Seconds until the first line, which gives the expected time."""
 EVERY = 10.0
 """Seconds between two lines."""
 
+Pause = Literal["evaluating", "averaging"]
+"""The states in which a run does not train."""
+
 
 class Progress:
-    """Shows iterations, loss, speed and remaining time; nothing where messages are not shown."""
+    """Shows state, iterations, loss, speed and remaining time; nothing where messages are not shown.
 
-    def __init__(self, title: str, start: int, iterations: int) -> None:
-        self._title, self._start, self._iterations = title, start, iterations
-        self._began = self._last = time.monotonic()
+    Its clock counts training alone: time inside `pause` is left out. `pauses` are the numbers of coming pauses.
+    """
+
+    def __init__(self, title: str, start: int, iterations: int, pauses: Mapping[Pause, int] | None = None) -> None:
+        self._title, self._iteration, self._iterations = title, start, iterations
+        self._pauses: dict[Pause, int] = dict(pauses or {})
+        self._lasted: dict[Pause, float] = {}
+        """Seconds of the last pause of each kind."""
+        self._began, self._paused = time.monotonic(), 0.0
+        self._base: tuple[int, float] = (start, 0.0)
+        """Iteration and training time from which on the speed is measured."""
+        self._warm = False
+        self._rate: float | None = None
+        self._printed, self._last = False, self._began
         self._bar: Bar | None = None
         if logger.isEnabledFor(logging.INFO) and console().is_terminal:
-            columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-            status = TextColumn("loss {task.fields[loss]}  {task.fields[rate]}  left")
-            self._bar = Bar(*columns, status, TimeRemainingColumn(), console=console())
-            self._task = self._bar.add_task(title, total=iterations, completed=start, loss="–", rate="–")
+            whole = Column(no_wrap=True)
+            self._bar = Bar(
+                TextColumn("{task.description}", markup=False, table_column=whole),
+                BarColumn(bar_width=None, table_column=Column(ratio=1, max_width=40)),
+                MofNCompleteColumn(table_column=whole),
+                TextColumn("{task.fields[status]}", markup=False, table_column=whole),
+                console=console(),
+                expand=True,
+            )
+            self._task = self._bar.add_task(title, total=iterations, completed=start, status="training")
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
             self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the terminal as it was, with the speed beside the bar."""
+        if self._bar is not None:
+            self._bar.update(self._task, status=self.speed or "")
+            self._bar.stop()
+
+    @property
+    def training(self) -> float:
+        """Seconds of training so far."""
+        return time.monotonic() - self._began - self._paused
+
+    @property
+    def speed(self) -> str | None:
+        """Iterations of training per second or, below one, seconds per iteration; None before the first iteration."""
+        if self._rate is None:
+            return None
+        return f"{self._rate:.1f} it/s" if self._rate >= 1 else f"{1 / self._rate:.1f} s/it"
 
     def advance(self, iteration: int, loss: float | None) -> None:
         """Show that an iteration has finished."""
+        now = self.training
+        if iteration > self._base[0]:
+            self._rate = (iteration - self._base[0]) / max(now - self._base[1], 1e-9)
+        if not self._warm:  # the first iteration compiles and allocates, so later ones are measured without it
+            self._base, self._warm = (iteration, now), True
+        self._iteration = iteration
+        self._show(f"training  loss {'–' if loss is None else f'{loss:.3f}'}  {self.speed or '–'}")
+
+    @contextmanager
+    def pause(self, state: Pause) -> Iterator[None]:
+        """Stop the clock of training inside, and show the state."""
+        began = time.monotonic()
+        self._show(state)
+        try:
+            yield
+        finally:
+            self._lasted[state] = time.monotonic() - began
+            self._paused += self._lasted[state]
+            self._pauses[state] = self._pauses.get(state, 1) - 1
+
+    def _show(self, status: str) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._iteration, status=f"{status}  left {self._left()}")
+            return
         now = time.monotonic()
-        if self._bar is None and now - self._last < EVERY:
-            return
-        rate = (iteration - self._start) / (now - self._began)
-        shown, speed = "–" if loss is None else f"{loss:.3f}", _speed(rate)
-        if self._bar is not None:
-            self._bar.update(self._task, completed=iteration, loss=shown, rate=speed)
-            return
-        self._last = now
-        left = (self._iterations - iteration) / rate
-        logger.info("%s  %d/%d  loss %s  %s  left %.0f s", self._title, iteration, self._iterations, shown, speed, left)
+        if now - self._last >= (EVERY if self._printed else FIRST):
+            self._last, self._printed = now, True
+            place = f"{self._title}  {self._iteration}/{self._iterations}"
+            logger.info("%s  %s  left %s", place, status, self._left())
 
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-        if self._bar is not None:
-            self._bar.stop()
+    def _left(self) -> str:
+        """Return the remaining time. Coming pauses last as long as the last of their kind; `>` if there was none."""
+        if self._rate is None:
+            return "–"
+        seconds = (self._iterations - self._iteration) / self._rate
+        seconds += sum(number * self._lasted.get(state, 0.0) for state, number in self._pauses.items())
+        return f"{'' if self._pauses.keys() <= self._lasted.keys() else '> '}{duration(seconds)}"
 
 
-def _speed(rate: float) -> str:
-    """Format iterations per second or, below one, seconds per iteration."""
-    return f"{rate:.1f} it/s" if rate >= 1 else f"{1 / rate:.1f} s/it"
+def duration(seconds: float) -> str:
+    """Format seconds for people: `3 h 20 min`, `4 min 10 s`, `7 s`."""
+    whole = round(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"

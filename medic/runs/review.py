@@ -51,10 +51,11 @@ def _ready(run: Run, score: Score, outputs: Outputs) -> Score:
     return score.fit(outputs["train"].output, outputs["train"].label)
 
 
-def infer_again(run: Run, device: str) -> Outputs:
-    """Run the model of a finished run on its images, including the training images."""
+def infer_again(run: Run, device: str, root: str | None = None) -> Outputs:
+    """Run the model of a finished run on its images, including the training images; `root` replaces their folder."""
     settings = {name: value for name, value in run.settings.items() if name in SETTINGS}
-    recipe, opened = make_recipe({**settings, "device": device, "weights": None})
+    moved = {} if root is None else {"root": root}
+    recipe, opened = make_recipe({**settings, "device": device, "weights": None, **moved})
     place = recipe.execution.pick_device()
     dataset = recipe.data.load(opened, place)
     if dataset.hash != run.description["provenance"]["images"]:

@@ -42,7 +42,6 @@ class RunSpec(Spec):
         None,
         "settings of the paper's experiments: of its text (paper) or its authors' code (authors) (default: neither)",
         choices=("paper", "authors"),
-        local=True,  # the settings that it gives are recorded themselves
     )
 
 

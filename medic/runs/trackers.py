@@ -30,7 +30,7 @@ class Tracker(Protocol):
 class TensorBoard:
     """Event files in the run's directory, for `tensorboard --logdir`."""
 
-    def __init__(self, path: Path, settings: Settings, iteration: int) -> None:
+    def __init__(self, path: Path, run: str, settings: Settings, iteration: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         # Drop events of iterations that a killed run repeats.
@@ -50,14 +50,14 @@ class TensorBoard:
 class WeightsAndBiases:
     """A run of Weights & Biases, which takes project, mode and key from its own environment variables."""
 
-    def __init__(self, path: Path, settings: Settings, iteration: int) -> None:
+    def __init__(self, path: Path, run: str, settings: Settings, iteration: int) -> None:
         import wandb
 
         project = os.environ.get("WANDB_PROJECT", "medic")
         with secrets_hidden():  # wandb records the command line
             self._run = wandb.init(
                 project=project,
-                id=path.name,
+                id=run,
                 name=title(settings),
                 dir=str(path),
                 resume="allow",
@@ -76,18 +76,18 @@ class WeightsAndBiases:
 class MLflow:
     """A run of MLflow, which takes the address of its server from its own environment variables."""
 
-    def __init__(self, path: Path, settings: Settings, iteration: int) -> None:
+    def __init__(self, path: Path, run: str, settings: Settings, iteration: int) -> None:
         import mlflow
 
         self._client = mlflow.MlflowClient()
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", "medic")
         found = self._client.get_experiment_by_name(experiment)
         number = found.experiment_id if found else self._client.create_experiment(experiment)
-        known = self._client.search_runs([number], f"tags.medic_run = '{path.name}'")
+        known = self._client.search_runs([number], f"tags.medic_run = '{run}'")
         if known:
             self._run = known[0].info.run_id
         else:
-            tags = {"medic_run": path.name, "mlflow.runName": title(settings)}
+            tags = {"medic_run": run, "mlflow.runName": title(settings)}
             self._run = self._client.create_run(number, tags=tags).info.run_id
             values = {name: str(value)[:500] for name, value in identity(settings).items() if value is not None}
             self._client.log_batch(self._run, params=[mlflow.entities.Param(*item) for item in values.items()])
@@ -105,7 +105,7 @@ class MLflow:
         self._client.set_terminated(self._run)
 
 
-TRACKERS: Mapping[str, tuple[str, Callable[[Path, Settings, int], Tracker]]] = {
+TRACKERS: Mapping[str, tuple[str, Callable[[Path, str, Settings, int], Tracker]]] = {
     "tensorboard": ("tensorboard", TensorBoard),
     "wandb": ("wandb", WeightsAndBiases),
     "mlflow": ("mlflow", MLflow),
@@ -131,12 +131,12 @@ def check_trackers(asked: str) -> list[str]:
     return [check_choice("tracker", name, ["auto", "none", *TRACKERS]) for name in asked.split(",")]
 
 
-def start_trackers(asked: str, path: Path, settings: Settings, iteration: int) -> dict[str, Tracker]:
-    """Start the requested trackers of a run that starts or resumes at an iteration."""
+def start_trackers(asked: str, path: Path, run: str, settings: Settings, iteration: int) -> dict[str, Tracker]:
+    """Start the requested trackers of the run with the hash `run`, which starts or resumes at an iteration."""
     started: dict[str, Tracker] = {}
     for name in tracker_names(asked):
         try:
-            started[name] = TRACKERS[name][1](path, settings, iteration)
+            started[name] = TRACKERS[name][1](path, run, settings, iteration)
         except Exception as error:  # their packages raise anything
             for tracker in started.values():
                 tracker.close()

@@ -15,22 +15,23 @@ from torch import Tensor, nn
 
 from medic import distributed, openset
 from medic.data import Dataset
-from medic.errors import MedicError, TrainingError, counted, first_line, memory_checked
+from medic.errors import MedicError, TrainingError, counted, first_line, memory_checked, one_line
 from medic.files import writing
 from medic.logs import shown
 from medic.metrics import DEFAULT
 from medic.models import OURS, Classifier
 from medic.runs import memory
 from medic.runs.build import Network, build_network, build_objective, build_trainer
-from medic.runs.directory import Run, RunDirectory, run_name
+from medic.runs.directory import Run, RunDirectory, run_hash
 from medic.runs.evaluation import Evaluator, choose_threshold, predictions
+from medic.runs.facts import describe
 from medic.runs.interrupts import Interrupts, Stopped
-from medic.runs.progress import Progress
+from medic.runs.progress import Pause, Progress
 from medic.runs.recipe import COMPILED, Recipe, make_recipe
 from medic.runs.selection import select, without_target
 from medic.runs.settings import SETTINGS
 from medic.runs.trackers import Tracker, close_all, record_all, start_trackers, tracker_names
-from medic.training import WeightAverage, load_checkpoint, save_checkpoint
+from medic.training import WeightAverage, load_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -71,14 +72,18 @@ def train(
         tracker_names(recipe.execution.track)  # mistakes are found before images are read
         network = build_network(recipe)
         dataset = recipe.data.load(opened, device)
-        directory = RunDirectory(Path(recipe.execution.output) / run_name(recipe, dataset))
+        run = run_hash(recipe, dataset)
+        directory = RunDirectory(Path(recipe.execution.output) / (recipe.execution.name or run))
+        directory.check_named(recipe, run)
         if directory.done:
             return _finished(directory)
-        session = Session(recipe, dataset, network, directory, watch, began)
+        session = Session(recipe, dataset, network, directory, run, watch, began)
         for line in _notes(recipe):
             logger.info(line)
-        with directory.locked() if session.writes else nullcontext(), Interrupts() as received:
-            if distributed.any_rank(session.writes and directory.done):  # by another process, meanwhile
+        interrupts = Interrupts("stopping with a checkpoint after this iteration or evaluation")
+        with directory.locked() if session.writes else nullcontext(), interrupts as received:
+            directory.check_named(recipe, run)  # again, since another process may have used the name meanwhile
+            if distributed.any_rank(session.writes and directory.done):
                 return _finished(directory)
             with writing("run", directory.path):
                 session.run(received)
@@ -127,10 +132,13 @@ class Session:
         dataset: Dataset,
         network: Network,
         directory: RunDirectory,
+        run: str,
         watch: Watch,
         began: float,
     ) -> None:
+        """Prepare the run with the hash `run`."""
         self.recipe, self.dataset, self.network, self.directory = recipe, dataset, network, directory
+        self.hash = run
         self.device = recipe.execution.pick_device()
         self.writes = distributed.rank() == 0
         self.problem = recipe.data.divide(dataset, recipe.seed)
@@ -186,21 +194,33 @@ class Session:
                 self.directory.write_resumed(self.trainer.iteration)
         else:
             if self.writes:
+                self.directory.write_environment(recipe, self.dataset, self.hash)  # first, as it has the run's hash
                 self.directory.write_start(recipe)
-                self.directory.write_environment(recipe, self.dataset)
             self._save()
+        for name, fact in describe(recipe, self.dataset, self.problem, self.directory.path):
+            logger.info("%-9s %s", name, one_line(fact))
         if self.writes:
             self.trackers = start_trackers(
-                recipe.execution.track, self.directory.path, recipe.settings, self.trainer.iteration
+                recipe.execution.track, self.directory.path, self.hash, recipe.settings, self.trainer.iteration
             )
         title = f"{recipe.run.method} → {', '.join(recipe.data.target or ())}"
-        progress = Progress(title, self.trainer.iteration, recipe.optim.iterations)
+        with Progress(title, self.trainer.iteration, recipe.optim.iterations, self._pauses()) as progress:
+            self._train(interrupts, progress)
+            with progress.pause("evaluating"):
+                self._finish()
+        self._report(progress.speed)
+        if interrupts.received:
+            raise Stopped("stopped when the run was finished", interrupts.received)
+
+    def _train(self, interrupts: Interrupts, progress: Progress) -> None:
+        """Train to the last iteration, and average the weights."""
         try:
             self._iterate(interrupts, progress)
             if self.averaging is not None:
-                self._average(self.averaging)
+                self._average(self.averaging, progress)
         except TrainingError as error:
-            hint = f"the checkpoint of iteration {self._saved} is kept; try a lower --lr than {recipe.optim.lr:g}"
+            lower = f"try a lower --lr than {self.recipe.optim.lr:g}"
+            hint = f"the checkpoint of iteration {self._saved} is kept; {lower}"
             raise TrainingError(f"{error}; {hint}") from error
         except RuntimeError as error:
             if distributed.world() == 1:
@@ -208,27 +228,33 @@ class Session:
             kept = f"the checkpoint of iteration {self._saved} is kept: rerun the same command to resume"
             raise TrainingError(f"another process has ended: {first_line(error)}; {kept}") from error
         finally:
-            progress.close()
             close_all(self.trackers)
-        self._finish()
-        if interrupts.received:
-            raise Stopped("stopped when the run was finished", interrupts.received)
+
+    def _pauses(self) -> dict[Pause, int]:
+        """Return how often the run will evaluate, also at its end, and ask its average or make it."""
+        start, iterations = self.trainer.iteration, self.recipe.optim.iterations
+        evaluations = -(-iterations // self.every) - start // self.every if start < iterations else 0
+        if self.averaging is None:
+            return {"evaluating": evaluations + 1}
+        asks = sum(self.averaging.asks(iteration, iterations) for iteration in range(start + 1, iterations + 1))
+        return {"evaluating": evaluations + 2, "averaging": asks + 1}
 
     def _iterate(self, interrupts: Interrupts, progress: Progress) -> None:
         trainer, iterations = self.trainer, self.recipe.optim.iterations
         trainer.model.train()
-        began, started = time.perf_counter(), trainer.iteration
+        began, started = progress.training, trainer.iteration
         while trainer.iteration < iterations:
             self.losses += trainer.step()
             if self.averaging is not None:
-                self._update(self.averaging)
+                self._update(self.averaging, progress)
             progress.advance(trainer.iteration, self.losses[-1] if self.losses else None)
             evaluating = trainer.iteration == iterations or trainer.iteration % self.every == 0
             if evaluating:
                 self.losses += trainer.wait()
-                self.seconds = (time.perf_counter() - began) / max(1, trainer.iteration - started)
-                self._evaluate()
-                began, started = time.perf_counter(), trainer.iteration
+                self.seconds = (progress.training - began) / max(1, trainer.iteration - started)
+                with progress.pause("evaluating"):
+                    self._evaluate()
+                began, started = progress.training, trainer.iteration
             stopping = distributed.any_rank(interrupts.received is not None)
             if evaluating or stopping or distributed.any_rank(self._checkpoint_due()):
                 self.losses += trainer.wait()
@@ -237,30 +263,32 @@ class Session:
                 stopped = f"stopped at iteration {trainer.iteration}: rerun the same command to resume"
                 raise Stopped(stopped, interrupts.received or signal.SIGTERM)
 
-    def _update(self, averaging: WeightAverage) -> None:
+    def _update(self, averaging: WeightAverage, progress: Progress) -> None:
         """Give the weights after an iteration to the average, and the validation loss if it asks for it."""
         iteration, iterations = self.trainer.iteration, self.recipe.optim.iterations
         averaging.update(self._weights(), iteration / iterations)
         if averaging.asks(iteration, iterations):
             self.losses += self.trainer.wait()
-            with self._naming_iteration():
+            with progress.pause("averaging"), self._naming_iteration():
                 averaging.close(self.evaluator.validation()["domain_loss"], iteration)
 
-    def _average(self, averaging: WeightAverage) -> None:
+    def _average(self, averaging: WeightAverage, progress: Progress) -> None:
         """Load the averaged weights into the model, re-estimate batch-norm statistics, and evaluate.
 
         Iterations after the end of SWAD's valley are no part of its average, but of the evaluations beside it.
         """
-        with torch.no_grad():
-            torch._foreach_copy_(list[Tensor](self._weights()), averaging.result())
-        self.trainer.refresh_statistics(min(REFRESHED, self.recipe.optim.iterations))
+        with progress.pause("averaging"):
+            with torch.no_grad():
+                torch._foreach_copy_(list[Tensor](self._weights()), averaging.result())
+            self.trainer.refresh_statistics(min(REFRESHED, self.recipe.optim.iterations))
         wanted = self.recipe.asked.get("averaging") or self.recipe.method.preset.get("averaging")
         if wanted and not averaging.converged:  # nobody expects a valley of the default
             logger.info(
                 "the validation loss did not converge, so the weights of the last segment are averaged: "
                 "raise --iterations, or use more segments with --hparams segments=N"
             )
-        self._evaluate(averaged=True)
+        with progress.pause("evaluating"):
+            self._evaluate(averaged=True)
 
     def _weights(self) -> list[nn.Parameter]:
         """Return the weights to average."""
@@ -362,7 +390,7 @@ class Session:
             "averaging": None if self.averaging is None else self.averaging.state_dict(),
         }
         if self.writes:
-            save_checkpoint(self.directory.checkpoint, state)
+            self.directory.write_checkpoint(self.trainer.iteration, state)
         distributed.barrier()
         self._saved, self._saved_at = self.trainer.iteration, time.monotonic()
 
@@ -406,10 +434,12 @@ class Session:
             self.directory.write_model(self._whole(model), self._description(threshold, self._selected()))
             self.directory.write_done(time.monotonic() - self.began)
         distributed.barrier()
-        last = self.records[-1]
-        images = self.trainer.batch_size * self.trainer.grid.tasks / last["step_time"] if last["step_time"] else 0.0
-        where = "on the GPU" if self.device.type == "cuda" else "of the process"
-        logger.info("%.0f images/s in training; peak memory %s %.2f GiB", images, where, last["mem_gb"])
+
+    def _report(self, speed: str | None) -> None:
+        """Log the speed, unless all iterations were trained before the run was resumed, and the memory."""
+        where, peak = "on the GPU" if self.device.type == "cuda" else "of the process", self.records[-1]["mem_gb"]
+        trained = "" if speed is None else f"{speed} in training; "
+        logger.info("%speak memory %s %.2f GiB", trained, where, peak)
 
     def _whole(self, model: nn.Module) -> nn.Module:
         """Return the model with the backbone that was frozen, if it was."""

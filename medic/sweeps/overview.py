@@ -48,11 +48,3 @@ def _table(schedule: "Schedule", now: float) -> Table:
         for name, reason in list(runs.items())[-SHOWN:]:
             table.add_row(state, schedule.titles[name], Text(reason, style="red"))
     return table
-
-
-def duration(seconds: float) -> str:
-    """Format seconds for people: `3 h 20 min`, `4 min 10 s`, `7 s`."""
-    whole = round(seconds)
-    if whole >= 3600:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"

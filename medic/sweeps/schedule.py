@@ -11,8 +11,9 @@ from medic.errors import DiskFullError, MedicError, counted
 from medic.files import make_folder, write_text, writing
 from medic.runs.interrupts import Interrupts, Stopped
 from medic.runs.layout import ERROR
+from medic.runs.progress import duration
 from medic.sweeps.executors import Executor, Kind, Outcome
-from medic.sweeps.overview import Overview, duration
+from medic.sweeps.overview import Overview
 from medic.sweeps.sweep import Job, titles
 from medic.tables.results import read_error, read_result
 
@@ -85,7 +86,8 @@ class Schedule:
 
     def run(self, executor: Executor, overview: Overview) -> None:
         """Execute the missing runs. Ctrl-C and SIGTERM raise `Stopped` after runs in progress have saved."""
-        with overview.live, executor, Interrupts() as interrupts:
+        awaited = "stopping when the runs in progress have saved a checkpoint"
+        with overview.live, executor, Interrupts(awaited) as interrupts:
             make_folder("output", executor.output)
             while not self.ended:
                 slots = min(executor.slots, self._most)

@@ -45,6 +45,10 @@ class Study:
     def run(self) -> Any:
         """Execute `trials` further trials, and return Optuna's study, which holds the trials of all processes."""
         optuna = import_optuna()
+        if self.asked.get("name") is not None:
+            raise MedicError(
+                f"name {self.asked['name']!r}: the runs of a search are named by their hashes; leave out --name"
+            )
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # failed trials are logged below
         space = search_space(self.asked)
         study = self.open()

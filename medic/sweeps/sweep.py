@@ -11,7 +11,7 @@ import yaml
 
 from medic.data import DatasetSummary, benchmark
 from medic.errors import MedicError, check_choice
-from medic.runs.directory import RunDirectory, run_name
+from medic.runs.directory import RunDirectory, run_hash
 from medic.runs.recipe import make_recipe, open_once
 from medic.runs.settings import SETTINGS, load_yaml, setting_name
 from medic.runs.specs.data import EACH
@@ -55,11 +55,15 @@ class Planner:
     def job(self, asked: Mapping[str, Any]) -> Job:
         """Return the run that these settings describe; None stands for a setting's default."""
         recipe, opened = make_recipe(asked, self._open)
+        if recipe.execution.name is not None:
+            raise MedicError(
+                f"name {recipe.execution.name!r}: runs of a sweep are named by their hash; leave out --name"
+            )
         data, axes = recipe.data, tuple(recipe.tasks.axes or ())
         key = (id(opened), data.store_size, data.on_bad_image, data.validation, axes)
         if key not in self._summaries:
             self._summaries[key] = data.look(opened)
-        name = run_name(recipe, self._summaries[key])
+        name = run_hash(recipe, self._summaries[key])
         return Job(recipe.asked, recipe.settings, RunDirectory(Path(recipe.execution.output) / name))
 
     def jobs(self, asked: Iterable[Mapping[str, Any]]) -> list[Job]:

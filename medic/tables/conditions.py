@@ -12,8 +12,11 @@ from medic.runs.recipe import make_recipe
 from medic.tables.reproduction import UNTRAINED, Line, Reproduction
 from medic.tables.results import Result
 
-IGNORED = ("seed", "trial_seed", "precision", "save_features", "store_size")
-"""Settings that the paper averages over or does not depend on; the precision that was used is in the environment."""
+IGNORED = ("seed", "trial_seed", "protocol", "precision", "save_features", "store_size")
+"""Settings that the paper averages over or does not depend on, or whose effects are elsewhere.
+
+A protocol gives other settings, and the precision that was used is in the environment.
+"""
 PRECISION = "fp32"
 """The precision of the authors' code."""
 PUBLISHED = (".jpg", ".jpeg", ".png")

@@ -169,7 +169,7 @@ def runs_are(count: int, which: str = "") -> str:
 
 def collect(folders: Iterable[Path], by_domain: bool = False) -> Collection:
     """Read every run in some folders, with their metrics by domain on request. A folder may also be a run itself."""
-    return read_runs(_run_directories(folders), by_domain)
+    return read_runs(run_directories(folders), by_domain)
 
 
 @garbage_collection_paused()  # a table of many runs takes a tenth less time
@@ -177,7 +177,7 @@ def read_runs(paths: Iterable[Path], by_domain: bool = False) -> Collection:
     """Read the runs in some run directories."""
     results, unfinished, failed, damaged = [], [], {}, {}
     for path in paths:
-        if (reason := _unreadable(path)) is not None:
+        if (reason := unreadable(path)) is not None:
             damaged[path] = reason
         elif (path / DONE).exists():
             try:
@@ -200,7 +200,7 @@ def read_result(path: Path, by_domain: bool = False) -> Result:
         seal.check(path / RECORDS, content)
         seal.check(path / ENVIRONMENT)
         first, *others = content.decode().rstrip("\n").split("\n")
-        shortened = str if by_domain else _without_domains
+        shortened = str if by_domain else without_domains
         record = json.loads(shortened(first))
         if not {"args", "hparams"} <= record.keys():
             raise MedicError(FOREIGN)
@@ -236,7 +236,7 @@ def _check(result: Result) -> None:
             raise Damaged(RECORDS)
 
 
-def _without_domains(line: str) -> str:
+def without_domains(line: str) -> str:
     """Remove the metrics by domain from a record: a table spends most of its time on parsing."""
     start = line.find(_BY_DOMAIN)
     rest = _ACCURACIES.search(line, start) if start >= 0 else None
@@ -254,7 +254,8 @@ def _read_unfinished(path: Path) -> Result | None:
     return result
 
 
-def _run_directories(folders: Iterable[Path]) -> Iterator[Path]:
+def run_directories(folders: Iterable[Path]) -> Iterator[Path]:
+    """Yield the directories of runs in some folders; a folder may also be a run itself."""
     for folder in folders:
         if not folder.is_dir():
             problem = "is a file" if folder.exists() else "does not exist"
@@ -263,11 +264,11 @@ def _run_directories(folders: Iterable[Path]) -> Iterator[Path]:
             yield folder
             continue
         for path in sorted(folder.iterdir()):
-            if _unreadable(path) or any((path / name).exists() for name in (CONFIG, ERROR, DONE)):
+            if unreadable(path) or any((path / name).exists() for name in (CONFIG, ERROR, DONE)):
                 yield path
 
 
-def _unreadable(path: Path) -> str | None:
+def unreadable(path: Path) -> str | None:
     """Return the reason why a folder cannot be opened, or None."""
     try:
         (path / DONE).exists()

@@ -21,6 +21,15 @@ def pick_precision(name: str, device: torch.device) -> Precision:
     return cast(Precision, name)
 
 
+def emulates_bf16(device: torch.device) -> bool:
+    """Whether a device has no bf16 instructions, as far as torch knows; only CPUs are asked."""
+    if device.type != "cpu":
+        return False
+    found = torch.cpu.get_capabilities()
+    native = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")  # the latter two are of ARM
+    return bool(found) and not any(found.get(name) for name in native)
+
+
 @contextmanager
 def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
     """Compute in this precision inside.

@@ -30,7 +30,7 @@ def test_help_is_fast_and_needs_no_torch():
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
 
 
-@pytest.mark.parametrize("command", ["demo", "train", "evaluate", "methods", "datasets", "data"])
+@pytest.mark.parametrize("command", ["demo", "train", "evaluate", "analyze", "figures", "methods", "datasets", "data"])
 def test_every_command_has_help(medic, command):
     assert command in medic("--help")[1]
     code, out, _ = medic(command, "--help")

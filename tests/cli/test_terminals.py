@@ -112,7 +112,7 @@ def test_ctrl_c_during_imports(module):
         "entry.run()"
     )
     done = subprocess.run([sys.executable, "-c", code, "table", "."], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "medic: stopped\n")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from medic.cli import main
 from medic.errors import MedicError
 from medic.models import create_backbone, find_weights
 from medic.runs.build import build_backbones
-from medic.runs.directory import run_name
+from medic.runs.directory import run_hash
 from tests.built import loaded
 from tests.messages import naming
 
@@ -82,7 +82,7 @@ def started(weights):
     """The file of some weights, the name of a run that starts from them, and the sum of the first layer."""
     recipe, dataset, _ = loaded(backbone="resnet18", weights=weights)
     first = build_backbones(recipe)[0].module.conv1.weight.double().sum().item()
-    return str(recipe.weights), run_name(recipe, dataset), first
+    return str(recipe.weights), run_hash(recipe, dataset), first
 
 
 def test_names_are_fetched_once_and_count_as_their_file_does(hub, use_hub, state, tmp_path):

@@ -1,6 +1,10 @@
 """Requests to stop."""
 
+import logging
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -10,7 +14,7 @@ from medic.runs.interrupts import Interrupts
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_is_recorded_and_the_second_stops_at_once(number):
     before = signal.getsignal(number)
-    with Interrupts() as interrupts:
+    with Interrupts("stopping soon") as interrupts:
         signal.raise_signal(number)
         assert interrupts.received == number
         with pytest.raises(KeyboardInterrupt):
@@ -21,8 +25,99 @@ def test_the_first_is_recorded_and_the_second_stops_at_once(number):
 def test_an_ignored_signal_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with Interrupts() as interrupts:
+        with Interrupts("stopping soon") as interrupts:
             signal.raise_signal(signal.SIGHUP)
         assert interrupts.received is None
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_the_first_is_acknowledged_at_once(caplog):
+    with Interrupts("stopping soon"):
+        signal.raise_signal(signal.SIGINT)
+        assert caplog.messages == ["stopping soon; Ctrl-C again stops at once"]
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), RuntimeError("reentrant call")])
+def test_an_acknowledgement_that_cannot_be_shown_does_not_end_a_run(monkeypatch, error):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(logging.Logger, "warning", fail)
+    with Interrupts("stopping soon") as interrupts:
+        signal.raise_signal(signal.SIGHUP)
+        assert interrupts.received == signal.SIGHUP
+
+
+SLOWLY = """
+import sys, time
+from medic.{module} import {owner} as owner
+before = owner.{function}
+def slowly(*arguments, **named):
+    print("now", file=sys.stderr, flush=True)
+    for _ in range({seconds} * 100):
+        time.sleep(0.01)
+    return before(*arguments, **named)
+owner.{function} = slowly
+from medic.__main__ import run
+sys.exit(run())
+"""
+"""The command line, with a function that takes long and says when it starts."""
+
+
+def start(folder, output, module, owner, function, seconds):
+    code = SLOWLY.format(module=module, owner=owner, function=function, seconds=seconds)
+    given = {**folder, "output": output, "track": "none"}
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if name != "known"]
+    command = [sys.executable, "-c", code, "train", *options, "--known", *given["known"]]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert any(line == "now\n" for line in process.stderr)
+    return process
+
+
+def interrupt(process):
+    """Send Ctrl-C; return the next line of the process, and after how many seconds it came."""
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    return process.stderr.readline(), time.monotonic() - began
+
+
+def test_ctrl_c_in_a_long_iteration(folder, tmp_path):
+    with start(folder, tmp_path, "training", "Trainer", "step", 4) as process:
+        line, seconds = interrupt(process)
+        assert line.startswith("medic: note: stopping with a checkpoint after this iteration")
+        assert seconds < 2
+        assert process.stderr.read().endswith("medic: stopped at iteration 1: rerun the same command to resume\n")
+    assert process.returncode == 130
+
+
+@pytest.mark.slow
+def test_ctrl_c_twice(folder, tmp_path):
+    with start(folder, tmp_path, "training", "Trainer", "step", 60) as process:
+        interrupt(process)
+        line, seconds = interrupt(process)
+    assert (line, process.returncode) == ("medic: stopped\n", 130)
+    assert seconds < 2
+
+
+@pytest.mark.parametrize(
+    ("module", "owner", "function", "seconds"),
+    [
+        ("runs", "train", "build_network", 60),
+        pytest.param("runs", "build", "Grid", 60, marks=pytest.mark.slow),
+        ("data", "store", "decode", 1),
+    ],
+)
+def test_ctrl_c_before_training(folder, tmp_path, monkeypatch, module, owner, function, seconds):
+    """While the network or the trainer is made, and while threads decode images."""
+    monkeypatch.setenv("MEDIC_CACHE", str(tmp_path / "cache"))
+    with start(folder, tmp_path / "runs", module, owner, function, seconds) as process:
+        line, took = interrupt(process)
+        while line == "now\n":  # of another thread
+            line = process.stderr.readline()
+    assert (line, process.returncode) == ("medic: stopped\n", 130)
+    assert took < 2
+    assert not (tmp_path / "runs").exists()

@@ -11,7 +11,6 @@ import torch
 
 import medic
 from medic.errors import MedicError
-from medic.runs import progress
 from medic.runs.directory import Run
 from medic.runs.review import infer_again, review
 from medic.runs.settings import SETTINGS, read_yaml
@@ -242,20 +241,6 @@ def test_weights_count_by_content(mini, tmp_path):
         weights = str(tmp_path / f"{name}.safetensors")
         names.append(medic.train(dataset=mini, method="erm", weights=weights, output=str(tmp_path / "o"), **SHORT).path)
     assert names[0] == names[1] != names[2]
-
-
-@pytest.mark.parametrize(("seconds", "said"), [(5, "2.0 it/s"), (40, "4.0 s/it"), (300, "30.0 s/it")])
-def test_the_speed_of_a_run_is_logged(monkeypatch, caplog, seconds, said):
-    now = 0.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    monkeypatch.setattr(progress, "EVERY", 1)
-    with caplog.at_level("INFO", logger="medic"):
-        shown = progress.Progress("erm", start=5, iterations=20)
-        now = seconds
-        shown.advance(15, 0.5)
-        shown.advance(16, 0.5)  # too soon for another line
-    (line,) = caplog.messages
-    assert f"  15/20  loss 0.500  {said}  left {seconds / 2:.0f} s" in line
 
 
 class TestReading:

@@ -121,12 +121,12 @@ def test_only_numbers_are_sent():
 
 
 def test_credentials_in_what_others_say_are_left_out(monkeypatch, tmp_path):
-    def refuse(path, settings, iteration):
+    def refuse(path, run, settings, iteration):
         raise OSError("API request to https://bob:hunter2@ml.example.org/api failed")
 
     monkeypatch.setitem(TRACKERS, "tensorboard", ("tensorboard", refuse))
     with pytest.raises(MedicError, match=naming("https://ml.example.org/api failed")):
-        start_trackers("tensorboard", tmp_path, {}, 0)
+        start_trackers("tensorboard", tmp_path, "0", {}, 0)
 
 
 @pytest.mark.parametrize(

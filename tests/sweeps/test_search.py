@@ -77,7 +77,8 @@ def test_a_stopped_trial_is_resumed(mini, tmp_path, monkeypatch, logged):
     monkeypatch.setattr("medic.sweeps.search.train", watched)
     with pytest.raises(KeyboardInterrupt):
         study(mini, tmp_path).run()
-    assert logged.messages == ["trial 0: stopped; the next trial of this study resumes it"]
+    assert [message.partition(" ")[0] for message in logged.messages] == ["stopping", "trial"]
+    assert logged.messages[1] == "trial 0: stopped; the next trial of this study resumes it"
     found = study(mini, tmp_path, trials=1).run()
     assert (len(found.trials), len(finished_trials(found))) == (2, 1)
     assert asked[0] == asked[1]

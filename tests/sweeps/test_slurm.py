@@ -93,7 +93,9 @@ def test_what_is_submitted(sweep, slurm, tmp_path):
     code, out, err = sweep("--quiet")
     output = tmp_path / "out"
     assert (code, err) == (0, "")
-    assert out == f"0 of 2 runs are in {output}\n2 runs are queued as Slurm job 4711; logs are in {output}/logs\n"
+    assert (
+        out == f"0 of 2 runs are finished in {output}\n2 runs are queued as Slurm job 4711; logs are in {output}/logs\n"
+    )
     assert (slurm / "arguments").read_text() == f"--parsable {output}/slurm/sweep.sh\n"
     given = (slurm / "given.sh").read_text()
     assert "--array=0-1\n" in given
@@ -133,7 +135,10 @@ def test_what_is_there_is_not_submitted(sweep, slurm, tmp_path):
         record = json.dumps({**measured, "args": {"test_envs": [2]}, "hparams": settings})
         (tmp_path / "out" / path.stem / "results.jsonl").write_text(record)
     code, out, _ = sweep("--quiet")
-    assert (code, out) == (0, f"2 of 2 runs are in {tmp_path}/out\n")
+    assert (code, out) == (
+        0,
+        f"2 of 2 runs are finished in {tmp_path}/out\ncompare them with: medic table {tmp_path}/out\n",
+    )
     assert not (slurm / "given.sh").exists()
 
 

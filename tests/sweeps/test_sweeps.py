@@ -157,7 +157,7 @@ def swept(tmp_path, folder, *options, **settings):
 def test_a_failing_run_among_good_ones(folder, tmp_path, capsys):
     assert swept(tmp_path, folder, iterations=8, span={"lr": [0.01, 1e30]}) == 1
     said = capsys.readouterr()
-    assert "1 of 2 runs are in" in said.out
+    assert "1 of 2 runs are finished in" in said.out
     assert "failed: erm → z, seed 0, lr 1e+30: " in said.err
     found = collect([tmp_path / "out"])
     assert len(found.results) == 1
@@ -173,7 +173,7 @@ def test_a_full_disk_ends_a_sweep(folder, tmp_path, capsys, monkeypatch):
     def full(path, state):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("medic.runs.train.save_checkpoint", full)
+    monkeypatch.setattr("medic.runs.directory.save_checkpoint", full)
     assert swept(tmp_path, folder, span={"seed": [0, 1]}) == 2
     (path,) = (tmp_path / "out").iterdir()
     assert re.search(f"(?i)disk full.*{path}", capsys.readouterr().err.splitlines()[-1])
@@ -291,7 +291,7 @@ def test_a_sweep_starts_what_is_missing(folder, copied, tmp_path, capsys):
     assert swept(tmp_path, folder, "--dry-run", **wider) == 0
     assert "5 runs: 4 finished, 1 to do" in capsys.readouterr().out
     assert swept(tmp_path, folder, **wider) == 0
-    assert "5 of 5 runs are in" in capsys.readouterr().out
+    assert f"5 of 5 runs are finished in {copied}: 4 before this command, 1 trained now (" in capsys.readouterr().out
     assert times == {path: path.stat().st_mtime_ns for path in times}
     assert len(collect([copied]).results) == 5
 
@@ -303,7 +303,7 @@ def test_a_damaged_run_is_named(folder, copied, tmp_path, capsys):
         assert swept(tmp_path, folder, *options, **ASKED) == 1
         said = capsys.readouterr()
         assert f"damaged: {path.parent}: " in said.err
-        assert ("4 runs: 3 finished, 0 to do, 1 damaged" if options else "3 of 4 runs are in") in said.out
+        assert ("4 runs: 3 finished, 0 to do, 1 damaged" if options else "3 of 4 runs are finished in") in said.out
 
 
 def test_how_long_a_sweep_takes(folder, copied, tmp_path, capsys):
@@ -387,7 +387,7 @@ def test_two_sweeps_at_once_share_the_work_and_a_worker_that_dies_is_replaced(fo
     workers[0].kill()
     said = [process.communicate()[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
-    assert all("4 of 4 runs are in" in text for text in said)
+    assert all("4 of 4 runs are finished in" in text for text in said)
     assert metrics(tmp_path / "out") == metrics(undisturbed_for_long)
     for result in collect([tmp_path / "out"]).results:
         assert result.environment["command"][1:] == [*both[0].args[3:]]

@@ -107,6 +107,13 @@ class TestRows:
             "erm: objective ce+ova, lr 0.06", "erm: objective ce, lr 0.06", "erm: objective ce, lr 0.1",
         ]  # fmt: skip
 
+    def test_runs_of_two_protocols(self, tmp_path):
+        for protocol, scale in (("paper", 1.0), ("authors", 0.5)):
+            write_run(tmp_path, protocol, "erm", "a", 0, (scale,), asked={"protocol": protocol}, protocol=protocol,
+                      ova_scale=scale)  # fmt: skip
+        write_run(tmp_path, "ours", "erm", "a", 0, (0.7,), asked={}, protocol=None, ova_scale=0.5)
+        assert labels(tmp_path) == ["erm: protocol authors", "erm: protocol none", "erm: protocol paper"]
+
     def test_a_default_that_was_given_explicitly(self, tmp_path):
         write_run(tmp_path, "0", "erm", "a", 0, (0.5,), asked={"iterations": 300}, iterations=300)
         write_run(tmp_path, "1", "erm", "a", 1, (0.5,), asked={}, iterations=300)

@@ -1,5 +1,8 @@
 """bf16 weights cast all at once are the weights that autocast casts one by one."""
 
+import re
+import warnings
+
 import pytest
 import torch
 
@@ -8,6 +11,8 @@ from medic.objectives import ce, objective, ova
 from medic.strategies import MultiStep, TwoStep
 from medic.tasks import Step
 from medic.training.precision import Bf16Weights
+from tests.built import recipe_of
+from tests.messages import naming
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -53,3 +58,23 @@ def test_heads_and_parameters_keep_their_precision():
     assert output.logits.dtype == torch.float32
     assert {p.dtype for p in lowered.parameters()} == {torch.float32}
     assert len(list(lowered.parameters())) == len(list(model.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"avx512_f": True, "avx512_bf16": False, "amx_bf16": False}, True),
+        ({"avx512_bf16": True}, False),
+        ({"amx_bf16": True}, False),
+        ({"neon": True, "bf16": True}, False),
+        ({}, False),  # torch does not know this CPU
+    ],
+)
+def test_a_cpu_that_emulates_bf16_is_warned_of(monkeypatch, found, said):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for precision in ("bf16", "fp32", "auto"):
+            recipe_of(precision=precision)
+    named = [bool(re.search(naming("CPU bf16 --precision fp32"), str(one.message))) for one in caught]
+    assert named == [True] * said

@@ -1,15 +1,20 @@
 """The execution of a run: device, precision, trackers and output."""
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from medic.errors import MedicError
+from medic.errors import MedicError, warn
 from medic.fields import Limits, Spec, setting
 
 if TYPE_CHECKING:
     import torch
 
     from medic.training import Precision
+
+_NAME = re.compile(r"\w[\w.+=,@-]*")
+_RESERVED = re.compile(r"logs|[0-9a-f]{16}")
+"""Names of other directories in the output: logs of a sweep, and runs without a name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +45,9 @@ class ExecutionSpec(Spec):
     )
     track: str = setting("auto", "experiment trackers: auto, none, or a list of tensorboard, wandb, mlflow", local=True)
     output: str = setting("runs", "directory in which the run's directory is created", local=True)
+    name: str | None = setting(
+        None, "name of the run's directory in the output (default: a hash of what changes the result)", local=True
+    )
 
     def pick_device(self) -> "torch.device":
         """Return the device; `auto` is a GPU if there is one."""
@@ -58,8 +66,16 @@ class ExecutionSpec(Spec):
         return pick_precision(self.precision, device)
 
     def check(self, device: "torch.device") -> None:
-        """Refuse settings that have no effect without a GPU."""
+        """Refuse settings that have no effect without a GPU, and bad names; warn of a precision that is slow here."""
+        from medic.training import emulates_bf16
+
         if device.type != "cuda" and self.capture == "on":
             raise MedicError("capture 'on' needs a GPU: use --capture auto")
         if device.type != "cuda" and self.precision == "tf32":
             raise MedicError("precision 'tf32' needs a GPU: use --precision fp32 or bf16")
+        if self.name is not None and not _NAME.fullmatch(self.name):
+            raise MedicError(f"name {self.name!r}: give one of letters and digits; _ . + = , @ - may follow")
+        if self.name is not None and _RESERVED.fullmatch(self.name):
+            raise MedicError(f"name {self.name!r} may be that of another run or of logs: choose another --name")
+        if self.precision == "bf16" and emulates_bf16(device):
+            warn("this CPU emulates bf16, which is several times slower than fp32: use --precision fp32")

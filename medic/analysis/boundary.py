@@ -1,0 +1,304 @@
+"""The decision boundary of a one-vs-all classifier between two classes, and the balance of all classifiers.
+
+With d_c(x) the log-odds of classifier c and q_c = σ(d_c) its positive output, over the known images of a split:
+
+    conf_p(c) = mean_{y=c} q_c,   conf_n(c) = mean_{y≠c} (1 − q_c),   balance(c) = mean_{y=c} q_c + mean_{y≠c} q_c − 1.
+
+The midpoint prediction of the paper's discussion (Eqs. 3–5), for positive class c and another class j, is
+
+    λ(j, c) = mean_{x_0 ∈ j, x_1 ∈ c} q_c((x_0 + x_1) / 2) ≈ ½ (mean_{x_0 ∈ j} q_c(x_0) + mean_{x_1 ∈ c} q_c(x_1)).
+
+Midpoints are of features. The log-odds are linear in them, so that d_c at a midpoint is the mean of both log-odds.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from torch import Tensor
+
+from medic import openset
+from medic.analysis import style
+from medic.analysis.of_runs import class_names, labels_of, with_features
+from medic.analysis.result import Result, mean_of, number, percent
+from medic.errors import MedicError, check_choice
+from medic.models.heads import HEADS
+from medic.runs.directory import Run
+from medic.runs.evaluation import LabelledOutputs
+
+Floats = NDArray[np.float64]
+LogOdds = Callable[[Tensor], Tensor]
+"""Maps features (M, F) to the log-odds (M,) of one classifier."""
+GRID = 80
+"""Points on a side of the plane's map."""
+MIDPOINTS = 50_000_000
+"""The number of midpoints up to which all images are used; of more, a share of the images, evenly spaced."""
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Classifier c in the plane through the means of classes j and c and the largest variance beside their difference.
+
+    Along x the mean of j is at 0 and that of c at 1; y is in the same units, from the line between the means.
+    """
+
+    x: Floats
+    """Grid (G,) along the difference of the means."""
+    y: Floats
+    """Grid (G,) across it."""
+    positive: Floats
+    """q_c on the grid (G, G), rows along y."""
+    points: Floats
+    """The images of both classes in the plane (N, 2)."""
+    own: NDArray[np.bool_]
+    """Whether an image is of class c (N,)."""
+    crossing: float
+    """Where q_c = ½ on the line from the mean of j (0) to that of c (1): above ½ it is nearer to the positive class."""
+
+
+@dataclass(frozen=True)
+class Balance:
+    """The C one-vs-all classifiers of a run, with arrays (C,) or (C, C)."""
+
+    label: str
+    method: str
+    run: str
+    classes: tuple[str, ...]
+    conf_p: Floats
+    conf_n: Floats
+    balance: Floats
+    midpoint: Floats
+    """λ (C, C): row c is the positive class, column j the other; NaN on the diagonal."""
+    linear: Floats
+    """The right side of Eq. 5 (C, C), the approximation of λ."""
+    mean_p: float
+    """conf_p over all images, as in the paper's table."""
+    mean_n: float
+    """conf_n over all images and other classifiers, as in the paper's table."""
+    plane: Plane
+
+
+@dataclass(frozen=True)
+class Boundary(Result):
+    """The balance of several runs, and their planes of the same two classes."""
+
+    runs: tuple[Balance, ...]
+    split: str
+    positive: str
+    negative: str
+
+    def rows(self) -> list[dict[str, str]]:
+        """Return a row per run."""
+        return [
+            {
+                "run": one.label,
+                "conf_p": percent(one.mean_p),
+                "conf_n": percent(one.mean_n),
+                "balance": number(mean_of(one.balance), 3, sign=True),
+                "λ": number(mean_of(one.midpoint), 3),
+                "|λ − ½|": number(mean_of(np.abs(one.midpoint - 0.5)), 3),
+                "λ by Eq. 5": number(mean_of(one.linear), 3),
+                f"boundary {self.negative} → {self.positive}": number(one.plane.crossing),
+            }
+            for one in self.runs
+        ]
+
+    def notes(self) -> list[str]:
+        """Name the images and the scale of the boundary."""
+        return [
+            f"{self.split} images of known classes; λ is the mean over pairs of classes; the boundary is at 0 on the "
+            f"mean of {self.negative!r}, at 1 on that of {self.positive!r}, and at 0.5 if it is centred"
+        ]
+
+
+def measure(
+    runs: Sequence[Run],
+    classes: Sequence[str] | None = None,
+    split: str = "target",
+    rerun: bool = False,
+    root: str | None = None,
+    device: str = "auto",
+) -> Boundary:
+    """Measure every run; the plane is of `classes` (positive, other).
+
+    By default these are the class of the first run's classifier that leans most to "not c", and the other class with
+    the largest mean positive output of this classifier.
+    """
+    found: list[Balance] = []
+    pair = None
+    for run, label in zip(runs, labels_of(runs), strict=True):
+        head = HEADS.get(str(run.settings["head"]))
+        if head is None or not head.ova or head.nonlinear is not None:
+            raise MedicError(
+                f"run {run.path} has no linear one-vs-all head ({run.settings['head']!r}): use --objective ce+ova"
+            )
+        outputs = with_features(run, split, rerun, root, device)
+        names, odds, y = class_names(run), outputs.output.log_odds().double(), outputs.label
+        if pair is None:
+            pair = _choose(names, odds, y, classes)
+        for name in pair:
+            check_choice("class", name, names, f"of run {run.path}")
+        positive, negative = map(names.index, pair)
+        if not bool((y == positive).any() and (y == negative).any()):
+            raise MedicError(f"split {split!r} of run {run.path} lacks {pair[0]!r} or {pair[1]!r}: use other --classes")
+        ova = outputs.output.ova
+        assert ova is not None
+        conf_p, conf_n, balance = _confidences(odds, y)
+        midpoint, linear = midpoints(odds, y)
+        found.append(
+            Balance(
+                label,
+                str(run.settings["method"]),
+                str(run.path),
+                tuple(names),
+                conf_p,
+                conf_n,
+                balance,
+                midpoint,
+                linear,
+                openset.conf_p(ova, y),
+                openset.conf_n(ova, y),
+                _plane(run, outputs, positive, negative),
+            )
+        )
+    assert pair is not None
+    return Boundary(tuple(found), split, *pair)
+
+
+def _choose(names: Sequence[str], odds: Tensor, y: Tensor, classes: Sequence[str] | None) -> tuple[str, str]:
+    """Return the positive class of the plane and the other one."""
+    if classes is not None:
+        if len(classes) != 2 or classes[0] == classes[1]:
+            raise MedicError(f"--classes {' '.join(classes)}: give two classes, the positive one first")
+        return classes[0], classes[1]
+    if len(names) < 2:
+        raise MedicError("a boundary needs two known classes")
+    _, _, balance = _confidences(odds, y)
+    positive = int(np.nanargmin(balance))
+    q = odds[:, positive].sigmoid()
+    means = [
+        float(q[y == other].mean()) if other != positive and bool((y == other).any()) else -1.0
+        for other in range(len(names))
+    ]
+    return names[positive], names[int(np.argmax(means))]
+
+
+def _confidences(odds: Tensor, y: Tensor) -> tuple[Floats, Floats, Floats]:
+    """Return conf_p, conf_n and balance (C,) of every classifier, from log-odds (N, C) and labels (N,)."""
+    q = odds[y >= 0].sigmoid()
+    own = torch.nn.functional.one_hot(y[y >= 0], odds.shape[1]).bool()
+    positive, negative = ((q.where(mask, 0).sum(0) / mask.sum(0)).numpy() for mask in (own, ~own))
+    return positive, 1 - negative, positive + negative - 1
+
+
+def midpoints(odds: Tensor, y: Tensor) -> tuple[Floats, Floats]:
+    """Return λ and its linear approximation (C, C), from log-odds (N, C) that are linear in the features, and labels.
+
+    Row c is the positive class, column j the other one; NaN on the diagonal and for classes without images.
+    """
+    count = odds.shape[1]
+    limit = max(10, int((MIDPOINTS / max(1, count * (count - 1))) ** 0.5))
+    rows = [(y == label).nonzero().squeeze(1) for label in range(count)]
+    rows = [each[torch.linspace(0, len(each) - 1, min(limit, len(each))).long()] for each in rows]
+    found, linear = np.full((count, count), np.nan), np.full((count, count), np.nan)
+    for c in range(count):
+        own = odds[rows[c], c]
+        for j in range(count):
+            other = odds[rows[j], c]
+            if j != c and len(own) and len(other):
+                found[c, j] = float(((own[:, None] + other) / 2).sigmoid().mean())
+                linear[c, j] = float(own.sigmoid().mean() + other.sigmoid().mean()) / 2
+    return found, linear
+
+
+def _plane(run: Run, outputs: LabelledOutputs, positive: int, negative: int) -> Plane:
+    assert outputs.output.features is not None
+    features, y = outputs.output.features.double().cpu(), outputs.label.cpu()
+    chosen = (y == positive) | (y == negative)
+    own = (y == positive)[chosen]
+    model = run.model.cpu()
+
+    @torch.no_grad()
+    def log_odds(points: Tensor) -> Tensor:
+        return model.classify(points).log_odds()[:, positive].double()
+
+    return plane(features[chosen], own, log_odds)
+
+
+def plane(features: Tensor, own: Tensor, log_odds: LogOdds) -> Plane:
+    """Map the log-odds of one classifier in the plane of two classes.
+
+    `features` (N, F) are those of both classes in float64, `own` (N,) marks the positive one, and `log_odds` maps
+    points (M, F) to (M,).
+    """
+    start, end = features[~own].mean(0), features[own].mean(0)
+    across = end - start
+    length = float(across.norm())
+    if length == 0:
+        raise MedicError("the two classes have the same mean features: choose others with --classes")
+    unit = across / length
+    centred = features - torch.where(own[:, None], end, start)
+    rest = centred - torch.outer(centred @ unit, unit)
+    second = torch.linalg.svd(rest, full_matrices=False).Vh[0]
+    second = second - (second @ unit) * unit
+    if float(second.norm()) > 0:
+        second = second / second.norm()
+    middle = (start + end) / 2
+    points = torch.stack([(features - start) @ unit, (features - middle) @ second], 1) / length
+    low, high = points.amin(0), points.amax(0)
+    margin = 0.05 * (high - low).clamp(min=1e-3)
+    x, y = (
+        torch.linspace(float(a - m), float(b + m), GRID, dtype=torch.float64)
+        for a, b, m in zip(low, high, margin, strict=True)
+    )
+    along = start + length * x[None, :, None] * unit
+    places = along + length * y[:, None, None] * second
+    positive = log_odds(places.flatten(0, 1)).sigmoid().view(GRID, GRID)
+    at_start, at_end = log_odds(torch.stack([start, end])).tolist()
+    crossing = -at_start / (at_end - at_start) if at_end > at_start else float("nan")
+    return Plane(x.numpy(), y.numpy(), positive.numpy(), points.numpy(), own.numpy(), crossing)
+
+
+@style.styled
+def draw(result: Boundary) -> Figure:
+    """Draw a plane per run, and conf_p beside conf_n of every run."""
+    count = len(result.runs)
+    rows = -(-count // 2)
+    figure = style.new_figure(1.75 * rows + 1.6)
+    upper, lower = figure.subfigures(2, 1, height_ratios=(1.75 * rows, 1.6), squeeze=False).flatten()
+    grid = upper.subplots(rows, 2 if count > 1 else 1, squeeze=False).flatten()
+    for index, (axes, one) in enumerate(zip(grid, result.runs, strict=False)):
+        shown = one.plane
+        axes.contourf(shown.x, shown.y, shown.positive, levels=np.linspace(0, 1, 11), cmap=style.DIVERGING, alpha=0.6)
+        axes.contour(shown.x, shown.y, shown.positive, levels=[0.5], colors="black", linewidths=1.2)
+        for own, colour, name in ((False, "#5e3c99", result.negative), (True, "#b35806", result.positive)):
+            points = shown.points[shown.own == own]
+            axes.scatter(*points.T, s=3, color=colour, linewidths=0, label=name)
+        axes.plot([0, 1], [0, 0], "x", color="black", markersize=4)
+        style.letter(axes, index, f"{one.label}: {shown.crossing:.2f}")
+    for unused in grid[count:]:
+        unused.set_visible(False)
+    handles, names = grid[0].get_legend_handles_labels()
+    upper.legend(
+        handles, [f"other: {names[0]}", f"positive: {names[1]}"], loc="outside lower center", ncols=2, markerscale=3
+    )
+    axes = lower.subplots()
+    places = np.arange(count)
+    colours = style.method_colours([one.method for one in result.runs])
+    axes.bar(places - 0.2, [100 * one.mean_p for one in result.runs], 0.38, color=colours, label="conf_p")
+    axes.bar(
+        places + 0.2,
+        [100 * one.mean_n for one in result.runs],
+        0.38,
+        color="white",
+        edgecolor=colours,
+        hatch="////",
+        label="conf_n",
+    )
+    axes.set_xticks(places, [one.label for one in result.runs])
+    axes.set_ylabel("mean output in %")
+    style.letter(axes, count, "filled: conf$_p$, own class; hatched: conf$_n$, others")
+    return figure

@@ -1,0 +1,137 @@
+"""Time and memory of an iteration against the number of steps, from folders of runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from medic.analysis import style
+from medic.analysis.of_runs import method_title
+from medic.analysis.result import MissingRuns, Result, number
+from medic.tables.results import Result as RunResult
+
+Floats = NDArray[np.float64]
+PAPER_ITERATIONS = 5000
+"""The iterations that the paper's times are of."""
+
+ALIKE = 0.1
+"""The relative difference in images per iteration up to which ERM is compared."""
+
+
+@dataclass(frozen=True)
+class Cost(Result):
+    """Cost of a method with K numbers of steps, and of ERM with the same images per iteration."""
+
+    method: str
+    steps: NDArray[np.int64]
+    """Numbers of steps (K,)."""
+    seconds: Floats
+    """Seconds per iteration (K,): the median over the evaluations of a run, and the mean over runs."""
+    gib: Floats
+    """Peak memory in GiB (K,): of the GPU, or of the process on a CPU."""
+    erm_seconds: float
+    """Seconds per iteration of ERM; NaN without a run."""
+    erm_gib: float
+    images: int
+    """Images per iteration."""
+    erm_images: int
+    """Images per iteration of ERM, which may differ by what nine tasks cannot divide; 0 without a run."""
+    place: str
+    """The device."""
+
+    def rows(self) -> list[dict[str, str]]:
+        """Return a row per number of steps, with ERM first."""
+        found = [("ERM", self.erm_seconds, self.erm_gib)]
+        found += [
+            (f"{method_title(self.method)}, {count} step{'s' if count > 1 else ''}", seconds, gib)
+            for count, seconds, gib in zip(self.steps.tolist(), self.seconds.tolist(), self.gib.tolist(), strict=True)
+        ]
+        return [
+            {
+                "run": label,
+                "ms per iteration": number(1000 * seconds, 1),
+                f"s in {PAPER_ITERATIONS}": number(PAPER_ITERATIONS * seconds, 0),
+                "over ERM": number(seconds / self.erm_seconds),
+                "peak GiB": number(gib),
+                "peak over ERM": number(gib / self.erm_gib),
+            }
+            for label, seconds, gib in found
+        ]
+
+    def notes(self) -> list[str]:
+        """Name the device and what is missing."""
+        where = "memory is of the GPU" if self.place != "cpu" else "memory is of the whole process, on a CPU"
+        found = [f"{self.images} images per iteration on {self.place}; {where}"]
+        if self.erm_images not in (0, self.images):
+            found.append(f"ERM has {self.erm_images} images per iteration")
+        if np.isnan(self.erm_seconds):
+            found.append("no run of ERM with as many images per iteration: train one with --method erm")
+        return found
+
+
+def measure(results: Sequence[RunResult]) -> Cost:
+    """Collect the cost of the runs that differ in steps alone; of several such series, the longest."""
+    series: dict[tuple[str, str, str, int], list[RunResult]] = {}
+    for result in results:
+        given = {name: value for name, value in sorted(result.given.items()) if name not in ("steps", "separate")}
+        key = (result.method, repr(given), repr((result.targets, result.settings["sources"])), _images(result))
+        series.setdefault(key, []).append(result)
+    longest = max(series.values(), key=lambda runs: len({_steps(run) for run in runs}), default=[])
+    if len({_steps(run) for run in longest}) < 2:
+        raise MissingRuns("runs with two numbers of steps and otherwise the same settings", "time-memory")
+    first = longest[0]
+    counts = sorted({_steps(run) for run in longest})
+    costs = [[_cost(run) for run in longest if _steps(run) == count] for count in counts]
+    like = [
+        run for run in results
+        if run.method == "erm" and abs(_images(run) / _images(first) - 1) < ALIKE and run.targets == first.targets
+        and all(run.setting(name) == first.setting(name) for name in ("dataset", "backbone", "iterations", "objective"))
+    ]  # fmt: skip
+    erm = np.mean([_cost(run) for run in like], axis=0) if like else np.full(2, np.nan)
+    means = np.array([np.mean(several, axis=0) for several in costs])
+    place = str(first.environment.get("gpu") or "cpu")
+    return Cost(
+        first.method, np.array(counts), means[:, 0], means[:, 1], float(erm[0]), float(erm[1]), _images(first),
+        _images(like[0]) if like else 0, place,
+    )  # fmt: skip
+
+
+def _steps(result: RunResult) -> int:
+    return len(result.settings["steps"] or [1])
+
+
+def _images(result: RunResult) -> int:
+    """Return the images of an iteration."""
+    return int(result.settings["batch_size"]) * int(sum(result.settings["steps"] or [1]))
+
+
+def _cost(result: RunResult) -> tuple[float, float]:
+    """Return the seconds per iteration and the peak memory of a run."""
+    times = [float(record["step_time"]) for record in result.records if record.get("step_time")]
+    memory = [float(record["mem_gb"]) for record in result.records if record.get("mem_gb") is not None]
+    return median(times) if times else float("nan"), max(memory, default=float("nan"))
+
+
+@style.styled
+def draw(result: Cost) -> Figure:
+    """Draw time and memory against the number of steps, with ERM as a line across."""
+    figure = style.new_figure(2.2)
+    panels = figure.subplots(1, 2)
+    parts = (
+        ("ms per iteration", 1000 * result.seconds, 1000 * result.erm_seconds),
+        ("peak memory in GiB", result.gib, result.erm_gib),
+    )
+    colour = style.method_colours([result.method])[0]
+    for index, (axes, (title, values, erm)) in enumerate(zip(panels, parts, strict=True)):
+        axes.plot(result.steps, values, "o-", color=colour, label=method_title(result.method))
+        if not np.isnan(erm):
+            axes.axhline(erm, color=style.FIXED["erm"], linestyle="--", label="ERM")
+        axes.set_xlabel("steps")
+        axes.set_ylim(0, 1.15 * float(np.nanmax([*values, erm])))
+        axes.set_xticks(result.steps)
+        style.letter(axes, index, title)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure

@@ -1,0 +1,203 @@
+"""The errors of a run that more data could mend: classes confused in the target, and unknown classes taken for known.
+
+An image is taken for the class of its largest close-set output, whether it is then rejected or not. Target images of
+known classes are compared with validation images of the source domains: a confusion that only the target has is due to
+the domain. Unknown classes of the target are compared with the same classes in the source domains, if these have any.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from medic import openset
+from medic.analysis import style
+from medic.analysis.of_runs import class_names, labels_of, true_classes
+from medic.analysis.result import Result, percent
+from medic.runs.directory import Run
+
+Floats = NDArray[np.float64]
+SHOWN = 10
+"""Pairs of classes and unknown classes in the printed table and the figure."""
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Images of one known class that are taken for another."""
+
+    true: str
+    taken_for: str
+    target: float
+    """The share of target images of the true class."""
+    source: float
+    """The share of validation images; NaN without any."""
+    images: int
+    """Target images that are taken for the other class."""
+    of: int
+    """Target images of the true class."""
+
+    @property
+    def excess(self) -> float:
+        """The share in the target above that in the sources, which is 0 if it is not known."""
+        return self.target - (0.0 if np.isnan(self.source) else self.source)
+
+
+@dataclass(frozen=True)
+class UnknownClass:
+    """The target images of one unknown class."""
+
+    name: str
+    looks_like: str
+    """The known class that most are taken for."""
+    share: float
+    """The share that is taken for it."""
+    accepted: float
+    """The share that is not rejected at the run's threshold."""
+    accepted_in_sources: float
+    """The same share of the class's images in the source domains; NaN without any."""
+    images: int
+
+
+@dataclass(frozen=True)
+class Errors(Result):
+    """The confusions of a run, the largest excess first, and its unknown classes, the most accepted first."""
+
+    label: str
+    method: str
+    run: str
+    targets: tuple[str, ...]
+    confusions: tuple[Confusion, ...]
+    unknown: tuple[UnknownClass, ...]
+
+    def rows(self) -> list[dict[str, str]]:
+        """Return the confusions with the largest excess in the target, then the most accepted unknown classes."""
+        confused = [
+            {
+                "class": one.true,
+                "kind": "known",
+                "taken for": one.taken_for,
+                "in target %": percent(one.target),
+                "in sources %": percent(one.source),
+                "accepted %": "",
+                "accepted in sources %": "",
+                "images": f"{one.images} of {one.of}",
+            }
+            for one in self.confusions[:SHOWN]
+            if one.excess > 0
+        ]
+        return confused + [
+            {
+                "class": one.name,
+                "kind": "unknown",
+                "taken for": one.looks_like,
+                "in target %": percent(one.share),
+                "in sources %": "",
+                "accepted %": percent(one.accepted),
+                "accepted in sources %": percent(one.accepted_in_sources),
+                "images": str(one.images),
+            }
+            for one in self.unknown[:SHOWN]
+        ]
+
+    def notes(self) -> list[str]:
+        """Explain the columns."""
+        return [
+            f"{self.label}, target {', '.join(self.targets)}: shares of a class's images; sources: validation images; "
+            "accepted: not rejected at the run's threshold"
+        ]
+
+
+def measure(run: Run) -> Errors:
+    """Count the errors of a finished run from its predictions."""
+    names, classes, arrays = class_names(run), true_classes(run), run.predictions
+    taken = np.empty(len(arrays["label"]), dtype=np.int64)
+    for split in run.splits:
+        taken[arrays["split"] == split] = openset.predicted_class(run.outputs(split).output).numpy()
+    rates, counts = zip(*(
+        confusion_rates(arrays["label"][rows], taken[rows], len(names))
+        for rows in (arrays["split"] == "target", arrays["split"] == "validation")
+    ), strict=True)  # fmt: skip
+    confusions = [
+        Confusion(
+            names[i], names[j], float(rates[0][i, j]), float(rates[1][i, j]),
+            round(float(rates[0][i, j]) * int(counts[0][i])), int(counts[0][i]),
+        )
+        for i in range(len(names))
+        for j in range(len(names))
+        if i != j and rates[0][i, j] > 0
+    ]  # fmt: skip
+    confusions.sort(key=lambda one: (-one.excess, one.true, one.taken_for))
+    accepted = arrays["prediction"] >= 0
+    unknown = arrays["label"] < 0
+    in_target, in_sources = (arrays["split"] == split for split in ("target", "source-unknown"))
+    found = []
+    for name in sorted(set(classes[unknown & in_target].tolist())):
+        rows = unknown & in_target & (classes == name)
+        known = np.bincount(taken[rows], minlength=len(names))
+        beside = in_sources & (classes == name)
+        found.append(
+            UnknownClass(
+                name,
+                names[int(known.argmax())],
+                float(known.max() / rows.sum()),
+                float(accepted[rows].mean()),
+                float(accepted[beside].mean()) if beside.any() else float("nan"),
+                int(rows.sum()),
+            )
+        )
+    found.sort(key=lambda one: (-one.accepted, one.name))
+    label, method = labels_of([run])[0], str(run.settings["method"])
+    return Errors(label, method, str(run.path), tuple(run.settings["target"]), tuple(confusions), tuple(found))
+
+
+def confusion_rates(
+    label: NDArray[np.int64], taken: NDArray[np.int64], classes: int
+) -> tuple[Floats, NDArray[np.int64]]:
+    """Return the share of the images of class i that are taken for class j (C, C), and the images of each class (C,).
+
+    Labels and predictions are (N,); images with label −1 are left out. Rows of classes without images are NaN.
+    """
+    known = label >= 0
+    counts = np.bincount(label[known], minlength=classes)
+    pairs = np.bincount(label[known] * classes + taken[known], minlength=classes**2).reshape(classes, classes)
+    with np.errstate(invalid="ignore"):
+        return pairs / counts[:, None].astype(float), counts
+
+
+@style.styled
+def draw(result: Errors) -> Figure:
+    """Draw the confusions with the largest excess in the target, and the most accepted unknown classes."""
+    confused = [one for one in result.confusions[:SHOWN] if one.excess > 0]
+    unknown = result.unknown[:SHOWN]
+    rows = (max(1, len(confused)), max(1, len(unknown)))
+    figure = style.new_figure(0.21 * sum(rows) + 1.5)
+    top, bottom = figure.subplots(2, 1, height_ratios=rows)
+    (colour,) = style.method_colours([result.method])
+    pairs = [(f"{one.true} → {one.taken_for}", one.target, one.source) for one in confused]
+    _bars(top, pairs, colour)
+    style.letter(top, 0, f"known classes confused in {', '.join(result.targets)}")
+    _bars(
+        bottom,
+        [(f"{one.name} (like {one.looks_like})", one.accepted, one.accepted_in_sources) for one in unknown],
+        colour,
+    )
+    style.letter(bottom, 1, "unknown classes that are accepted")
+    bottom.set_xlabel("% of the images of a class")
+    figure.legend(*top.get_legend_handles_labels(), loc="outside lower right", ncols=2)
+    return figure
+
+
+def _bars(axes: Axes, rows: Sequence[tuple[str, float, float]], colour: str) -> None:
+    """Draw a bar for the target and a mark for the sources, per name."""
+    places = np.arange(len(rows))
+    axes.barh(places, [100 * target for _, target, _ in rows], 0.7, color=colour, label="target")
+    marks = [100 * source for _, _, source in rows]
+    axes.plot(marks, places, "|", color="black", markersize=7, markeredgewidth=1.5, label="sources")
+    axes.set_yticks(places, [name for name, _, _ in rows])
+    axes.set_xlim(left=0)
+    axes.invert_yaxis()
+    if not rows:
+        axes.text(0.5, 0.5, "none", ha="center", va="center", transform=axes.transAxes)

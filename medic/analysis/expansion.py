@@ -1,0 +1,175 @@
+"""The residual of the gradient-matching expansion against the inner rate α, in float64 on a small network.
+
+The inner loop of n steps of gradient descent with losses l_1, …, l_n passes `G(α) = Σ_i l_i'(θ_i)` to the outer
+optimizer. With g_i and h_i the gradient and the Hessian of l_i at θ,
+
+    G(α) = Σ_i g_i − α Σ_i h_i Σ_{j<i} g_j + O(α²)
+
+in one order of the steps. The mean over all orders is
+
+    E[G](α) = Σ_i g_i − (α/2) M + O(α²),   M = Σ_{i<j} (g_i · g_j)' = Σ_{i<j} (h_i g_j + h_j g_i).
+
+The paper has α M in every order: twice the coefficient. This is the derivative of the losses through the inner steps,
+`d/dθ Σ_i l_i(θ_i)`, which the second-order update computes, not the first-order one that it trains with.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from medic.analysis import style
+from medic.analysis.result import Result, number
+from medic.objectives import ce, objective
+from medic.strategies import MultiStep
+from medic.tasks import Step
+
+ALPHAS = tuple(10 ** (exponent / 4) for exponent in range(-16, -3))
+"""Inner rates from 1e-4 to 10^-1."""
+UPDATES = ("half, mean over orders", "paper, mean over orders", "half, one order", "paper, second order")
+"""Comparisons: the coefficient of the matching term, and the update that it is compared with."""
+
+
+@dataclass(frozen=True)
+class Expansion(Result):
+    """Residuals of the expansion, for A inner rates."""
+
+    alpha: NDArray[np.float64]
+    """Inner rates (A,)."""
+    residual: dict[str, NDArray[np.float64]]
+    """‖G − predicted‖ / ‖Σ g_i‖ (A,), by the names in `UPDATES`."""
+    slope: dict[str, float]
+    """The slope of log residual against log α: 2 where the expansion is right, 1 where its term in α is wrong."""
+    coefficient: dict[str, NDArray[np.float64]]
+    """The measured coefficient of M, `(Σ g_i − G) · M / (α M · M)` (A,), of the first-order update averaged over
+    orders (→ ½) and in one order, and of the second-order update (→ 1)."""
+
+    def rows(self) -> list[dict[str, str]]:
+        """Return a row per comparison."""
+        measured = {
+            "half, mean over orders": "first order, mean",
+            "paper, mean over orders": "first order, mean",
+            "half, one order": "first order, one order",
+            "paper, second order": "second order",
+        }
+        return [
+            {
+                "predicted coefficient": name.partition(",")[0].replace("half", "α/2").replace("paper", "α (paper)"),
+                "update": measured[name],
+                "slope": number(self.slope[name]),
+                "measured coefficient / α": number(float(self.coefficient[measured[name]][0]), 4),
+            }
+            for name in UPDATES
+        ]
+
+    def notes(self) -> list[str]:
+        """Name the coefficient."""
+        return [
+            "the first-order update has half the paper's coefficient of the matching term, and only averaged over the "
+            "orders of the steps; the paper's α belongs to the second-order update"
+        ]
+
+
+def measure(steps: int = 3, alphas: Sequence[float] = ALPHAS, seed: int = 0) -> Expansion:
+    """Measure the residuals with `steps` steps of random data on a tanh network of 67 weights, in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    data = [
+        Step(
+            torch.randn(8, 4, dtype=torch.float64, generator=generator) + index,
+            torch.randint(3, (8,), generator=generator),
+            (8,),
+        )
+        for index in range(steps)
+    ]
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, dtype=torch.float64, generator=generator) / 2)
+    return measure_on(model, data, alphas)
+
+
+def measure_on(model: nn.Module, data: Sequence[Step], alphas: Sequence[float]) -> Expansion:
+    """Measure the residuals for a model in float64 and steps of one task each, with cross-entropy."""
+    loss = objective(ce)
+    parameters = list(model.parameters())
+    gradients = [_flat(torch.autograd.grad(loss(model, step).total, parameters, create_graph=True)) for step in data]
+    products = torch.stack([one @ other for one, other in itertools.combinations(gradients, 2)]).sum()
+    matching = _flat(torch.autograd.grad(products, parameters))
+    plain = torch.stack(gradients).detach().sum(0)
+
+    def update(order: Sequence[Step], alpha: float, second: bool = False) -> Tensor:
+        model.zero_grad()
+        MultiStep(lr=alpha, second_order=second)(model, order, loss)
+        found = _flat([parameter.grad for parameter in parameters if parameter.grad is not None])
+        model.zero_grad()
+        return len(order) * found  # a strategy returns the mean over tasks
+
+    mean, one, second = [], [], []
+    for alpha in alphas:
+        mean.append(torch.stack([update(order, alpha) for order in itertools.permutations(data)]).mean(0))
+        one.append(update(data, alpha))
+        second.append(update(data, alpha, second=True))
+    updates = {"first order, mean": mean, "first order, one order": one, "second order": second}
+    rates = np.array(alphas)
+
+    def residual(update: str, factor: float) -> NDArray[np.float64]:
+        off = [
+            (found - plain + factor * alpha * matching).norm()
+            for found, alpha in zip(updates[update], alphas, strict=True)
+        ]
+        return np.array([float(value / plain.norm()) for value in off])
+
+    residuals = {
+        "half, mean over orders": residual("first order, mean", 0.5),
+        "paper, mean over orders": residual("first order, mean", 1.0),
+        "half, one order": residual("first order, one order", 0.5),
+        "paper, second order": residual("second order", 1.0),
+    }
+    small = rates <= 10 * rates.min()  # where higher orders of α are small, and rounding is too
+    slopes = {
+        name: float(np.polyfit(np.log(rates[small]), np.log(values[small]), 1)[0]) if small.sum() > 1 else float("nan")
+        for name, values in residuals.items()
+    }
+    coefficients = {
+        name: np.array(
+            [
+                float((plain - found) @ matching / (alpha * matching @ matching))
+                for found, alpha in zip(several, alphas, strict=True)
+            ]
+        )
+        for name, several in updates.items()
+    }
+    return Expansion(rates, residuals, slopes, coefficients)
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors])
+
+
+@style.styled
+def draw(result: Expansion) -> Figure:
+    """Draw the residuals against α, both logarithmic."""
+    figure = style.new_figure(2.9)
+    axes = figure.subplots()
+    medic, erm = style.FIXED["medic++"], style.FIXED["erm"]
+    looks = {
+        "half, mean over orders": (r"first order, mean over orders: $\alpha/2$", medic, "o-"),
+        "paper, mean over orders": (r"first order, mean over orders: $\alpha$ (paper)", erm, "s-"),
+        "half, one order": (r"first order, one order: $\alpha/2$", style.PALETTE[3], "^--"),
+        "paper, second order": (r"second order: $\alpha$ (paper)", style.PALETTE[0], "d--"),
+    }
+    for name, (label, colour, look) in looks.items():
+        axes.loglog(
+            result.alpha, result.residual[name], look, color=colour, label=f"{label}, slope {result.slope[name]:.1f}"
+        )
+    axes.set_xlabel(r"inner rate $\alpha$")
+    axes.set_ylabel("relative residual")
+    axes.set_title("Residual of the gradient-matching expansion:\nthe first-order update has half the paper's\n"
+                   "coefficient, and only averaged over orders", loc="left")  # fmt: skip
+    figure.legend(loc="outside lower left")
+    return figure

@@ -1,0 +1,119 @@
+"""The paper's figures: the runs that each needs, found in a folder, and the command that makes them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from medic.analysis.result import MissingRuns
+from medic.methods import METHODS
+from medic.tables.results import Result
+
+_ORDER = ("erm", "mldg", "fish", "medic", "medic++")
+_STEPS = (1, 3, 9)
+_STEPS_TABLE = "tasks-per-step --save-features"
+
+
+@dataclass(frozen=True)
+class PaperFigure:
+    """A figure of the paper."""
+
+    name: str
+    analysis: str
+    about: str
+    command: str
+    """The command that makes its runs, without `--output`; empty if it needs none."""
+    find: Callable[[Sequence[Result]], Sequence[Result]]
+    """Returns its runs, or raises `MissingRuns`."""
+
+
+def _common(result: Result) -> tuple[Any, ...]:
+    """Return the settings that runs side by side in a figure share."""
+    names = ("dataset", "target", "sources", "known", "backbone", "iterations", "seed", "trial_seed")
+    return tuple(repr(result.settings.get(name)) for name in names)
+
+
+def _groups(results: Sequence[Result]) -> list[list[Result]]:
+    groups: dict[tuple[Any, ...], list[Result]] = {}
+    for result in results:
+        groups.setdefault(_common(result), []).append(result)
+    return list(groups.values())
+
+
+def _usual(results: Sequence[Result]) -> list[Result]:
+    """Return the runs with a one-vs-all head and features, in the usual form of their methods."""
+    return [
+        result
+        for result in results
+        if result.method in _ORDER
+        and result.settings["objective"] == "ce+ova"
+        and result.settings["save_features"]
+        and _as_defined(result)
+    ]
+
+
+def _as_defined(result: Result) -> bool:
+    """Whether a run has the splits and steps of its method."""
+    settings = result.settings
+    grid = METHODS[result.method].grid.fitted(len(settings["sources"]), len(settings["known"]))
+    own = (settings["domain_splits"], settings["class_splits"], tuple(settings["steps"]))
+    return own == (grid.domains, grid.classes, grid.sizes)
+
+
+def methods_side_by_side(results: Sequence[Result]) -> list[Result]:
+    """Return a run of every method of the paper's ablations, ERM and MEDIC++ among them, on the same problem."""
+    best: dict[str, Result] = {}
+    for group in _groups(_usual(results)):
+        found: dict[str, Result] = {}
+        for result in group:
+            found.setdefault(result.method, result)
+        if {"erm", "medic++"} <= found.keys() and len(found) > len(best):
+            best = found
+    if not best:
+        raise MissingRuns("runs of ERM and MEDIC++ on one target with --objective ce+ova --save-features", "separation")
+    return [best[method] for method in _ORDER if method in best]
+
+
+def erm_and_medic(results: Sequence[Result]) -> list[Result]:
+    """Return a run of ERM and one of MEDIC++ on the same problem."""
+    return [result for result in methods_side_by_side(results) if result.method in ("erm", "medic++")]
+
+
+def one_three_nine(results: Sequence[Result]) -> list[Result]:
+    """Return runs of MEDIC++ with nine tasks in 1, 3 and 9 steps, on the same problem."""
+    several = [r for r in results if r.method == "medic++" and r.settings["save_features"]]
+    most: dict[int, Result] = {}
+    for group in _groups(several):
+        found: dict[int, Result] = {}
+        for result in group:
+            found.setdefault(len(result.settings["steps"]), result)
+        wanted = {steps: found[steps] for steps in _STEPS if steps in found}
+        most = max(most, wanted, key=len)
+    if len(most) < len(_STEPS):
+        missing = ", ".join(str(steps) for steps in _STEPS if steps not in most)
+        raise MissingRuns(f"runs of MEDIC++ with {missing} steps and --save-features", _STEPS_TABLE)
+    return list(most.values())
+
+
+def _all(results: Sequence[Result]) -> Sequence[Result]:
+    return results
+
+
+FIGURES = {
+    name: PaperFigure(name, *entry)
+    for name, entry in {
+        "bias": ("boundary", "boundaries of a one-vs-all classifier", "separation", methods_side_by_side),
+        "gradient": ("gradients", "agreement of task gradients over training", "separation", erm_and_medic),
+        "expansion": ("expansion", "the theory behind Fig. gradient", "", _all),
+        "norm": ("separation", "class differences and matched pairs", _STEPS_TABLE, one_three_nine),
+        "tsne": ("embed", "t-SNE of target features", "separation", methods_side_by_side),
+        "office-range": ("openness", "OSCR against the number of known classes", "officehome-openness", _all),
+        "time-memory": ("cost", "time and memory against steps", "time-memory", _all),
+    }.items()
+}
+"""The paper's figures that show measurements, by their labels in its text."""
+
+
+def make_command(figure: PaperFigure, folder: Path) -> str:
+    """Return the command that trains the runs of a figure into a folder."""
+    return f"medic reproduce {figure.command} --output {folder}"

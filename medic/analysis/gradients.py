@@ -1,0 +1,266 @@
+"""Dot products and angles between task gradients over training, within and between domains and classes.
+
+A cell is a pair (domain, class). Its gradient is that of the mean loss over some of its training images, without
+augmentation, in evaluation mode (running batch-norm statistics), and without penalties: the losses that the run trains.
+Pairs of cells are of three kinds: same domain and other classes, same class and other domains, or both other.
+
+The paper's regularisation term splits domains into F, G and classes into 1, 2, which makes four tasks:
+
+    L_reg = −(F_1' · F_2' + F_1' · G_1' + G_2' · F_2' + G_2' · G_1')
+
+The gradient of a task is the mean of its cells' gradients. L_reg is averaged over random splits into halves.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from medic.analysis import style
+from medic.analysis.of_runs import Repeated, labels_of, moments_of, repeated
+from medic.analysis.result import Result, mean_of, number
+from medic.errors import MedicError
+from medic.modules import evaluating
+from medic.objectives.objective import Loss
+from medic.outputs import Output
+from medic.runs.directory import Run
+from medic.tasks.partition import chunks
+from medic.training.inference import load
+
+KINDS = ("same domain", "same class", "both other")
+"""Kinds of pairs: the same domain and other classes, the same class and other domains, or both other."""
+MAX_CLASSES = 6
+"""The number of classes that are measured at most: a gradient is as large as the model."""
+SPLITS = 200
+"""Random splits that L_reg is averaged over."""
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Mean dot product, cosine and conflict of pairs of cells, and L_reg, at one moment."""
+
+    dot: Mapping[str, float]
+    """The mean dot product, by kind; NaN without such pairs."""
+    cosine: Mapping[str, float]
+    """The mean cosine, by kind."""
+    conflict: Mapping[str, float]
+    """The share of pairs with a negative cosine, by kind."""
+    regularisation: float
+    """L_reg, in units of the squared gradient; NaN with one domain or one class."""
+    relative: float
+    """L_reg over the mean squared norm of the four tasks' gradients: −4 where all are equal."""
+
+
+@dataclass(frozen=True)
+class Track:
+    """The measurements of a run at M iterations, with arrays (M,); see `Pairs`."""
+
+    label: str
+    method: str
+    run: str
+    losses: str
+    iterations: Ints
+    dot: Mapping[str, Floats]
+    cosine: Mapping[str, Floats]
+    conflict: Mapping[str, Floats]
+    regularisation: Floats
+    relative: Floats
+
+
+@dataclass(frozen=True)
+class Gradients(Result):
+    """The agreement of task gradients over training, of several runs."""
+
+    tracks: tuple[Track, ...]
+    domains: int
+    classes: int
+    images: int
+
+    def rows(self) -> list[dict[str, str]]:
+        """Return a row per run: means over the moments."""
+        return [
+            {
+                "run": track.label,
+                **{f"cos {kind}": number(mean_of(track.cosine[kind]), 3) for kind in KINDS},
+                **{f"conflict {kind} %": number(100 * mean_of(track.conflict[kind]), 0) for kind in KINDS},
+                "L_reg": number(mean_of(track.regularisation)),
+                "L_reg relative": number(mean_of(track.relative)),
+            }
+            for track in self.tracks
+        ]
+
+    def notes(self) -> list[str]:
+        """Say that training was repeated, and whether losses differ."""
+        last = ", ".join(sorted({str(track.iterations[-1]) for track in self.tracks}))
+        found = [
+            f"training was repeated up to iteration {last}; cells are {self.domains} domains × {self.classes} classes "
+            f"with {self.images} images each"
+        ]
+        if len({track.losses for track in self.tracks}) > 1:
+            each = ", ".join(f"{track.label}: {track.losses}" for track in self.tracks)
+            found.append(f"the runs train different losses ({each}), so their dot products cannot be compared")
+        return found
+
+
+def measure(
+    runs: Sequence[Run],
+    moments: int = 10,
+    iterations: int | None = None,
+    images: int = 16,
+    root: str | None = None,
+    device: str = "auto",
+) -> Gradients:
+    """Repeat the training of every run and measure at some moments, with `images` per cell."""
+    tracks: list[Track] = []
+    domains = classes = 0
+    for run, label in zip(runs, labels_of(runs), strict=True):
+        with repeated(run, root, device) as training:
+            cells = choose_cells(training, images)
+            domains, classes = len({key[0] for key in cells}), len({key[1] for key in cells})
+            if len(cells) < 2:
+                raise MedicError(f"run {run.path} has one domain and one class: gradients need two cells")
+            at = moments_of(training.last(iterations), moments)
+            measured = [_look(training, cells) for iteration in training.iterate(iterations) if iteration in at]
+            tracks.append(
+                Track(
+                    label,
+                    str(run.settings["method"]),
+                    str(run.path),
+                    str(run.settings["objective"]),
+                    np.array(at),
+                    {kind: np.array([one.dot[kind] for one in measured]) for kind in KINDS},
+                    {kind: np.array([one.cosine[kind] for one in measured]) for kind in KINDS},
+                    {kind: np.array([one.conflict[kind] for one in measured]) for kind in KINDS},
+                    np.array([one.regularisation for one in measured]),
+                    np.array([one.relative for one in measured]),
+                )
+            )
+    return Gradients(tuple(tracks), domains, classes, images)
+
+
+def choose_cells(training: Repeated, images: int) -> dict[tuple[int, int], Tensor]:
+    """Draw positions of training images for every cell: up to `images` of each domain and of `MAX_CLASSES` classes.
+
+    The draw depends on the data alone, so that runs on the same data have the same images at every moment.
+    """
+    samples, generator = training.problem.train, torch.Generator().manual_seed(0)
+    every = samples.label.unique().tolist()
+    chosen = every if len(every) <= MAX_CLASSES else [part[0] for part in chunks(every, MAX_CLASSES)]
+    cells = {}
+    for domain in training.problem.sources:
+        for label in chosen:
+            rows = ((samples.domain == domain) & (samples.label == label)).nonzero().squeeze(1)
+            if len(rows):
+                cells[domain, label] = rows[torch.randperm(len(rows), generator=generator)[:images]]
+    return cells
+
+
+def _look(training: Repeated, cells: Mapping[tuple[int, int], Tensor]) -> Pairs:
+    """Measure the cells at the current weights."""
+    trainer, samples = training.trainer, training.problem.train
+    batches = []
+    for rows in cells.values():
+        inputs = load(trainer.images, samples.indices[rows], trainer.preprocessing, trainer.device)
+        batches.append((inputs, samples.label[rows].to(trainer.device)))
+    products = gram(trainer.model, trainer.objective.losses, batches)
+    domain, label = np.array(list(cells)).T
+    return pairs(products, domain, label)
+
+
+def gram(model: nn.Module, losses: Sequence[Loss], batches: Sequence[tuple[Tensor, Tensor]]) -> Floats:
+    """Return the dot products (n, n) between the gradients of the mean loss over n batches of inputs and classes.
+
+    The model is in evaluation mode; weights, statistics and `p.grad` are left unchanged.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    rows: list[tuple[Tensor | None, ...]] = []
+    with evaluating(model), torch.enable_grad():
+        for inputs, y in batches:
+            output = Output.of(model(inputs))
+            risk = torch.stack([loss(output, y) for loss in losses]).sum(0).mean()
+            rows.append(torch.autograd.grad(risk, parameters, allow_unused=True))
+    total = torch.zeros(len(rows), len(rows), dtype=torch.float64)
+    for column in zip(*rows, strict=True):  # one parameter at a time, because float64 takes twice the memory
+        reached = [gradient for gradient in column if gradient is not None]
+        if reached:
+            flat = torch.stack([(torch.zeros_like(reached[0]) if g is None else g).flatten().double() for g in column])
+            total += (flat @ flat.T).cpu()
+    return total.numpy()
+
+
+def pairs(products: Floats, domain: Ints, label: Ints) -> Pairs:
+    """Average dot products (n, n) over the pairs of every kind, for cells with domains and classes (n,)."""
+    norm = np.sqrt(np.diag(products))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cosine = np.where(np.outer(norm, norm) > 0, products / np.outer(norm, norm), np.nan)
+    first, second = np.triu_indices(len(products), 1)
+    same_domain, same_class = domain[first] == domain[second], label[first] == label[second]
+    masks = dict(zip(KINDS, (same_domain, same_class, ~same_domain & ~same_class), strict=True))
+
+    def mean(values: Floats) -> dict[str, float]:
+        chosen = {kind: values[first, second][mask] for kind, mask in masks.items()}
+        kept = {kind: several[~np.isnan(several)] for kind, several in chosen.items()}
+        return {kind: float(several.mean()) if len(several) else float("nan") for kind, several in kept.items()}
+
+    conflict = np.where(np.isnan(cosine), np.nan, (cosine < 0).astype(float))
+    return Pairs(mean(products), mean(cosine), mean(conflict), *regularisation(products, domain, label))
+
+
+def regularisation(products: Floats, domain: Ints, label: Ints, splits: int = SPLITS) -> tuple[float, float]:
+    """Return the mean L_reg over random splits into halves, and L_reg over the tasks' mean squared norm.
+
+    `products` (n, n) are dot products between the gradients of cells with domains and classes (n,).
+    """
+    names = np.unique(domain), np.unique(label)
+    if min(map(len, names)) < 2:
+        return float("nan"), float("nan")
+    rng = np.random.default_rng(0)
+    found, relative = [], []
+    for _ in range(splits):
+        in_f, in_1 = (
+            np.isin(values, rng.permutation(every)[: len(every) // 2])
+            for values, every in zip((domain, label), names, strict=True)
+        )
+        tasks = np.stack([in_f & in_1, in_f & ~in_1, ~in_f & in_1, ~in_f & ~in_1]).astype(float)  # F_1, F_2, G_1, G_2
+        if (tasks.sum(1) == 0).any():  # domains without some classes
+            continue
+        weights = tasks / tasks.sum(1, keepdims=True)
+        dot = weights @ products @ weights.T
+        found.append(-(dot[0, 1] + dot[0, 2] + dot[3, 1] + dot[3, 2]))
+        squared = np.trace(dot) / 4
+        relative.append(found[-1] / squared if squared > 0 else np.nan)
+    return (float(np.mean(found)), float(np.mean(relative))) if found else (float("nan"), float("nan"))
+
+
+@style.styled
+def draw(result: Gradients) -> Figure:
+    """Draw the mean cosines by kind of pairs, and L_reg, against the iteration."""
+    figure = style.new_figure(4.3)
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    colours = style.method_colours([track.method for track in result.tracks])
+    looks = dict(zip(KINDS, ("-", "--", ":"), strict=True))
+    for track, colour in zip(result.tracks, colours, strict=True):
+        for kind, look in looks.items():
+            top.plot(track.iterations, track.cosine[kind], look, marker="o", color=colour)
+        bottom.plot(track.iterations, track.relative, "o-", color=colour, label=track.label)
+    for kind, look in looks.items():
+        top.plot([], [], look, color="black", label=f"{kind}, other class" if kind == "same domain" else
+                 f"{kind}, other domain" if kind == "same class" else "other domain and class")  # fmt: skip
+    top.axhline(0, color="0.8", linewidth=0.6, zorder=0)
+    top.set_ylabel("mean cosine of gradients")
+    style.letter(top, 0, "pairs of cells (domain, class)")
+    top.legend()
+    bottom.set_ylabel(r"$L_{reg}$ / mean $\|g\|^2$")
+    bottom.set_xlabel("iteration")
+    bottom.xaxis.set_major_locator(MaxNLocator(integer=True))
+    style.letter(bottom, 1, "regularisation term (lower: better matched)")
+    figure.legend(*bottom.get_legend_handles_labels(), loc="outside lower center", ncols=min(3, len(result.tracks)))
+    return figure

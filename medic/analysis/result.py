@@ -1,0 +1,65 @@
+"""The results of analyses: numbers, rows for a terminal, and notes."""
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from medic.errors import MedicError
+
+
+class MissingRuns(MedicError):
+    """Runs that an analysis needs are missing; `table` is the table of the paper whose runs they are."""
+
+    def __init__(self, what: str, table: str) -> None:
+        super().__init__(f"no {what}: make them with `medic reproduce {table}`")
+        self.what = what
+
+
+@dataclass(frozen=True)
+class Result(ABC):
+    """The numbers of an analysis. A subclass is a frozen dataclass of numbers, texts, arrays and dataclasses."""
+
+    @abstractmethod
+    def rows(self) -> list[dict[str, str]]:
+        """Return a small table of the numbers, formatted, with the same keys in every row."""
+
+    def notes(self) -> list[str]:
+        """Return what a reader must know to read the numbers, one line each."""
+        return []
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all numbers as JSON holds them: arrays are lists, and NaN and infinities are None."""
+        plain: dict[str, Any] = _plain(dataclasses.asdict(self))
+        return {**plain, "notes": self.notes()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def mean_of(values: NDArray[np.float64]) -> float:
+    """Return the mean of the values that are not NaN, or NaN without any."""
+    kept = values[~np.isnan(values)]
+    return float(kept.mean()) if len(kept) else float("nan")
+
+
+def number(value: float, digits: int = 2, sign: bool = False) -> str:
+    """Format a number for a table; `–` stands for NaN."""
+    return "–" if math.isnan(value) else f"{value:{'+' if sign else ''}.{digits}f}"
+
+
+def percent(value: float) -> str:
+    """Format a fraction in percent."""
+    return number(100 * value, 1)

@@ -1,0 +1,97 @@
+"""The look of all figures: a paper's column width, one font size, and a colour-blind safe palette."""
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from matplotlib import colors, rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from medic.errors import check_choice
+from medic.files import writing
+
+WIDTH = 3.5
+"""The width of a column of the paper in inches."""
+FORMATS = ("png", "svg", "pdf")
+PALETTE = ("#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#f0e442")
+"""The colours of Okabe and Ito (2008), without the one of MEDIC++."""
+FIXED = {"medic++": "#d55e00", "erm": "#7a7a85", "medic": "#e69f00", "fish": "#0072b2", "mldg": "#009e73"}
+"""Methods that have the same colour in every figure."""
+KNOWN, UNKNOWN = "#cc79a7", "#009e73"
+"""Known and unknown classes: the paper's pink and green."""
+SEQUENTIAL, DIVERGING = "inferno", "PuOr_r"
+_LOOK: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "legend.fontsize": 7,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.5,
+    "legend.frameon": False,
+    "legend.handlelength": 1.8,
+    "figure.dpi": 100,
+    "savefig.dpi": 300,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "medic",
+    "axes.grid": False,
+    "image.interpolation": "nearest",
+}
+
+Draw = TypeVar("Draw", bound=Callable[..., Figure])
+
+
+def styled(draw: Draw) -> Draw:
+    """Let a function draw its figure in the common look."""
+
+    @functools.wraps(draw)
+    def drawn(*arguments: Any, **options: Any) -> Figure:
+        with rc_context(_LOOK):
+            return draw(*arguments, **options)
+
+    return drawn  # type: ignore[return-value]
+
+
+def new_figure(height: float) -> Figure:
+    """Return an empty figure of a column's width; `height` is in inches."""
+    return Figure(figsize=(WIDTH, height), layout="constrained")
+
+
+def method_colours(methods: Sequence[str]) -> list[str]:
+    """Return a colour for each run by its method; further runs of a method are lighter."""
+    free = [colour for colour in PALETTE if colour not in {FIXED[method] for method in methods if method in FIXED}]
+    others = [method for method in dict.fromkeys(methods) if method not in FIXED]
+    chosen = {**FIXED, **{method: free[index % len(free)] for index, method in enumerate(others)}}
+    found, count = [], dict.fromkeys(methods, 0)
+    for method in methods:
+        share = min(0.6, 0.3 * count[method])
+        red, green, blue = ((1 - share) * channel + share for channel in colors.to_rgb(chosen[method]))
+        found.append(colors.to_hex((red, green, blue)))
+        count[method] += 1
+    return found
+
+
+def letter(axes: Axes, index: int, title: str) -> None:
+    """Title a panel with its letter: `(a) title`."""
+    axes.set_title(f"({'abcdefghijklmnopqrstuvwxyz'[index]}) {title}", loc="left")
+
+
+def check_format(path: Path) -> None:
+    """Refuse a file whose ending names no format of figures."""
+    check_choice("format of a figure", path.suffix.removeprefix(".").lower(), FORMATS, f"in {path}")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure; the ending of the path is its format. The same figure gives the same bytes."""
+    check_format(path)
+    dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    with rc_context(_LOOK), writing("figure", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, metadata=dated.get(path.suffix[1:].lower()))

@@ -1,0 +1,95 @@
+"""`medic analyze`."""
+
+import json
+import logging
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+from medic.analysis import ANALYSES, Analysis
+from medic.errors import MedicError, check_choice
+from medic.files import write_text, writing
+from medic.report.table import print_rows
+
+logger = logging.getLogger(__name__)
+
+OPTIONS = ("moments", "iterations", "split", "classes", "rerun", "root", "device")
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Add the options of `medic analyze`."""
+    parser.add_argument("name", nargs="?", help="name of the analysis; without one, all are listed")
+    parser.add_argument("runs", nargs="*", help="directories of finished runs; for openness and cost, folders of runs")
+    parser.add_argument("-o", "--output", metavar="FILE", help="figure to write: FILE.png, FILE.svg or FILE.pdf")
+    parser.add_argument("--json", metavar="FILE", help="write all numbers as JSON")
+    add_measuring_options(parser)
+    parser.add_argument("--split", help="images of separation, boundary and embed: validation, target, train")
+    parser.add_argument("--classes", nargs=2, metavar="CLASS", help="boundary: the positive class and another")
+    parser.add_argument("--rerun", action="store_true", help="compute features that a run did not keep")
+
+
+def add_measuring_options(parser: ArgumentParser) -> None:
+    """Add the options of analyses that repeat training."""
+    parser.add_argument("--moments", type=int, help="measurements over repeated training (10)")
+    parser.add_argument("--iterations", type=int, help="repeat only the first iterations of training")
+    parser.add_argument("--root", metavar="DIR", help="folder of the images, if it moved")
+    parser.add_argument("--device", help="auto, cpu or cuda (auto)")
+
+
+def run(arguments: Namespace) -> int:
+    """Measure, print a table, and write the figure."""
+    if arguments.name is None:
+        rows = [{"name": one.name, "takes": one.takes, "content": one.about} for one in ANALYSES.values()]
+        print_rows(rows)
+        return 0
+    analysis = ANALYSES[check_choice("analysis", arguments.name, ANALYSES)]
+    options = given_options(arguments, OPTIONS)
+    for name in options:
+        if name not in analysis.options:
+            raise MedicError(f"--{name} has no effect on {analysis.name!r}: leave it out")
+    if arguments.output is not None:
+        from medic.analysis import style
+
+        style.check_format(Path(arguments.output))
+    result = analysis.measure(read_runs(analysis, arguments.runs), **options)
+    rows = result.rows()
+    if rows:
+        print_rows(rows, numeric=list(rows[0])[1:])
+    for note in result.notes():
+        print(note)
+    if arguments.json is not None:
+        with writing("numbers", Path(arguments.json)):
+            write_text(Path(arguments.json), json.dumps(result.as_dict(), indent=1, ensure_ascii=False) + "\n")
+    if arguments.output is not None:
+        style.save(analysis.draw(result), Path(arguments.output))
+        logger.info("figure: %s", arguments.output)
+    return 0
+
+
+def given_options(arguments: Namespace, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the options that were given."""
+    return {name: value for name in names if (value := getattr(arguments, name)) not in (None, False)}
+
+
+def read_runs(analysis: Analysis, paths: list[str]) -> Any:
+    """Return what an analysis takes: a run, runs, results of folders, or nothing."""
+    if analysis.takes == "nothing":
+        if paths:
+            raise MedicError(f"{analysis.name!r} needs no runs, but got {paths[0]}: leave it out")
+        return None
+    if not paths:
+        what = {"run": "the directory of a run", "runs": "directories of runs", "folders": "folders of runs"}
+        raise MedicError(f"medic analyze {analysis.name}: give {what[analysis.takes]}")
+    if analysis.takes == "folders":
+        from medic.tables.results import collect
+
+        collection = collect(map(Path, paths))
+        for note in collection.notes():
+            logger.warning("%s", note)
+        return collection.results
+    from medic.runs.directory import Run
+
+    if analysis.takes == "run" and len(paths) > 1:
+        raise MedicError(f"{analysis.name!r} takes one run, but got {len(paths)}: analyze them one by one")
+    runs = [Run(path) for path in paths]
+    return runs[0] if analysis.takes == "run" else runs

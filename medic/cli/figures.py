@@ -1,0 +1,61 @@
+"""`medic figures`."""
+
+import logging
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from medic.analysis import ANALYSES
+from medic.cli.analyze import add_measuring_options, given_options
+from medic.errors import check_choice
+from medic.report.table import print_rows
+
+logger = logging.getLogger(__name__)
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Add the options of `medic figures`."""
+    parser.add_argument("folder", help="folder with runs")
+    parser.add_argument("-o", "--output", default="figures", metavar="DIR", help="where figures are written [figures]")
+    parser.add_argument("--format", default="pdf", help="png, svg or pdf [pdf]")
+    parser.add_argument("--only", nargs="*", default=[], metavar="FIGURE", help="only these figures")
+    add_measuring_options(parser)
+
+
+def run(arguments: Namespace) -> int:
+    """Draw every figure of the paper whose runs are there, and say how to make the runs of the others."""
+    from medic.analysis import style
+    from medic.analysis.figures import FIGURES, make_command
+    from medic.analysis.result import MissingRuns
+    from medic.runs.directory import Run
+    from medic.tables.results import collect
+
+    check_choice("format of a figure", arguments.format, style.FORMATS)
+    for name in arguments.only:
+        check_choice("figure", name, FIGURES)
+    folder, output = Path(arguments.folder), Path(arguments.output)
+    results = collect([folder]).results
+    options = given_options(arguments, ("moments", "iterations", "root", "device"))
+    missing = 0
+    for figure in FIGURES.values():
+        if arguments.only and figure.name not in arguments.only:
+            continue
+        analysis = ANALYSES[figure.analysis]
+        try:
+            found = figure.find(results)
+            runs = found if analysis.takes == "folders" else [Run(result.path) for result in found]
+            own = {name: value for name, value in options.items() if name in analysis.options}
+            result = analysis.measure(runs, **own)
+        except MissingRuns as error:
+            missing += 1
+            logger.warning("figure %s: no %s; make them: %s", figure.name, error.what, make_command(figure, folder))
+            continue
+        path = output / f"{figure.name}.{arguments.format}"
+        style.save(analysis.draw(result), path)
+        print(f"{figure.name}: {figure.about} → {path}")
+        print_rows(result.rows(), numeric=list(result.rows()[0])[1:])
+        for note in result.notes():
+            print(note)
+        print()
+    if missing:
+        logger.warning("add --quick to these commands for a small version on the built-in digits")
+    return 1 if missing else 0

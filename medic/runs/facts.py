@@ -1,0 +1,54 @@
+"""The facts that a run reports before it trains."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from medic.data import Dataset, Problem, Samples
+from medic.runs.recipe import Recipe
+
+SHOWN = 12
+"""Number of names of a list that are shown."""
+
+
+def describe(recipe: Recipe, dataset: Dataset, problem: Problem, path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each fact: one short line for people."""
+    data, optim, model = recipe.data, recipe.optim, recipe.model
+    yield "output", str(path)
+    yield "method", f"{recipe.run.method}, objective {recipe.objective.objective}, seed {recipe.seed}"
+    yield "known", _listed(data.classes.known)
+    yield "unknown", _listed(data.classes.unknown) or "no class"
+    parts = [
+        f"{dataset.domains[domain]} {_count(problem.train, domain)} + {_count(problem.validation, domain)}"
+        for domain in problem.sources
+    ]
+    yield "sources", f"{_listed(parts)} (training + validation images)"
+    yield "target", _listed([_target(dataset.domains[domain], problem.target, domain) for domain in problem.targets])
+    weights = "from scratch" if recipe.weights is None else f"weights {recipe.weights}"
+    pixels = f"{data.image_size} px"
+    yield "backbone", ", ".join([str(model.backbone), weights, pixels, *(["frozen"] if model.freeze else [])])
+    device = recipe.execution.pick_device()
+    place = f"cpu, threads {torch.get_num_threads()}"
+    if device.type == "cuda":
+        place = torch.cuda.get_device_name(device)
+    yield "device", f"{place}, {recipe.execution.pick_precision(device)}"
+    images = recipe.batch_size * recipe.grid.tasks
+    every = f"evaluated every {recipe.evaluation.evaluate_every}"
+    yield "training", f"{optim.iterations} iterations of {images} images, {every}, {optim.optimizer} lr {optim.lr:g}"
+
+
+def _count(samples: Samples, domain: int) -> int:
+    return int((samples.domain == domain).sum())
+
+
+def _target(name: str, target: Samples, domain: int) -> str:
+    known = target.label[target.domain == domain] >= 0
+    return f"{name} {int(known.sum())} known + {int((~known).sum())} unknown images"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Join names by commas; of a long list, the first ones and their number."""
+    if len(names) <= SHOWN:
+        return ", ".join(names)
+    return f"{', '.join(names[:SHOWN])}, … ({len(names)} in all)"

@@ -1,0 +1,252 @@
+"""Analyses of small real runs, and of written ones."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import medic.analysis.gradients as gradients_module
+from medic.analysis import ANALYSES, boundary, cost, embed, errors, gradients, openness, separation, tasks
+from medic.analysis.figures import FIGURES, methods_side_by_side, one_three_nine
+from medic.analysis.of_runs import repeated, true_classes
+from medic.analysis.result import MissingRuns
+from medic.analysis.style import WIDTH
+from medic.errors import MedicError
+from medic.tables.results import collect
+from tests.messages import naming
+from tests.tables.written import write_run
+
+
+def drawn(name, result):
+    """Draw a figure completely, so that everything in it is laid out."""
+    figure = ANALYSES[name].draw(result)
+    figure.draw_without_rendering()
+    assert figure.get_size_inches()[0] == WIDTH
+    json.dumps(result.as_dict(), allow_nan=False)
+    assert len({tuple(row) for row in result.rows()}) <= 1  # a table has the same columns in every row
+    return figure
+
+
+def assert_same_weights(run, trainer):
+    expected = run.model.state_dict()
+    for name, tensor in trainer.model.state_dict().items():
+        torch.testing.assert_close(tensor, expected[name], rtol=0, atol=0, msg=name)
+
+
+def test_repeated_training_ends_with_the_weights_of_the_run(make_run, monkeypatch):
+    run = make_run("medic++")
+    seen = []
+    monkeypatch.setattr(gradients_module, "_look", lambda *a, look=gradients_module._look: seen.append(a) or look(*a))
+    found = gradients.measure([run], moments=2)
+    assert found.tracks[0].iterations.tolist() == [2, 4]
+    assert len(seen) == 2
+    assert_same_weights(run, seen[-1][0].trainer)  # although gradients were measured on the way
+    (track,) = found.tracks
+    assert (found.domains, found.classes) == (3, 6)
+    assert all(-1 <= value <= 1 for kind in gradients.KINDS for value in track.cosine[kind])
+    assert any("training was repeated up to iteration 4" in note for note in found.notes())
+    drawn("gradients", found)
+    part = gradients.measure([run], moments=1, iterations=2)
+    assert part.tracks[0].regularisation[0] == track.regularisation[0]  # the beginning of the same training
+    with pytest.raises(MedicError, match=naming("--iterations 5 4")):
+        gradients.measure([run], iterations=5)
+
+
+def test_runs_with_other_losses_are_noted(make_run):
+    found = gradients.measure([make_run("erm", objective="ce"), make_run("medic++")], moments=1, iterations=1, images=2)
+    assert any("different losses" in note for note in found.notes())
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_one_source_has_no_pairs_of_domains(make_run):
+    found = gradients.measure([make_run("medic++", sources=["printed"])], moments=1, iterations=1, images=2)
+    (track,) = found.tracks
+    assert np.isnan([track.cosine["same class"][0], track.cosine["both other"][0], track.regularisation[0]]).all()
+    assert not np.isnan(track.cosine["same domain"][0])
+    (row,) = found.rows()
+    assert row["L_reg"] == row["cos same class"] == "–"
+    assert found.as_dict()["tracks"][0]["regularisation"] == [None]
+    drawn("gradients", found)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_runs_without_unknown_classes(make_run):
+    run = make_run("erm", known=[str(digit) for digit in range(10)])
+    found = errors.measure(run)
+    assert found.unknown == ()
+    drawn("errors", found)
+    assert np.isnan(embed.measure([run]).runs[0].overlap)
+
+
+def test_images_that_changed_are_refused(make_run):
+    run = make_run("erm")
+    run.description["provenance"]["images"] = "other"
+    with pytest.raises(MedicError, match="other images"), repeated(run):
+        pass
+
+
+def test_recording_tasks_changes_nothing(make_run, monkeypatch):
+    run = make_run("medic++", iterations=8, evaluate_every=8)
+    kept = []
+    monkeypatch.setattr(tasks, "Recording", lambda *a, make=tasks.Recording: kept.append(a[0]) or make(*a))
+    found = tasks.measure(run)
+    assert found.iterations == 8
+    assert found.splits == 3 * (8 - kept[0].lag)  # splits before have no confusion
+    assert np.allclose(found.confusion.sum(1), 1)
+    assert (found.chance_neighbours, found.chance_apart) == pytest.approx((1 / 3, 0.8))
+    assert found.neighbours[np.triu_indices(6, 1)].sum() == pytest.approx(5)  # of a chain of six
+    assert (found.apart >= found.neighbours).all()
+    drawn("tasks", found)
+    with pytest.raises(MedicError, match=naming("confusion --iterations")):
+        tasks.measure(run, iterations=1)
+    with pytest.raises(MedicError, match=naming("'random' adaptive")):
+        tasks.measure(make_run("medic"))
+
+
+def test_boundary_agrees_with_the_metrics_of_the_run(make_run):
+    runs = [make_run("erm"), make_run("medic++")]
+    found = boundary.measure(runs)
+    for run, one in zip(runs, found.runs, strict=True):
+        assert (one.mean_p, one.mean_n) == pytest.approx((run.metrics["conf_p"], run.metrics["conf_n"]))
+        assert np.nanmean(one.balance) == pytest.approx(run.metrics["balance"])
+        odds = run.outputs("target").output.log_odds().double()
+        label = run.outputs("target").label
+        assert one.conf_n[2] == pytest.approx(1 - float(odds[(label >= 0) & (label != 2), 2].sigmoid().mean()))
+    assert found.positive != found.negative
+    drawn("boundary", found)
+    chosen = boundary.measure(runs, classes=["3", "5"])
+    assert (chosen.positive, chosen.negative) == ("3", "5")
+    with pytest.raises(MedicError, match="unknown class '8'"):
+        boundary.measure(runs, classes=["3", "8"])
+    with pytest.raises(MedicError, match=naming("one-vs-all --objective ce+ova")):
+        boundary.measure([make_run("erm", objective="ce")])
+
+
+def test_features_are_kept_or_computed_again(make_run):
+    run = make_run("medic++", save_features=False)
+    for name in ("separation", "boundary", "embed"):
+        with pytest.raises(MedicError, match=naming(f"{run.path.name} --rerun --save-features")):
+            ANALYSES[name].measure([run])
+    again, kept = (separation.measure([one], rerun=rerun) for one, rerun in ((run, True), (make_run("medic++"), False)))
+    assert np.allclose(again.runs[0].differences, kept.runs[0].differences, rtol=1e-3)
+
+
+def test_separation_orders_runs_by_steps(make_run):
+    runs = [make_run("medic++", steps=[1] * 9), make_run("medic++", steps=[9]), make_run("medic++")]
+    found = separation.measure(runs)
+    assert [one.steps for one in found.runs] == [1, 3, 9]
+    assert [found.matched[steps - 1] for steps in (1, 2, 3, 9)] == [0, 20, 27, 36]
+    assert found.runs[1].accuracy == pytest.approx(runs[2].record["validation"]["acc"])
+    drawn("separation", found)
+    with pytest.raises(MedicError, match=naming("'source-unknown' --split")):
+        separation.measure(runs, split="source-unknown")
+    with pytest.raises(MedicError, match="unknown split 'tarjet'"):
+        separation.measure(runs, split="tarjet")
+    assert one_three_nine(collect([runs[0].path.parent]).results)
+
+
+def test_embed_draws_known_and_unknown_images(make_run):
+    found = embed.measure([make_run("erm")])
+    (one,) = found.runs
+    assert one.points.shape == (100, 2)
+    assert (~one.known).sum() == 40
+    drawn("embed", found)
+
+
+def test_errors_name_classes(make_run):
+    run = make_run("medic++")
+    found = errors.measure(run)
+    arrays = run.predictions
+    target = arrays["split"] == "target"
+    assert set(true_classes(run)[target & (arrays["label"] < 0)]) == {"6", "7", "8", "9"}
+    for one in found.confusions:
+        rows = target & (arrays["label"] == int(one.true))
+        taken = arrays["logits"][rows].argmax(1) == int(one.taken_for)
+        assert (one.images, one.of, one.target) == (taken.sum(), rows.sum(), taken.mean())
+        rows = (arrays["split"] == "validation") & (arrays["label"] == int(one.true))
+        assert one.source == (arrays["logits"][rows].argmax(1) == int(one.taken_for)).mean()
+    assert [one.excess for one in found.confusions] == sorted((one.excess for one in found.confusions), reverse=True)
+    for one in found.unknown:
+        rows = target & (true_classes(run) == one.name)
+        assert (one.accepted, one.images) == ((arrays["prediction"][rows] >= 0).mean(), 10)
+        rows = (arrays["split"] == "source-unknown") & (true_classes(run) == one.name)
+        assert one.accepted_in_sources == (arrays["prediction"][rows] >= 0).mean()
+    drawn("errors", found)
+
+
+def test_the_column_of_classes_goes_before_folders(make_run):
+    run = make_run("erm")
+    run.predictions["class"] = np.array(["dog"] * len(run.predictions["path"]))
+    assert set(true_classes(run)) == {"dog"}
+    assert {one.name for one in errors.measure(run).unknown} == {"dog"}
+
+
+def written(folder, name, method, value, asked=None, **settings):
+    """Write a run with an OSCR of `value` / 2."""
+    usual = {"objective": "ce+ova", "steps": [1], "batch_size": 9, "unknown": ["u"], "domain_splits": None,
+             "class_splits": None, "save_features": False, "iterations": 2}  # fmt: skip
+    return write_run(
+        folder, name, method, "a", settings.pop("seed", 0), [value, 0.0], asked=asked or {}, **{**usual, **settings}
+    )
+
+
+def test_openness_averages_runs_that_differ_in_known_classes(tmp_path):
+    for count, value in ((3, 0.8), (5, 0.4)):
+        for seed in (0, 1):
+            known = {"known": ["k"] * count, "unknown": ["u"] * (10 - count)}
+            asked = {"known": known["known"]}
+            written(tmp_path, f"m{count}{seed}", "medic++", value + 0.2 * seed, asked, **known, seed=seed)
+            written(tmp_path, f"e{count}{seed}", "erm", value / 2, asked, **known, seed=seed)
+    written(tmp_path, "alone", "fish", 0.9)
+    found = openness.measure(collect([tmp_path]).results)
+    assert [row.label for row in found.table] == ["MEDIC++", "ERM"]
+    assert found.table[0].known.tolist() == [3, 5]
+    assert found.table[0].oscr.tolist() == pytest.approx([45, 25])
+    assert found.table[0].error.tolist() == pytest.approx([5 / 2**0.5] * 2)
+    assert found.table[1].oscr.tolist() == pytest.approx([20, 10])
+    assert (found.classes, found.left_out) == (10, 1)
+    drawn("openness", found)
+
+
+def test_cost_compares_runs_that_differ_in_steps(tmp_path):
+    for steps, time in (([9], 0.1), ([3, 3, 3], 0.3)):
+        path = written(tmp_path, f"m{len(steps)}", "medic++", 0.5, asked={"steps": steps}, steps=steps, batch_size=8)
+        text = (path / "results.jsonl").read_text()
+        (path / "results.jsonl").write_text(text.replace('"step_time": 0.1', f'"step_time": {time}, "mem_gb": 2.0'))
+    with_adam = {"asked": {"steps": [9], "lr": 1.0}, "lr": 1.0}
+    written(tmp_path, "other", "medic++", 0.5, steps=[9], batch_size=8, **with_adam)
+    found = cost.measure(collect([tmp_path]).results)
+    assert (found.steps.tolist(), found.seconds.tolist(), found.gib.tolist()) == ([1, 3], [0.1, 0.3], [2, 2])
+    assert any("no run of ERM" in note for note in found.notes())
+    drawn("cost", found)
+    written(tmp_path, "erm", "erm", 0.5, batch_size=70)
+    found = cost.measure(collect([tmp_path]).results)
+    assert (found.erm_seconds, found.images) == (0.1, 72)
+    assert "ERM has 70 images per iteration" in found.notes()
+    assert found.rows()[-1]["over ERM"] == "3.00"
+
+
+@pytest.mark.parametrize(("analysis", "table"), [(openness, "officehome-openness"), (cost, "time-memory")])
+def test_missing_runs_are_named_with_the_command(analysis, table, tmp_path):
+    written(tmp_path, "alone", "erm", 0.5)
+    for results in (collect([tmp_path]).results, ()):
+        with pytest.raises(MissingRuns, match=f"medic reproduce {table}"):
+            analysis.measure(results)
+
+
+def test_methods_of_a_figure_share_their_problem(tmp_path):
+    features = {"save_features": True}
+    nine = {"steps": [3, 3, 3], "domain_splits": 3, "class_splits": 3}
+    two = {"sources": ["b", "c", "d"], **features}
+    written(tmp_path, "erm", "erm", 0.5, **two)
+    with pytest.raises(MissingRuns, match=naming("MEDIC++ separation")):
+        methods_side_by_side(collect([tmp_path]).results)
+    written(tmp_path, "medic", "medic++", 0.5, **{**two, **nine})
+    written(tmp_path, "another", "medic++", 0.5, **{**two, **nine, "steps": [9]}, asked={"steps": [9]})
+    written(tmp_path, "seed", "fish", 0.5, **two, seed=1)
+    found = methods_side_by_side(collect([tmp_path]).results)
+    assert [result.path.name for result in found] == ["erm", "medic"]
+    with pytest.raises(MissingRuns, match=naming("MEDIC++ 9 --save-features")):
+        one_three_nine(collect([tmp_path]).results)
+    assert {figure.analysis for figure in FIGURES.values()} <= ANALYSES.keys()

@@ -1,0 +1,65 @@
+"""What a run says before it trains."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import medic
+from medic.models import create_backbone
+from medic.runs import facts
+from medic.runs.facts import describe
+from tests.built import loaded
+from tests.runs.short import SHORT
+
+
+def found(path="out/a", **settings):
+    recipe, dataset, problem = loaded(**settings)
+    return dict(describe(recipe, dataset, problem, path))
+
+
+def test_a_colleague_reads_what_is_trained(mini, caplog, tmp_path):
+    settings = {"dataset": mini, "method": "medic++", **SHORT}
+    with caplog.at_level("INFO", logger="medic"):
+        run = medic.train(**{**settings, "quiet": False}, output=tmp_path)
+    lines = caplog.messages[: caplog.messages.index(next(line for line in caplog.messages if "iteration 2" in line))]
+    assert lines == [
+        f"output    {run.path}",
+        "method    medic++, objective ce+ova, seed 0",
+        "known     0, 1, 2, 3, 4, 5",
+        "unknown   6, 7, 8, 9",
+        "sources   handwritten 48 + 12, printed 48 + 12, blended 48 + 12 (training + validation images)",
+        "target    street 60 known + 40 unknown images",
+        "backbone  small, from scratch, 32 px",
+        f"device    cpu, threads {torch.get_num_threads()}, fp32",
+        f"training  4 iterations of 18 images, evaluated every 2, sgd lr {run.settings['lr']:g}",
+    ]
+
+
+def test_nothing_is_said_when_quiet(mini, capfd, tmp_path):
+    medic.train(dataset=mini, method="erm", output=tmp_path, **SHORT)
+    assert capfd.readouterr().err == ""
+
+
+def test_weights_are_named(mini, tmp_path):
+    save_file(create_backbone("small").module.state_dict(), tmp_path / "w.safetensors")
+    said = found(dataset=mini, method="erm", weights=str(tmp_path / "w.safetensors"), freeze="backbone")
+    assert said["backbone"] == f"small, weights {tmp_path / 'w.safetensors'}, 32 px, frozen"
+
+
+def test_several_targets_and_no_unknown_class(mini):
+    said = found(
+        dataset=mini, method="erm", target=["street", "printed"], unknown=[], known=[str(i) for i in range(10)]
+    )
+    assert said["unknown"] == "no class"
+    assert said["target"] == "printed 100 known + 0 unknown images, street 100 known + 0 unknown images"
+
+
+def test_long_lists_are_cut(mini, monkeypatch):
+    monkeypatch.setattr(facts, "SHOWN", 3)
+    assert found(dataset=mini, method="erm")["known"] == "0, 1, 2, … (6 in all)"
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_named(mini):
+    said = found(dataset=mini, method="erm", device="cuda")
+    assert said["device"] == f"{torch.cuda.get_device_name()}, bf16"

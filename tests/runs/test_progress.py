@@ -1,0 +1,157 @@
+"""What a run says while it trains: its state, its speed without evaluations, and the time that is left."""
+
+import io
+import re
+import sys
+
+import pytest
+
+import medic
+from medic.logs import console
+from medic.runs import progress
+from medic.runs.evaluation import Evaluator
+from medic.runs.progress import Progress, duration
+from tests.runs.short import SHORT
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that a test moves: `clock(5)` lets five seconds pass."""
+    now = 0.0
+
+    def wait(seconds):
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    return wait
+
+
+@pytest.fixture
+def lines(caplog):
+    with caplog.at_level("INFO", logger="medic"):
+        yield caplog
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(5, "2.0 it/s  left 2 s"), (40, "4.0 s/it  left 20 s"), (300, "30.0 s/it  left 2 min 30 s")],
+)
+def test_the_speed_of_a_run_is_logged(clock, lines, seconds, said):
+    with Progress("erm", start=5, iterations=20) as shown:
+        clock(seconds)
+        shown.advance(15, 0.5)
+        shown.advance(16, 0.5)  # too soon for another line
+    assert lines.messages == [f"erm  15/20  training  loss 0.500  {said}"]
+
+
+def test_lines_come_soon_and_then_now_and_then(clock, lines):
+    with Progress("erm", 0, 100) as shown:
+        for iteration in range(1, 24):
+            clock(1)
+            shown.advance(iteration, None)
+    assert [line.split()[1] for line in lines.messages] == ["2/100", "12/100", "22/100"]
+
+
+def test_the_first_iteration_does_not_count(clock, lines):
+    """It compiles the network and captures the graph."""
+    with Progress("erm", 0, 21) as shown:
+        clock(60)
+        shown.advance(1, 1.0)
+        clock(10)
+        shown.advance(11, 1.0)
+    assert "  1.0 it/s  left 10 s" in lines.messages[-1]
+    assert shown.speed == "1.0 it/s"
+
+
+def test_evaluations_slow_nothing_down_and_are_part_of_what_is_left(clock, lines):
+    with Progress("erm", 0, 20, {"evaluating": 3, "averaging": 1}) as shown:
+        assert shown.speed is None
+        clock(10)
+        shown.advance(10, 1.0)
+        with shown.pause("evaluating"):
+            clock(50)
+        clock(1)
+        shown.advance(11, 1.0)
+        with shown.pause("averaging"):
+            clock(15)
+        assert shown.training == 11
+        clock(4)
+        shown.advance(15, 1.0)
+        with shown.pause("evaluating"):
+            clock(30)
+        clock(5)
+        shown.advance(20, 1.0)
+        with shown.pause("evaluating"):
+            clock(30)
+    assert lines.messages == [
+        "erm  10/20  training  loss 1.000  1.0 it/s  left > 10 s",  # nobody knows how long an evaluation takes
+        "erm  11/20  training  loss 1.000  1.0 it/s  left > 1 min 49 s",
+        "erm  15/20  training  loss 1.000  1.0 it/s  left 1 min 45 s",
+        "erm  20/20  training  loss 1.000  1.0 it/s  left 30 s",
+    ]
+    assert shown.speed == "1.0 it/s"
+
+
+def test_a_long_evaluation_is_named(clock, lines):
+    with Progress("erm", 0, 20) as shown:
+        clock(1)
+        shown.advance(10, 1.0)
+        clock(4)
+        with shown.pause("evaluating"):
+            pass
+    assert lines.messages == ["erm  10/20  evaluating  left 1 s"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("columns", [60, 80, 140])
+def test_the_bar_fits_into_a_line(monkeypatch, columns):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    console.cache_clear()
+    with medic.logs.shown(), Progress("medic++ → street", 0, 6000, {"evaluating": 3}) as shown:
+        shown.advance(1234, 0.1234)
+        with shown.pause("evaluating"):
+            shown._bar.refresh()
+    console.cache_clear()
+    text = sys.stderr.getvalue()
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
+    plain = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]", text)]
+    assert max(map(len, plain)) <= columns
+    assert any("1234/6000 evaluating  left > " in line for line in plain)
+    assert text.count("\n") == 1
+
+
+@pytest.mark.parametrize("averaging", ["none", "swad"])
+@pytest.mark.parametrize("every", [1, 2, 3, 9])
+def test_the_pauses_of_a_run_are_foreseen(mini, tmp_path, monkeypatch, averaging, every):
+    """Nothing is left when a run ends, and it was never negative."""
+    left, ends = [], []
+    pause, exits = Progress.pause, Progress.__exit__
+    monkeypatch.setattr(Progress, "pause", lambda self, state: left.append(dict(self._pauses)) or pause(self, state))
+    monkeypatch.setattr(Progress, "__exit__", lambda self, *_: ends.append(dict(self._pauses)) or exits(self, *_))
+    settings = {**SHORT, "evaluate_every": every, "averaging": averaging}
+    medic.train(dataset=mini, method="erm", output=tmp_path, **settings)
+    assert [set(pauses.values()) for pauses in ends] == [{0}]
+    assert all(min(pauses.values()) >= 0 for pauses in left)
+
+
+def test_the_speed_at_the_end_is_that_of_the_progress(mini, tmp_path, caplog, monkeypatch):
+    """And no evaluation is part of it, nor of the time of a step."""
+    record = Evaluator.record
+    monkeypatch.setattr(Evaluator, "record", lambda self: progress.time.sleep(1) or record(self))
+    with caplog.at_level("INFO", logger="medic"):
+        run = medic.train(dataset=mini, method="erm", output=tmp_path, **{**SHORT, "quiet": False})
+    (speed,) = [line for line in caplog.messages if "peak memory" in line]
+    assert re.match(r"[\d.]+ it/s in training; ", speed)
+    assert "images/s" not in speed
+    assert all(record["step_time"] < 0.5 for record in run.records)
+
+
+def test_durations():
+    assert [duration(seconds) for seconds in (7.4, 250, 12000)] == ["7 s", "4 min 10 s", "3 h 20 min"]

@@ -47,7 +47,7 @@ def test_photographs(here, capsys):
 
 def test_report(here, mini, capsys):
     run_page("docs/tutorials/report.md", SMALLER)
-    assert len(list((here / "digit-runs").glob("*/report.html"))) == 1
+    assert (here / "digit-runs" / "first" / "report.html").exists()
     assert (here / "digit-runs" / "report.html").exists()
     out = capsys.readouterr().out
     by_hand, recorded = (line for line in out.splitlines() if line.startswith(("HScore", "0.")))

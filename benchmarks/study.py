@@ -31,6 +31,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "medic": {"method": "medic"},
     "medic++": {"method": "medic++"},
     "erm frozen": {"method": "erm", "batch_norm": "frozen"},
+    "medic++ frozen": {"method": "medic++", "batch_norm": "frozen"},
     "erm per domain": {"method": "coral", "hparams": {"gamma": 0}},
     "erm adam": {"method": "erm", "batch_norm": "frozen", "optimizer": "adam", "lr": 5e-5, "schedule": "constant"},
     "fish": {"method": "fish"},

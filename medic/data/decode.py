@@ -55,23 +55,37 @@ def decode(data: bytes, size: int, name: str) -> tuple[NDArray[np.uint8], tuple[
         raise BadImage(f"{name} is empty")
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            if image.width * image.height > MAX_PIXELS or max(image.size) > MAX_SIDE:
-                raise Image.DecompressionBombError
-            ImageOps.exif_transpose(image, in_place=True)
-            rgb = _to_rgb(image, name)
-            frame = (rgb.height, rgb.width)
-            if rgb.size != (size, size):
-                rgb = rgb.resize((size, size), Image.Resampling.BILINEAR)
-            return np.ascontiguousarray(np.asarray(rgb).transpose(2, 0, 1)), frame
-    except (BadImage, MemoryError):  # no image that is small enough asks for much memory, so there is too little
+            return squared(image, size, name)
+    except (BadImage, MemoryError):
         raise
     except UnidentifiedImageError:
         raise BadImage(f"{name} is not an image of a format that is read: {', '.join(FORMATS)}") from None
     except Image.DecompressionBombError:
-        limits = f"{MAX_PIXELS // 10**6} million pixels, or {MAX_SIDE} on a side"
-        raise BadImage(f"{name} has more than {limits}: shrink it") from None
+        raise _too_large(name) from None
     except Exception as error:  # Pillow raises any type for a damaged file
         raise BadImage(f"{name} is damaged: {first_line(error)}") from error
+
+
+def squared(image: Image.Image, size: int, name: str) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+    """Return an image as `decode` does, and leave the image itself upright."""
+    if image.width * image.height > MAX_PIXELS or max(image.size) > MAX_SIDE:
+        raise _too_large(name)
+    try:
+        ImageOps.exif_transpose(image, in_place=True)
+        rgb = _to_rgb(image, name)
+        frame = (rgb.height, rgb.width)
+        if rgb.size != (size, size):
+            rgb = rgb.resize((size, size), Image.Resampling.BILINEAR)
+        return np.ascontiguousarray(np.asarray(rgb).transpose(2, 0, 1)), frame
+    except (BadImage, MemoryError):  # no image that is small enough asks for much memory, so there is too little
+        raise
+    except Exception as error:  # Pillow raises any type for a damaged file
+        raise BadImage(f"{name} is damaged: {first_line(error)}") from error
+
+
+def _too_large(name: str) -> BadImage:
+    limits = f"{MAX_PIXELS // 10**6} million pixels, or {MAX_SIDE} on a side"
+    return BadImage(f"{name} has more than {limits}: shrink it")
 
 
 def _to_rgb(image: Image.Image, name: str) -> Image.Image:

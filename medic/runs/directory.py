@@ -1,6 +1,5 @@
 """A run's directory: the files that a run writes, and how they are read."""
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -18,17 +17,16 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save
-from torch import Tensor, nn
 
 from medic import distributed
 from medic._version import __version__
 from medic.data import Dataset, DatasetSummary
+from medic.deploy import WEIGHTS, Predictor, load
+from medic.deploy.model_file import read_description
 from medic.errors import BusyError, MedicError, counted, first_line
 from medic.files import atomic_write, is_locked, locked, remove_leftovers, write_text, writing
-from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone
-from medic.models.backbones import read_tensors
-from medic.openset import FITTED, Score, get_score
+from medic.models import Classifier, Ensemble, Preprocessing
+from medic.openset import Score
 from medic.outputs import Output
 from medic.runs.command import noted_command
 from medic.runs.evaluation import LabelledOutputs
@@ -50,11 +48,8 @@ from medic.runs.selection import by_evaluation, without_target
 from medic.runs.settings import identity, load_yaml, read_yaml, to_yaml
 from medic.training import save_checkpoint
 
-FORMAT = 1
-NUMBERS = 2
+NUMBERS = 3
 """Raised whenever the same settings give other numbers, so that no earlier run is taken for a new one."""
-MAX_NETWORKS = 100
-"""More networks than any run has: one per source domain."""
 SHOWN = 3
 """The number of runs of a folder that a message names."""
 _COLUMNS = {"path": ("U", 1), "split": ("U", 1), "domain": ("U", 1), "label": ("i", 1), "prediction": ("i", 1),
@@ -165,19 +160,6 @@ class RunDirectory:
         """Write all evaluations so far, one line each."""
         write_text(self.path / RECORDS, "".join(json.dumps(record) + "\n" for record in records))
 
-    def write_model(self, model: nn.Module, description: dict[str, Any]) -> None:
-        """Write the weights, without metadata in the header, and the description that is needed to use them."""
-        self._write_tensors("model.safetensors", model.state_dict())
-        write_text(self.path / MODEL, _json({"format": FORMAT, **description}))
-
-    def write_score(self, tensors: dict[str, Tensor]) -> None:
-        """Write the fitted state of a score."""
-        self._write_tensors("score.safetensors", tensors)
-
-    def _write_tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
-        with atomic_write(self.path / name) as file:
-            file.write(save({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}))
-
     def write_predictions(self, arrays: dict[str, NDArray[Any]]) -> None:
         """Write one row per validation and target image."""
         with atomic_write(self.path / PREDICTIONS) as file:
@@ -239,8 +221,8 @@ class Run:
     @cached_property
     def description(self) -> dict[str, Any]:
         """The description of the model: classes, preprocessing, score, threshold, provenance."""
-        with self._reading(MODEL) as path:
-            return dict(json.loads(path.read_text(encoding="utf-8")))
+        with self._reading(MODEL):
+            return read_description(self.path)
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -305,36 +287,25 @@ class Run:
             return LabelledOutputs(Output(arrays["logits"], ova, features, unknown), arrays["label"], domain)
 
     @cached_property
+    def predictor(self) -> Predictor:
+        """The selected model on the CPU, with its classes, preprocessing, score and threshold."""
+        with self._reading(MODEL), self._reading(WEIGHTS):
+            return load(self.path)
+
+    @property
     def score(self) -> Score:
         """The score of the run, with its fitted state."""
-        with self._reading(CONFIG):
-            score = get_score(self.settings.get("score") or "cls")
-        if score.fitter is None:
-            return score
-        with self._reading("score.safetensors") as path:
-            fitted = FITTED[score.name].from_tensors(read_tensors(path))
-        return dataclasses.replace(score, function=fitted, fitter=None)
+        return self.predictor.score
 
     @property
     def preprocessing(self) -> Preprocessing:
         """The preprocessing of the model's inputs."""
-        with self._reading(MODEL):
-            wanted = self.description["preprocessing"]
-            return Preprocessing(tuple(wanted["mean"]), tuple(wanted["std"]), wanted["size"])
+        return self.predictor.preprocessing
 
-    @cached_property
+    @property
     def model(self) -> Classifier | Ensemble:
-        """The selected model, in evaluation mode, on the CPU."""
-        size = self.preprocessing.size
-        with self._reading(MODEL):
-            made = self.description["model"]
-            if (networks := int(made.get("networks", 1))) > MAX_NETWORKS:
-                raise ValueError(f"it has {networks} networks")
-            backbones = [create_backbone(made["backbone"], size=size) for _ in range(networks)]
-            model = assemble(backbones, len(self.description["classes"]), made["head"])
-        with self._reading("model.safetensors") as path:
-            model.load_state_dict(read_tensors(path))
-        return model.eval()
+        """The selected network, in evaluation mode, on the CPU."""
+        return self.predictor.network
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[Path]:
@@ -385,7 +356,7 @@ def environment(dataset: Dataset, recipe: Recipe) -> dict[str, Any]:
     device = recipe.execution.pick_device()
     counts = dataset.domain.bincount(minlength=len(dataset.domains)).tolist()
     return {
-        "format": FORMAT,
+        "format": 1,
         "medic": __version__,
         "commit": _commit(),
         "python": platform.python_version(),

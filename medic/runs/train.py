@@ -1,6 +1,5 @@
 """One run, from its settings to its directory: the loop around the trainer."""
 
-import dataclasses
 import logging
 import signal
 import time
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from medic import distributed, openset
 from medic.data import Dataset
+from medic.deploy.model_file import describe_preprocessing, write_model
 from medic.errors import MedicError, TrainingError, counted, first_line, memory_checked, one_line
 from medic.files import writing
 from medic.logs import shown
@@ -427,11 +427,10 @@ class Session:
             saved = {**outputs, "train": self.evaluator.infer(self.problem.train, features=True)}
         if self.writes:
             self.directory.write_predictions(predictions(self.dataset, self.problem, saved, score, threshold.value))
-            if isinstance(score.function, openset.Fitted):
-                self.directory.write_score(score.function.tensors)
             if openset.RULES[self.rule].oracle:  # it used target labels, which nobody who uses the model has
                 threshold = choose_threshold(outputs, score, "source")
-            self.directory.write_model(self._whole(model), self._description(threshold, self._selected()))
+            described = self._description(threshold, self._selected())
+            write_model(self.directory.path, self._whole(model), score, described)
             self.directory.write_done(time.monotonic() - self.began)
         distributed.barrier()
 
@@ -457,9 +456,9 @@ class Session:
         return {
             "model": {"backbone": recipe.model.backbone, "head": recipe.model.head, "networks": recipe.networks},
             "classes": list(self.problem.known),
-            "preprocessing": dataclasses.asdict(self.trainer.preprocessing),
+            "preprocessing": describe_preprocessing(self.trainer.preprocessing, int(data.store_size or 0)),
             "views": recipe.evaluation.views,
-            "score": {"name": recipe.evaluation.score, "state": {}},
+            "score": {"name": recipe.evaluation.score},
             "threshold": threshold._asdict(),
             "provenance": {
                 "dataset": data.dataset,

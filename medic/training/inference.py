@@ -43,7 +43,7 @@ class Inference:
     captured: bool = False
     compiled: bool = False
     views: int = 1
-    """The number of random crops and flips of an image whose outputs are averaged; always the same ones."""
+    """The number of random crops and flips whose outputs are averaged; the same ones for every image."""
 
     def __post_init__(self) -> None:
         self._graph: Callable[[Tensor], Output] | None = None
@@ -71,10 +71,11 @@ class Inference:
         return joined.map(lambda rows: distributed.all_gather(rows, count)) if len(mine) < count else joined
 
     def _draw_views(self, count: int) -> list[Tensor]:
-        """Draw the augmentation of each image in every view, independently of batches."""
+        """Draw the augmentation of every view; an image's outputs do not depend on the images beside it."""
         generator = torch.Generator().manual_seed(0)
         height, width = self.images.shape[2:]
-        return [VIEW.draw(count, height, width, generator) for _ in range(self.views if self.views > 1 else 0)]
+        draws = [VIEW.draw(1, height, width, generator) for _ in range(self.views if self.views > 1 else 0)]
+        return [draw.expand(count, *draw.shape[1:]) for draw in draws]
 
     def _batch(self, positions: Tensor, draws: Sequence[Tensor]) -> Output:
         if draws:

@@ -1,0 +1,79 @@
+"""Images of any kind as pixels of one size: files, bytes, PIL images, arrays and tensors."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from medic.data.decode import BadImage, decode, read_file, squared
+from medic.errors import MedicError
+
+AnyImage: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.generic] | Tensor
+"""An image: a path, the bytes of a file, a PIL image, an array (H, W), (H, W, 3) or a tensor (3, H, W).
+
+Arrays and tensors are uint8, or floats in [0, 1].
+"""
+Pixels: TypeAlias = NDArray[np.uint8]
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+def to_pixels(image: AnyImage, size: int) -> Pixels:
+    """Return the pixels (3, size, size) of an image, made as those of files in training."""
+    if isinstance(image, str | Path):
+        return decode(read_file(str(image)), size, str(image))[0]
+    if isinstance(image, bytes):
+        return decode(image, size, "the image")[0]
+    return squared(image.copy() if isinstance(image, Image.Image) else _to_pil(image), size, "the image")[0]
+
+
+def each_image(images: AnyImage | Iterable[AnyImage]) -> Iterable[AnyImage]:
+    """Return the images of a sequence; a batch (N, …) has N of them, and one image is a sequence of itself."""
+    if isinstance(images, np.ndarray | Tensor):
+        return images if images.ndim == 4 else [images]
+    return [images] if isinstance(images, str | Path | bytes | Image.Image) else images
+
+
+def _to_pil(image: object) -> Image.Image:
+    """Return an array or a tensor as a PIL image."""
+    if not isinstance(image, np.ndarray | Tensor):
+        kinds = "a path, bytes, a PIL image, an array (H, W, 3) or a tensor (3, H, W)"
+        raise MedicError(f"an image is {kinds}, not {type(image).__name__}")
+    values: NDArray[Any] = image.detach().cpu().numpy() if isinstance(image, Tensor) else image
+    if isinstance(image, Tensor) and values.ndim == 3:
+        values = values.transpose(1, 2, 0)
+    if values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] not in (1, 3)) or 0 in values.shape:
+        layout = "(3, H, W)" if isinstance(image, Tensor) else "(H, W, 3)"
+        raise BadImage(f"an image of shape {tuple(image.shape)}: expected {layout} or (H, W)")
+    if values.dtype.kind == "f":
+        if not (values.min() >= 0 and values.max() <= 1):  # also if one is NaN
+            raise BadImage("an image has floats outside [0, 1]: rescale them, or give uint8")
+        values = (values * 255 + 0.5).astype(np.uint8)
+    if values.dtype != np.uint8:
+        raise BadImage(f"an image of {values.dtype}: give uint8, or floats in [0, 1]")
+    if values.ndim == 3 and values.shape[2] == 1:
+        values = values[:, :, 0]
+    return Image.fromarray(np.ascontiguousarray(values))
+
+
+def ordered(function: Callable[[T], U], values: Iterable[T], ahead: int) -> Iterator[U]:
+    """Yield the results of a function that is called in threads, in order; at most `ahead` of them wait."""
+    with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="decode") as pool:
+        waiting: deque[Future[U]] = deque()
+        try:
+            for value in values:
+                waiting.append(pool.submit(function, value))
+                if len(waiting) > ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:  # the reader may stop early
+            for future in waiting:
+                future.cancel()

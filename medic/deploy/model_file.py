@@ -1,0 +1,157 @@
+"""The model file: weights in `model.safetensors`, and in `model.json` everything that is needed to use them.
+
+The two files suffice, are plain data, and may come from a stranger: nothing in them is executed, and a network is only
+made if the weights in the file are its weights.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from medic.errors import MedicError, first_line
+from medic.files import atomic_write, write_text
+from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone
+from medic.openset import FITTED, Fitted, Score, Threshold, get_score
+
+FORMAT = 2
+DESCRIPTION, WEIGHTS = "model.json", "model.safetensors"
+SCORE = "score/"
+"""The prefix of the tensors of a fitted score, in the file of weights."""
+MAX_DESCRIPTION = 2**24
+"""The limit of the description in bytes: a million classes."""
+MAX_NETWORKS = 100
+"""More networks than any run has: one per source domain."""
+MAX_SIZE = 4096
+"""The limit of an image's side in pixels, which a batch is allocated by."""
+MAX_VIEWS = 10_000
+
+
+def write_model(folder: Path, network: nn.Module, score: Score, described: Mapping[str, Any]) -> None:
+    """Write both files; the description gains the format, the names of the score's tensors, and a checksum."""
+    fitted = score.function.tensors if isinstance(score.function, Fitted) else {}
+    tensors = {**network.state_dict(), **{f"{SCORE}{name}": tensor for name, tensor in fitted.items()}}
+    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    with atomic_write(folder / WEIGHTS) as file:
+        file.write(content)
+    sealed = {"format": FORMAT, **described, "sha256": hashlib.sha256(content).hexdigest()}
+    write_text(folder / DESCRIPTION, json.dumps(sealed, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_description(folder: Path) -> dict[str, Any]:
+    """Read and check the description of a model."""
+    path = folder / DESCRIPTION
+    try:
+        if path.stat().st_size > MAX_DESCRIPTION:
+            raise MedicError(f"{path} has more than {MAX_DESCRIPTION >> 20} MiB, so it is not that of a model")
+        described = json.loads(path.read_text(encoding="utf-8"))
+        number = described["format"]
+    except OSError as error:
+        raise MedicError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        if isinstance(error, MedicError):
+            raise
+        raise MedicError(f"{path} is not the description of a model: {_reason(error)}") from error
+    if number != FORMAT:
+        newer = isinstance(number, int) and number > FORMAT
+        way = "a newer version wrote it: upgrade medic" if newer else "an earlier one wrote it: train the model again"
+        raise MedicError(f"{path} has the format {number!r} and this version reads {FORMAT}; {way}")
+    return dict(described)
+
+
+def read_preprocessing(described: Mapping[str, Any]) -> tuple[Preprocessing, int]:
+    """Return the preprocessing of a description, and the side in pixels at which images are decoded."""
+    found = described["preprocessing"]
+    if found["resampling"] != "bilinear" or found["upright"] is not True:
+        raise ValueError(f"preprocessing {found['resampling']!r} is not of this version")
+    mean, std = ([float(value) for value in found[name]] for name in ("mean", "std"))
+    size, decoded = found["size"], found["decoded"]
+    sides = all(isinstance(side, int) and 0 < side <= MAX_SIZE for side in (size, decoded))
+    if not sides or len(mean) != len(std) or not all(map(math.isfinite, mean + std)) or 0 in std:
+        raise ValueError("its preprocessing is impossible")
+    return Preprocessing(tuple(mean), tuple(std), size), decoded
+
+
+def describe_preprocessing(preprocessing: Preprocessing, decoded: int) -> dict[str, Any]:
+    """Return how an image becomes an input: upright by its EXIF, a square of `decoded` pixels, then of `size`."""
+    return {"upright": True, "resampling": "bilinear", "decoded": decoded, **asdict(preprocessing)}
+
+
+def read_network(folder: Path, described: Mapping[str, Any]) -> tuple[Classifier | Ensemble, Score]:
+    """Make the network in evaluation mode, and the score with its fitted state, from the weights of a folder."""
+    tensors = _read_tensors(folder / WEIGHTS, described, lambda: _make_network(described))
+    network = _make_network(described)
+    fitted = {name.removeprefix(SCORE): tensors.pop(name) for name in list(tensors) if name.startswith(SCORE)}
+    network.load_state_dict(tensors)
+    score = get_score(described["score"]["name"])
+    if score.fitter is not None:
+        score = replace(score, function=FITTED[score.name].from_tensors(fitted), fitter=None)
+    return network.eval(), score
+
+
+def _make_network(described: Mapping[str, Any]) -> Classifier | Ensemble:
+    import medic.systems  # noqa: F401, which registers its heads
+
+    made, (preprocessing, _) = described["model"], read_preprocessing(described)
+    networks = made["networks"]
+    if not isinstance(networks, int) or not 0 < networks <= MAX_NETWORKS:
+        raise ValueError(f"it has {networks!r} networks")
+    backbones = [create_backbone(str(made["backbone"]), size=preprocessing.size) for _ in range(networks)]
+    if len(backbones[0].preprocessing.mean) != len(preprocessing.mean):
+        raise ValueError("its preprocessing is not that of its backbone")
+    return assemble(backbones, len(read_classes(described)), str(made["head"]))
+
+
+def read_classes(described: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the known classes."""
+    classes = described["classes"]
+    if not isinstance(classes, list) or not classes or not all(isinstance(name, str) for name in classes):
+        raise ValueError("its classes are not a list of names")
+    return tuple(classes)
+
+
+def read_threshold(described: Mapping[str, Any]) -> Threshold:
+    """Return the threshold."""
+    found = described["threshold"]
+    probability = found["probability"]
+    value = float(found["value"])
+    if math.isnan(value):
+        raise ValueError("its threshold is not a number")
+    return Threshold(value, str(found["rule"]), None if probability is None else float(probability))
+
+
+def _read_tensors(path: Path, described: Mapping[str, Any], make: Callable[[], nn.Module]) -> dict[str, Tensor]:
+    """Read the weights, after their names and shapes were compared with those of the network that `make` makes.
+
+    The comparison allocates nothing: the network is made without storage, and of the file only its header is read.
+    """
+    with torch.device("meta"):
+        expected = {name: tuple(tensor.shape) for name, tensor in make().state_dict().items()}
+    with path.open("rb") as content:
+        if hashlib.file_digest(content, "sha256").hexdigest() != described["sha256"]:
+            raise ValueError(f"{path.name} is not the file that was written with it")
+    with safe_open(path, framework="pt") as file:
+        found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118, not a mapping
+        network = {name: shape for name, shape in found.items() if not name.startswith(SCORE)}
+        if network != expected:
+            wrong = min(name for name in network.keys() | expected.keys() if network.get(name) != expected.get(name))
+            raise ValueError(f"its weights are not those of its network: {wrong}")
+        return {name: file.get_tensor(name) for name in found}
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of an error; a key that is missing is named as such."""
+    return f"it lacks {error}" if isinstance(error, KeyError) else first_line(error)
+
+
+def unusable(path: Path, error: Exception) -> MedicError:
+    """Return the error for a model whose files do not fit together or are damaged."""
+    return MedicError(f"the model in {path} cannot be used: {_reason(error)}")

@@ -1,0 +1,186 @@
+"""A trained model in use: it names new images, or calls them unknown."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from medic.data.decode import BadImage
+from medic.data.images import Resident
+from medic.deploy.inputs import AnyImage, Pixels, each_image, ordered, to_pixels
+from medic.deploy.model_file import (
+    DESCRIPTION,
+    MAX_VIEWS,
+    WEIGHTS,
+    describe_preprocessing,
+    read_classes,
+    read_description,
+    read_network,
+    read_preprocessing,
+    read_threshold,
+    unusable,
+    write_model,
+)
+from medic.errors import MedicError
+from medic.models import Classifier, Ensemble, Preprocessing
+from medic.openset import Score, Threshold, predicted_class
+from medic.outputs import Output
+from medic.training import infer
+
+UNKNOWN = "unknown"
+BATCH = 64
+"""Images in a forward pass; two more batches are decoded meanwhile."""
+
+
+class Prediction(NamedTuple):
+    """The decision on one image.
+
+    `label` is a class, or "unknown" if the score is below the threshold, and `known` says which. `score` is a
+    probability if the model's score is one. `top` has the likeliest known classes, with their close-set probabilities.
+    """
+
+    label: str
+    known: bool
+    score: float
+    top: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A trained network with what its outputs mean: classes, preprocessing, score and threshold."""
+
+    network: Classifier | Ensemble
+    classes: tuple[str, ...]
+    preprocessing: Preprocessing
+    decoded: int
+    """The side in pixels of the square that an image is decoded to, before `preprocessing` resizes it."""
+    views: int
+    score: Score
+    threshold: Threshold
+    description: Mapping[str, Any]
+    """The whole content of `model.json`, with provenance."""
+    device: torch.device
+
+    def predict(self, images: AnyImage | Iterable[AnyImage], top: int = 3) -> list[Prediction]:
+        """Decide on images: paths, bytes, PIL images, arrays (H, W, 3), tensors (3, H, W), or batches of them.
+
+        The order is kept. An unreadable image raises an error; `stream` returns it instead.
+        """
+        found = []
+        for prediction in self.stream(images, top):
+            if isinstance(prediction, BadImage):
+                raise prediction
+            found.append(prediction)
+        return found
+
+    def stream(
+        self, images: AnyImage | Iterable[AnyImage], top: int = 3, batch_size: int = BATCH
+    ) -> Iterator[Prediction | BadImage]:
+        """Yield a prediction for every image, in order and in bounded memory; for an unreadable one its error."""
+        batch: list[Pixels | BadImage] = []
+        for pixels in ordered(self._try, each_image(images), 2 * batch_size):
+            batch.append(pixels)
+            if len(batch) == batch_size:
+                yield from self._decide(batch, top)
+                batch = []
+        yield from self._decide(batch, top)
+
+    def _try(self, image: AnyImage) -> Pixels | BadImage:
+        try:
+            return to_pixels(image, self.decoded)
+        except BadImage as error:
+            return error
+
+    def _decide(self, batch: list[Pixels | BadImage], top: int) -> Iterator[Prediction | BadImage]:
+        readable = [pixels for pixels in batch if not isinstance(pixels, BadImage)]
+        found = iter(self.decide(self.outputs(torch.from_numpy(np.stack(readable))), top) if readable else ())
+        for pixels in batch:
+            yield pixels if isinstance(pixels, BadImage) else next(found)
+
+    def outputs(self, pixels: Tensor) -> Output:
+        """Return the network's outputs, on the CPU, for uint8 pixels (N, 3, decoded, decoded)."""
+        if len(self.preprocessing.mean) != pixels.shape[1]:
+            raise MedicError(
+                f"the model takes images with {len(self.preprocessing.mean)} channels, of the built-in benchmark "
+                "that it was trained on"
+            )
+        every = torch.arange(len(pixels))
+        return infer(self.network, Resident(pixels), every, self.preprocessing, self.device, self.views)
+
+    def decide(self, output: Output, top: int = 3) -> list[Prediction]:
+        """Return the decisions for outputs of the network."""
+        confidence = self.score(output)
+        shown = confidence.sigmoid() if self.score.probability else confidence
+        known = confidence >= self.threshold.value
+        probabilities, order = output.logits.double().softmax(1).topk(min(top, len(self.classes)))
+        chosen = zip(
+            predicted_class(output).tolist(), known.tolist(), shown.tolist(), probabilities.tolist(), order.tolist(),
+            strict=True,
+        )  # fmt: skip
+        return [
+            Prediction(
+                self.classes[label] if accepted else UNKNOWN,
+                accepted,
+                score,
+                tuple((self.classes[k], value) for k, value in zip(places, values, strict=True)),
+            )
+            for label, accepted, score, values, places in chosen
+        ]
+
+    def to(self, device: str | torch.device) -> "Predictor":
+        """Return the predictor on a device; the network itself is moved."""
+        place = torch.device(device)
+        return replace(self, network=self.network.to(place), device=place)
+
+    def at(self, threshold: Threshold) -> "Predictor":
+        """Return the predictor with another threshold."""
+        return replace(self, threshold=threshold)
+
+    def save(self, folder: Path | str) -> None:
+        """Write `model.safetensors` and `model.json` into a folder; `load` reads them back."""
+        kept = {key: value for key, value in self.description.items() if key not in ("format", "sha256")}
+        own = {
+            "classes": list(self.classes),
+            "preprocessing": describe_preprocessing(self.preprocessing, self.decoded),
+            "views": self.views,
+            "score": {"name": self.score.name},
+            "threshold": self.threshold._asdict(),
+        }
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        write_model(Path(folder), self.network, self.score, {**kept, **own})
+
+
+def load(path: Path | str, device: str = "cpu") -> Predictor:
+    """Read a trained model from a run's directory, or from any folder with its `model.json` and `model.safetensors`."""
+    folder = Path(path)
+    if folder.name in (DESCRIPTION, WEIGHTS):
+        folder = folder.parent
+    if missing := [name for name in (DESCRIPTION, WEIGHTS) if not (folder / name).is_file()]:
+        raise MedicError(f"{folder} holds no model: it has no {missing[0]}")
+    described = read_description(folder)
+    try:
+        network, score = read_network(folder, described)
+        preprocessing, decoded = read_preprocessing(described)
+        views = int(described["views"])
+        if not 0 < views <= MAX_VIEWS:
+            raise ValueError(f"it has {views} views")
+        predictor = Predictor(
+            network=network,
+            classes=read_classes(described),
+            preprocessing=preprocessing,
+            decoded=decoded,
+            views=views,
+            score=score,
+            threshold=read_threshold(described),
+            description=described,
+            device=torch.device("cpu"),
+        )
+    except (MemoryError, OSError):
+        raise
+    except Exception as error:  # whatever a stranger's or a damaged file leads to
+        raise unusable(folder, error) from error
+    return predictor if device == "cpu" else predictor.to(device)

@@ -123,6 +123,8 @@ def repeated(run: Run, root: str | None = None, device: str = "auto") -> Iterato
 
     `root` replaces the folder of the images. Global random generators are as before afterwards.
     """
+    if run.settings.get("extend"):
+        raise MedicError(f"run {run.path} continues another one, so its training cannot be repeated: give that run")
     settings = {name: value for name, value in run.settings.items() if name in SETTINGS}
     with torch.random.fork_rng():
         recipe, opened = make_recipe({**settings, "device": device, **({} if root is None else {"root": root})})

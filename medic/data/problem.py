@@ -13,6 +13,8 @@ from medic.data.holdout import Parts
 from medic.errors import MedicError, check_choice, warn
 
 UNKNOWN = -1
+NONE = "none"
+"""In place of a target: every domain is trained on, and held-out images of all of them are evaluated."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class Problem:
     `train` and `validation` hold the known classes of the source domains. `target` holds the images of the target
     domains, with unknown classes as -1. `source_unknown` holds the unknown classes of the source domains: new classes
     in familiar domains. Only evaluation receives the last two. `held_out` (N_target,) marks the images that DomainBed
-    would use as the validation part of the target.
+    would use as the validation part of the target. Without a target domain, `targets` is empty and `target` holds what
+    training holds out: `validation` and `source_unknown`.
     """
 
     known: tuple[str, ...]
@@ -52,7 +55,14 @@ class Problem:
 def choose_domains(
     domains: Sequence[str], targets: Sequence[str] | None, sources: Sequence[str] | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return sources and targets in the order of `domains`; if one is None, it is all other domains."""
+    """Return sources and targets in the order of `domains`; if one is None, it is all other domains.
+
+    The target `none` leaves no domain out.
+    """
+    if targets == [NONE] and NONE not in domains:
+        for domain in sources or ():
+            check_choice("domain", domain, domains)
+        return tuple(d for d in domains if sources is None or d in sources), (NONE,)
     for domain in (*(targets or ()), *(sources or ())):
         check_choice("domain", domain, domains)
     if targets is None and sources is None:
@@ -87,8 +97,9 @@ def make_problem(
     label = torch.tensor([position.get(name, UNKNOWN) for name in dataset.classes])[dataset.label]
     unknown = torch.tensor([name in classes.unknown for name in dataset.classes])[dataset.label]
     known = label != UNKNOWN
-    source_at, target_at = (tuple(map(dataset.domains.index, names)) for names in (sources, targets))
-    source, target = (torch.isin(dataset.domain, torch.tensor(at)) for at in (source_at, target_at))
+    unseen = [name for name in targets if name in dataset.domains]
+    source_at, target_at = (tuple(map(dataset.domains.index, names)) for names in (sources, unseen))
+    source, target = (torch.isin(dataset.domain, torch.tensor(at, dtype=torch.long)) for at in (source_at, target_at))
     trained = source & known & _allowed(dataset, classes)
 
     def samples(mask: Tensor) -> Samples:
@@ -97,6 +108,8 @@ def make_problem(
         return Samples(indices, label[indices], dataset.domain[indices], attributes)
 
     evaluated = target & (known | unknown) & parts.target
+    if not unseen:
+        evaluated = (trained & parts.validation) | (source & unknown)
     problem = Problem(
         known=classes.known,
         sources=source_at,

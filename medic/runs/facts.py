@@ -24,7 +24,9 @@ def describe(recipe: Recipe, dataset: Dataset, problem: Problem, path: Path) -> 
         for domain in problem.sources
     ]
     yield "sources", f"{_listed(parts)} (training + validation images)"
-    yield "target", _listed([_target(dataset.domains[domain], problem.target, domain) for domain in problem.targets])
+    places = problem.targets or problem.sources
+    seen = "" if problem.targets else "none; held-out images of "
+    yield "target", seen + _listed([_target(dataset.domains[domain], problem.target, domain) for domain in places])
     weights = "from scratch" if recipe.weights is None else f"weights {recipe.weights}"
     pixels = f"{data.image_size} px"
     yield "backbone", ", ".join([str(model.backbone), weights, pixels, *(["frozen"] if model.freeze else [])])

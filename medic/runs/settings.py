@@ -38,6 +38,7 @@ class RunSpec(Spec):
 
     method: str = setting("medic++", "what to train (`medic methods` lists them)")
     seed: int = setting(0, "root of all random draws", limits=NONNEGATIVE)
+    extend: str | None = setting(None, "finished run to continue to more --iterations, with its other settings")
     protocol: str | None = setting(
         None,
         "settings of the paper's experiments: of its text (paper) or its authors' code (authors) (default: neither)",

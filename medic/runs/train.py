@@ -24,6 +24,7 @@ from medic.runs import memory
 from medic.runs.build import Network, build_network, build_objective, build_trainer
 from medic.runs.directory import Run, RunDirectory, run_hash
 from medic.runs.evaluation import Evaluator, choose_threshold, predictions
+from medic.runs.extend import extended
 from medic.runs.facts import describe
 from medic.runs.interrupts import Interrupts, Stopped
 from medic.runs.progress import Pause, Progress
@@ -63,6 +64,7 @@ def train(
         shown(quiet or distributed.rank() > 0),
         _threads_restored(),
     ):
+        asked, base = extended(asked)
         recipe, opened = make_recipe(asked)
         torch.set_num_threads(recipe.execution.threads or torch.get_num_threads())
         device = recipe.execution.pick_device()
@@ -77,7 +79,7 @@ def train(
         directory.check_named(recipe, run)
         if directory.done:
             return _finished(directory)
-        session = Session(recipe, dataset, network, directory, run, watch, began)
+        session = Session(recipe, dataset, network, directory, run, watch, began, base)
         for line in _notes(recipe):
             logger.info(line)
         interrupts = Interrupts("stopping with a checkpoint after this iteration or evaluation")
@@ -135,10 +137,11 @@ class Session:
         run: str,
         watch: Watch,
         began: float,
+        base: Path | None = None,
     ) -> None:
-        """Prepare the run with the hash `run`."""
+        """Prepare the run with the hash `run`; `base` is the checkpoint of the run that it extends, if it does."""
         self.recipe, self.dataset, self.network, self.directory = recipe, dataset, network, directory
-        self.hash = run
+        self.hash, self.base = run, base
         self.device = recipe.execution.pick_device()
         self.writes = distributed.rank() == 0
         self.problem = recipe.data.divide(dataset, recipe.seed)
@@ -187,7 +190,7 @@ class Session:
         resumes = self.directory.checkpoint.exists()
         distributed.barrier()
         if resumes:
-            self._load()
+            self._load(self.directory.checkpoint)
             logger.info("%s resumes at iteration %d", self.directory.path, self.trainer.iteration)
             if self.writes:
                 self.directory.write_start(recipe)  # again, in case that a file was lost
@@ -196,6 +199,12 @@ class Session:
             if self.writes:
                 self.directory.write_environment(recipe, self.dataset, self.hash)  # first, as it has the run's hash
                 self.directory.write_start(recipe)
+            if self.base is not None:
+                self._load(self.base)
+                earlier, self.records = self.records, []
+                for record in earlier:  # as evaluations of this run
+                    self.records.append({**record, **self._provenance()})
+                logger.info("continues %s at iteration %d", self.base.parents[1], self.trainer.iteration)
             self._save()
         for name, fact in describe(recipe, self.dataset, self.problem, self.directory.path):
             logger.info("%-9s %s", name, one_line(fact))
@@ -203,7 +212,9 @@ class Session:
             self.trackers = start_trackers(
                 recipe.execution.track, self.directory.path, self.hash, recipe.settings, self.trainer.iteration
             )
-        title = f"{recipe.run.method} → {', '.join(recipe.data.target or ())}"
+        title = (
+            f"{recipe.run.method} → {', '.join(recipe.data.target or ()) if self.problem.targets else 'all domains'}"
+        )
         with Progress(title, self.trainer.iteration, recipe.optim.iterations, self._pauses()) as progress:
             self._train(interrupts, progress)
             with progress.pause("evaluating"):
@@ -394,8 +405,8 @@ class Session:
         distributed.barrier()
         self._saved, self._saved_at = self.trainer.iteration, time.monotonic()
 
-    def _load(self) -> None:
-        state = load_checkpoint(self.directory.checkpoint)
+    def _load(self, path: Path) -> None:
+        state = load_checkpoint(path)
         try:
             self.trainer.load_state_dict(state["trainer"])
             self.records, self.best, self.losses = state["records"], state["best"], state["losses"]
@@ -404,7 +415,6 @@ class Session:
             self.began -= state.get("spent", 0.0)
             threads = int(state.get("threads", torch.get_num_threads()))
         except Exception as error:
-            path = self.directory.checkpoint
             raise MedicError(f"checkpoint {path} does not belong to this run: delete it to restart the run") from error
         self._saved = self.trainer.iteration
         if threads != torch.get_num_threads():

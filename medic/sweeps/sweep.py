@@ -54,6 +54,8 @@ class Planner:
 
     def job(self, asked: Mapping[str, Any]) -> Job:
         """Return the run that these settings describe; None stands for a setting's default."""
+        if asked.get("extend") is not None:
+            raise MedicError("--extend continues one run: use it with `medic train`")
         recipe, opened = make_recipe(asked, self._open)
         if recipe.execution.name is not None:
             raise MedicError(

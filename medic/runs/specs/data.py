@@ -48,7 +48,9 @@ class DataSpec(Spec):
     )
     on_bad_image: str = setting("error", "unreadable images: error or skip", choices=("error", "skip"))
     target: str | list[str] | None = setting(
-        None, "domains to test on, never trained on; several are evaluated one by one (default: all but the sources)"
+        None,
+        "domains to test on, never trained on; several are evaluated one by one; `none` trains on every domain, to use "
+        "the model (default: all but the sources)",
     )
     sources: list[str] | None = setting(None, "domains to train on (default: all but the target)")
     split: str | None = setting(

@@ -1,0 +1,39 @@
+"""Continue a finished run to more iterations, as another run."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from medic.errors import MedicError
+from medic.runs.directory import Run
+from medic.runs.layout import ASKED, CHECKPOINT, ENVIRONMENT
+from medic.runs.settings import SETTINGS, check_settings, read_yaml
+
+
+def extended(asked: Mapping[str, Any]) -> tuple[dict[str, Any], Path | None]:
+    """Return the settings of a run that may extend another, and the checkpoint that it then starts from.
+
+    The setting `extend` becomes the hash of the extended run, which identifies it wherever it is.
+    """
+    given = check_settings(asked)
+    if (place := given.get("extend")) is None:
+        return given, None
+    base = Run(place)
+    base.check()
+    kept = check_settings(read_yaml(base.path / ASKED))
+    free = {"extend", "iterations", *(name for name, setting in SETTINGS.items() if setting.local)}
+    for name, value in given.items():
+        if name not in free and value != base.settings[name]:
+            option = name.replace("_", "-")
+            raise MedicError(
+                f"run {base.path} has {name} {base.settings[name]}, and --extend keeps it: leave out --{option}"
+            )
+    iterations, before = given.get("iterations"), int(base.settings["iterations"])
+    if iterations is None or iterations <= before:
+        raise MedicError(f"run {base.path} has {before} iterations: give more of them in all with --iterations")
+    if not (base.path / CHECKPOINT).exists():
+        raise MedicError(f"run {base.path} has no {CHECKPOINT} to continue from: train it again")
+    run = json.loads((base.path / ENVIRONMENT).read_text(encoding="utf-8"))["run"]
+    inherited = {name: value for name, value in kept.items() if name not in ("name", "output")}
+    return {**inherited, **given, "extend": str(run)}, base.path / CHECKPOINT

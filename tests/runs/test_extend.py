@@ -1,0 +1,88 @@
+"""A finished run can be continued, and no domain need be left out."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import medic
+from medic.errors import MedicError
+from tests.messages import naming
+from tests.runs.short import SHORT
+
+STEADY = {**SHORT, "schedule": "constant", "averaging": "none", "evaluate_every": 2}
+"""Settings under which a run of twice the iterations begins like a shorter one."""
+
+
+@pytest.fixture
+def short(mini, tmp_path):
+    return medic.train(dataset=mini, method="medic++", output=tmp_path, **STEADY)
+
+
+def test_an_extended_run_is_the_longer_run(short, mini, tmp_path):
+    """Its evaluations and weights are those of a run that was as long from the start."""
+    longer = medic.train(extend=str(short.path), iterations=2 * SHORT["iterations"], output=tmp_path)
+    whole = medic.train(
+        dataset=mini, method="medic++", output=tmp_path, **{**STEADY, "iterations": 2 * SHORT["iterations"]}
+    )
+    assert len({short.path, longer.path, whole.path}) == 3
+    assert [record["target"] for record in longer.records] == [record["target"] for record in whole.records]
+    ours, theirs = (load_file(run.path / "model.safetensors") for run in (longer, whole))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert all(record["hparams"]["iterations"] == 2 * SHORT["iterations"] for record in longer.records)
+    assert longer.records[0]["asked"]["iterations"] == 2 * SHORT["iterations"]
+    again = medic.train(extend=str(short.path), iterations=2 * SHORT["iterations"], output=tmp_path)
+    assert again.path == longer.path
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({}, "give more --iterations"), ({"iterations": SHORT["iterations"]}, "give more --iterations"),
+     ({"iterations": 99, "lr": 0.5}, "lr --extend leave out --lr")],
+)  # fmt: skip
+def test_what_cannot_be_extended(short, settings, message, tmp_path):
+    with pytest.raises(MedicError, match=naming(message)):
+        medic.train(extend=str(short.path), output=tmp_path, **settings)
+
+
+def test_a_run_that_is_not_there(tmp_path):
+    with pytest.raises(MedicError, match=naming("nowhere does not exist")):
+        medic.train(extend=str(tmp_path / "nowhere"), iterations=9)
+
+
+@pytest.mark.parametrize("method", ["erm", "medic++"])
+def test_every_domain_is_trained_on(mini, method, tmp_path):
+    """Held-out images and unknown classes of all domains are evaluated, domain by domain."""
+    run = medic.train(dataset=mini, method=method, output=tmp_path, **{**SHORT, "target": "none"})
+    domains = ["handwritten", "printed", "street", "blended"]
+    assert sorted(run.settings["sources"]) == sorted(domains)
+    assert run.settings["target"] == ["none"]
+    assert sorted(run.record["targets"]) == sorted(domains)
+    found = run.predictions
+    target = found["split"] == "target"
+    held_out = set(found["path"][found["split"] == "validation"]) | set(found["path"][found["split"] == "source-unknown"])
+    assert set(found["path"][target]) == held_out
+    assert (found["label"][target] < 0).any()
+    assert run.metrics["oscr"] == pytest.approx(sum(run.record["targets"][name]["oscr"] for name in domains) / 4)
+    assert run.predictor.classes == tuple(run.settings["known"])
+
+
+def test_some_domains_without_a_target(mini, tmp_path):
+    run = medic.train(
+        dataset=mini, method="erm", output=tmp_path, **{**SHORT, "target": "none"}, sources=["street", "printed"]
+    )
+    assert set(run.record["targets"]) == {"street", "printed"}
+
+
+def test_a_sweep_extends_nothing(short, tmp_path):
+    from medic.sweeps.sweep import Planner
+
+    with pytest.raises(MedicError, match=naming("--extend medic train")):
+        Planner().jobs([{"extend": str(short.path), "iterations": 99, "output": str(tmp_path)}])
+
+
+def test_the_training_of_an_extended_run_is_not_repeated(short, tmp_path):
+    from medic.analysis.of_runs import repeated
+
+    longer = medic.train(extend=str(short.path), iterations=6, output=tmp_path)
+    with pytest.raises(MedicError, match=naming("continues another")), repeated(longer):
+        pass

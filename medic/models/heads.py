@@ -57,7 +57,7 @@ class Separate(Head, name="separate"):
     def forward(self, features: Tensor) -> Output:
         """Return both logits of features (N, F)."""
         logits = self.close_head(features)
-        return Output(logits, self.ova_head(features).view(len(logits), 2, -1), features)
+        return Output(logits, self.ova_head(features).unflatten(1, (2, -1)), features)
 
 
 class Shared(Head, name="shared"):
@@ -71,7 +71,7 @@ class Shared(Head, name="shared"):
 
     def forward(self, features: Tensor) -> Output:
         """Return both logits of features (N, F)."""
-        ova = self.ova_head(features).view(len(features), 2, -1)
+        ova = self.ova_head(features).unflatten(1, (2, -1))
         return Output(ova[:, 1], ova, features)
 
 

@@ -2,11 +2,15 @@
 
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from medic.data import Dataset
 from medic.errors import MedicError, check_choice
 from medic.openset import RULES, SCORES, Score
 from medic.runs.directory import Run
 from medic.runs.evaluation import LabelledOutputs, Outputs, measure, measured
-from medic.runs.recipe import make_recipe
+from medic.runs.recipe import Recipe, make_recipe
 from medic.runs.settings import SETTINGS
 from medic.training import infer
 
@@ -51,15 +55,29 @@ def _ready(run: Run, score: Score, outputs: Outputs) -> Score:
     return score.fit(outputs["train"].output, outputs["train"].label)
 
 
-def infer_again(run: Run, device: str, root: str | None = None) -> Outputs:
-    """Run the model of a finished run on its images, including the training images; `root` replaces their folder."""
+def target_pixels(run: Run, count: int, root: str | None = None) -> Tensor:
+    """Return the pixels (n, C, H, W) of at most `count` target images of a run, spread evenly, on the CPU."""
+    recipe, dataset = _images_of(run, "cpu", root)
+    indices = recipe.data.divide(dataset, recipe.seed).target.indices
+    chosen = torch.linspace(0, len(indices) - 1, min(count, len(indices))).long()
+    return dataset.images.gather(indices[chosen], torch.device("cpu"))
+
+
+def _images_of(run: Run, device: str, root: str | None) -> tuple[Recipe, Dataset]:
+    """Return the recipe of a finished run for a device, and its images; `root` replaces their folder."""
     settings = {name: value for name, value in run.settings.items() if name in SETTINGS}
     moved = {} if root is None else {"root": root}
     recipe, opened = make_recipe({**settings, "device": device, "weights": None, **moved})
-    place = recipe.execution.pick_device()
-    dataset = recipe.data.load(opened, place)
+    dataset = recipe.data.load(opened, recipe.execution.pick_device())
     if dataset.hash != run.description["provenance"]["images"]:
         raise MedicError(f"run {run.path} was trained on other images of {dataset.name!r}: restore them")
+    return recipe, dataset
+
+
+def infer_again(run: Run, device: str, root: str | None = None) -> Outputs:
+    """Run the model of a finished run on its images, including the training images; `root` replaces their folder."""
+    recipe, dataset = _images_of(run, device, root)
+    place = recipe.execution.pick_device()
     model, problem = run.model.to(place), recipe.data.divide(dataset, recipe.seed)
     held_out = [dataset.paths[index] for index in problem.validation.indices.tolist()]
     if held_out != run.predictions["path"][run.predictions["split"] == "validation"].tolist():

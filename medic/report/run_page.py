@@ -253,20 +253,21 @@ def _sentences(run: Run) -> Iterator[str]:
     """Yield what was asked and what came out."""
     settings, target = run.settings, run.predictions["split"] == "target"
     unknown, several = int((run.predictions["label"][target] < 0).sum()), len(settings["target"]) > 1
-    classes = f"{unknown:,} of them are" if unknown else "none of them is"
+    classes = f"{unknown:,} of them are of classes it has never seen" if unknown else "none is of an unknown class"
     yield (
         f"{settings['method']} learned {len(settings['known'])} classes from "
         f"{_listed(settings['sources'])} in {settings['iterations']:,} iterations, and was tested on "
         f"{int(target.sum()):,} images of {_listed(settings['target'])}, "
-        f"{'domains' if several else 'a domain'} it has never seen; {classes} of a class it has never seen."
+        f"{'domains' if several else 'a domain'} it has never seen; {classes}."
     )
     share = {key: _percent(value) for key, value in run.metrics.items() if isinstance(value, float)}
-    mean = f", on average over the {len(settings['target'])} targets" if several else ""
+    if several:
+        yield f"All numbers are averages over the {len(settings['target'])} targets."
     if "hscore" not in share:
-        yield f"It names {share['acc']} % of the known images correctly{mean}."
+        yield f"It names {share['acc']} % of the known images correctly."
         return
     yield (
-        f"It names {share['acc']} % of the known images correctly if it rejects none{mean}. At its threshold it names "
+        f"It names {share['acc']} % of the known images correctly if it rejects none. At its threshold it names "
         f"{share['acc_k']} % correctly and rejects {share['acc_u']} % of the unknown ones: an H-score of "
         f"{share['hscore']}."
     )

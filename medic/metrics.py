@@ -52,7 +52,13 @@ METRICS = {
         ),
         Metric("acc_k", "acc_k", meaning="Known images that are accepted at the threshold and get the right name."),
         Metric("acc_u", "acc_u", meaning="Unknown images that are rejected at the threshold."),
-        Metric("hscore/oracle-10", "H-score oracle-10", paper="H-score"),
+        Metric(
+            "hscore/oracle-10",
+            "H-score oracle-10",
+            paper="H-score",
+            meaning="H-score at the best of ten thresholds, chosen with the labels of the target, as in the paper. "
+            "Nobody can choose this threshold in use.",
+        ),
         Metric("oscr_c", "OSCR cls", meaning="OSCR by the largest probability of the close-set classifier."),
         Metric("oscr_b", "OSCR bcls", meaning="OSCR by the one-vs-all classifier of the predicted class."),
         Metric(

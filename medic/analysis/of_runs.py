@@ -65,13 +65,14 @@ def class_names(run: Run) -> list[str]:
 def true_classes(run: Run) -> NDArray[np.str_]:
     """Return the name of the true class of every row of a run's predictions, also of unknown images.
 
-    Without a column `class`, it is the folder of the image.
+    Without a column `class`, that of an unknown image is the folder of the image.
     """
     found = run.predictions.get("class")
     if found is not None:
         return np.asarray(found, dtype=str)
-    return np.array([str(path).replace("\\", "/").rpartition("/")[0].rpartition("/")[2] for path in
-                     run.predictions["path"]])  # fmt: skip
+    names, labels, paths = class_names(run), run.predictions["label"], run.predictions["path"]
+    folders = [str(path).replace("\\", "/").rpartition("/")[0].rpartition("/")[2] or "unknown" for path in paths]
+    return np.array([names[k] if k >= 0 else folder for k, folder in zip(labels.tolist(), folders, strict=True)])
 
 
 def with_features(

@@ -35,17 +35,18 @@ class Result(ABC):
 
     def as_dict(self) -> dict[str, Any]:
         """Return all numbers as JSON holds them: arrays are lists, and NaN and infinities are None."""
-        plain: dict[str, Any] = _plain(dataclasses.asdict(self))
-        return {**plain, "notes": self.notes()}
+        numbers: dict[str, Any] = plain(dataclasses.asdict(self))
+        return {**numbers, "notes": self.notes()}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value as JSON holds it: arrays are lists, and NaN and infinities are None."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [plain(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

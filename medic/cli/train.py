@@ -40,13 +40,14 @@ def run(arguments: Namespace) -> int:
             averaged = run.record.get("averaged")
             selected = "averaged weights" if averaged else f"iteration {iteration}, selected by source validation"
             print(f"{selected}: {run.path}")
+            root = run.settings["root"]
             if arguments.report:
                 from medic.report.run_page import write_report
 
-                root = run.settings["root"]
                 print(write_report(run, run.path / "report.html", None if root is None else Path(root)))
             else:
-                print(f"see it with: medic report {quote(str(run.path))}")
+                images = "" if root is None else f" --root {quote(str(root))}"
+                print(f"see it with: medic report {quote(str(run.path))}{images}")
     return 0
 
 

@@ -5,6 +5,7 @@ import html
 import io
 import json
 import logging
+import math
 import re
 import sys
 import textwrap
@@ -66,16 +67,17 @@ def heading(metric: Metric) -> str:
 
 def written(found: Entry, between: str = " ± ", escape: Callable[[str], str] = str) -> str:
     """Return `84.1 ± 0.3 (84.6, -0.5)`: in brackets the published number and the difference, or the obstacles."""
-    text = MISSING if found.mean is None else f"{found.mean:.1f}"
-    if found.error is not None:
+    mean = None if found.mean is None or not math.isfinite(found.mean) else found.mean
+    text = MISSING if mean is None else f"{mean:.1f}"
+    if mean is not None and found.error is not None:
         text += f"{between}{found.error:.1f}"
     if found.reference is None:
         return text
     beside = f"{found.reference.value:.1f}"
     if names := found.reference.obstacles:
         beside += f", {escape(', '.join(names[:3]))}{', …' if len(names) > 3 else ''}"
-    elif found.mean is not None:
-        beside += f", {found.mean - found.reference.value:+.1f}"
+    elif mean is not None:
+        beside += f", {mean - found.reference.value:+.1f}"
     return f"{text} ({beside})"
 
 

@@ -13,7 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from medic.files import write_text
+from medic.analysis.result import plain
+from medic.files import write_text, writing
 
 ASSETS = files("medic.report") / "assets"
 
@@ -21,8 +22,8 @@ ASSETS = files("medic.report") / "assets"
 def write_page(path: Path, name: str, title: str, data: Mapping[str, Any], **content: Any) -> Path:
     """Write a page from the template and the script of this name.
 
-    `data` reaches the script as JSON, `content` the template. Whatever names of classes or files contain is shown as
-    text: the template escapes it, and only this one script may run.
+    `data` reaches the script as JSON, in which NaN and infinities are null; `content` reaches the template. Names of
+    classes or files are shown as text, whatever they contain: the template escapes it, and no other script may run.
     """
     script = "\n".join((ASSETS / file).read_text(encoding="utf-8") for file in ("charts.js", f"{name}.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -34,10 +35,11 @@ def write_page(path: Path, name: str, title: str, data: Mapping[str, Any], **con
         style=Markup((ASSETS / "style.css").read_text(encoding="utf-8")),
         script=Markup(script),
         digest=f"sha256-{digest}",
-        data=Markup(json.dumps(data, allow_nan=False).replace("<", "\\u003c")),
+        data=Markup(json.dumps(plain(data), allow_nan=False).replace("<", "\\u003c")),
         **content,
     )
-    write_text(path, html)
+    with writing("report", path):
+        write_text(path, html)
     return path
 
 

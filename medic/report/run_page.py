@@ -1,28 +1,62 @@
 """The report of a run: what came out, where the threshold lies, what was confused, and how to repeat it."""
 
+import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from medic import openset
+from medic.analysis.of_runs import true_classes
 from medic.data import benchmark
 from medic.metrics import METRICS, Metric
 from medic.openset.thresholds import RULES
 from medic.report.pages import packed, write_page
 from medic.report.thumbnails import thumbnails
 from medic.runs.directory import Run
+from medic.tables.results import Result, short
 
 SHOWN = ("acc", "hscore", "acc_k", "acc_u", "oscr", "auroc")
 """The numbers at the top of a report."""
-EXAMPLES = 36
-"""Images of each kind in the gallery."""
+EXAMPLES = 60
+"""Images of each kind in the gallery, if no more classes have some: every class has at least one."""
 POINTS = 300
 """The most points of a curve."""
-COLOURS = ("var(--medic)", "var(--known)", "var(--third)", "var(--unknown)", "var(--wrong)", "var(--erm)")
+DASHES = ("6 3", "2 3", "9 3 2 3", "1 4", "12 4")
+"""The lines of scores other than the run's own."""
+
+
+class Images(NamedTuple):
+    """The images of a run (N,): index of the true class, of the predicted class, and confidence.
+
+    Known classes come first, by label; unknown ones follow, by name. A NaN is never accepted, like −inf.
+    """
+
+    classes: list[str]
+    known: int
+    label: NDArray[np.int64]
+    predicted: NDArray[np.int64]
+    confidence: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, run: Run) -> "Images":
+        """Read the images of a run."""
+        names, label, known = true_classes(run), run.predictions["label"], list(run.settings["known"])
+        unknown = sorted(set(names[label < 0].tolist()), key=str.casefold)
+        place = {name: len(known) + number for number, name in enumerate(unknown)}
+        index = [k if k >= 0 else place[name] for k, name in zip(label.tolist(), names.tolist(), strict=True)]
+        confidence = run.predictions["confidence"].astype(np.float64)
+        return cls(
+            [*known, *unknown],
+            len(known),
+            np.array(index, dtype=np.int64),
+            run.predictions["logits"].argmax(1),
+            np.where(np.isnan(confidence), -np.inf, confidence),
+        )
 
 
 class Part(NamedTuple):
@@ -33,203 +67,214 @@ class Part(NamedTuple):
     source: bool
 
 
+class Threshold(NamedTuple):
+    """The threshold of a run, and the rule that chose it."""
+
+    value: float
+    rule: str
+
+
 def write_report(run: Run, path: Path, root: Path | None = None) -> Path:
     """Write the report of a finished run; images are shown from below `root`."""
-    settings, names = run.settings, _class_names(run)
-    known = list(settings["known"])
-    classes = [*known, *sorted(set(names[run.predictions["label"] < 0].tolist()), key=str.casefold)]
-    parts = _parts(run)
-    open_set = bool((run.predictions["label"] < 0).any())
-    labels = np.array([classes.index(name) for name in names.tolist()], dtype=int)
-    predicted = run.predictions["logits"].argmax(1)
-    gallery = _gallery(run, parts, labels, predicted, len(known)) if open_set else []
-    bench = benchmark(settings["dataset"])
-    if gallery and (root is not None or bench.built_in):
-        images = thumbnails(bench, root, settings["seed"], [item["path"] for item in gallery])
-        gallery = [{**item, "image": image} for item, image in zip(gallery, images, strict=True)]
-    threshold = float(run.metrics.get("threshold", 0.0))
+    settings, images, parts = run.settings, Images.of(run), _parts(run)
+    threshold = _threshold(run) if (images.label >= images.known).any() else None
+    gallery, bench = _gallery(images, parts), benchmark(settings["dataset"])
+    items: list[dict[str, Any]] = [
+        {"part": part, "label": int(images.label[row]), "prediction": int(images.predicted[row]),
+         "path": str(run.predictions["path"][row])}
+        for part, row in gallery
+    ]  # fmt: skip
+    if items and (root is not None or bench.built_in):
+        pictures = thumbnails(bench, root, settings["seed"], [item["path"] for item in items])
+        items = [{**item, "image": picture} for item, picture in zip(items, pictures, strict=True)]
     data = {
-        "classes": classes,
-        "known": len(known),
-        "open": open_set,
-        "threshold": threshold,
+        "classes": images.classes,
+        "known": images.known,
+        "threshold": None if threshold is None else packed(np.array([threshold.value])),
+        "score": run.score.name,
         "probability": bool(run.score.probability),
-        "parts": [
-            {"name": part.name, "source": part.source, **_groups(run, part, labels, predicted)} for part in parts
-        ],
-        "gallery": gallery,
-        "curves": [*_learning(run), *(_oscr(run, part) for part in parts if open_set and not part.source)],
+        "parts": [{"name": part.name, "source": part.source, **_groups(images, part.rows)} for part in parts],
+        "gallery": items,
+        "confidence": packed(images.confidence[[row for _, row in gallery]]),
+        "curves": [*_learning(run), *(_oscr(run, part) for part in parts if _is_open(run, part) and not part.source)],
     }
-    rule = str(settings["threshold"])
     return write_page(
         path,
         "run",
         f"{settings['method']} on {', '.join(settings['target'])}",
         data,
-        sentences=_sentences(run, open_set),
+        sentences=list(_sentences(run)),
         numbers=_numbers(run.metrics),
         result=_result(run),
-        open=open_set,
-        threshold=_threshold_text(run, threshold),
-        rule=rule,
-        meaning_of_rule=RULES[rule].description,
-        oracle=RULES[rule].oracle,
-        images=any(item.get("image") for item in gallery),
-        directory=run.path,
+        reason=_reason(run),
+        threshold=None if threshold is None else _threshold_sentence(run, threshold),
+        pictures=any(item.get("image") for item in items),
+        root=root,
+        command_with_images=f"medic report {shlex.quote(str(run.path))} --root DIR",
         provenance=_provenance(run),
-        command=_command(run),
+        command=f"medic train --config {shlex.quote(str(run.path / 'config.yaml'))} --output again",
     )
-
-
-def _class_names(run: Run) -> NDArray[np.str_]:
-    """Return the true class of every image; runs of earlier versions have the folder of an unknown one."""
-    if "class" in run.predictions:
-        return run.predictions["class"]
-    known, label = run.settings["known"], run.predictions["label"]
-    folders = [Path(path).parent.name or "unknown" for path in run.predictions["path"].tolist()]
-    return np.array([known[k] if k >= 0 else folder for k, folder in zip(label.tolist(), folders, strict=True)])
 
 
 def _parts(run: Run) -> list[Part]:
     """Return the target domains, and the held-out images of the sources with those of unknown classes there."""
     split, domain = run.predictions["split"], run.predictions["domain"]
     targets = [Part(name, (split == "target") & (domain == name), False) for name in run.settings["target"]]
-    return [*targets, Part("sources", np.isin(split, ["validation", "source-unknown"]), True)]
+    parts = [*targets, Part("sources", np.isin(split, ["validation", "source-unknown"]), True)]
+    return [part for part in parts if part.rows.any()]
 
 
-def _groups(run: Run, part: Part, labels: NDArray[Any], predicted: NDArray[Any]) -> dict[str, Any]:
+def _is_open(run: Run, part: Part) -> bool:
+    """Whether a part has known and unknown images."""
+    unknown = run.predictions["label"][part.rows] < 0
+    return bool(unknown.any()) and not bool(unknown.all())
+
+
+def _threshold(run: Run) -> Threshold | None:
+    """Return the threshold of the selected evaluation, or else that of the model, if they have one."""
+    for found in (run.record["target"], run.record.get("source", {})):
+        if "threshold" in found:
+            return Threshold(float(found["threshold"]), str(found.get("threshold_rule", run.settings["threshold"])))
+    found = run.description.get("threshold") or {}
+    return Threshold(float(found["value"]), str(found["rule"])) if "value" in found else None
+
+
+def _groups(images: Images, rows: NDArray[np.bool_]) -> dict[str, Any]:
     """Return the confidences of a part, sorted within groups of true and predicted class: all that a threshold needs.
 
     A group is (true class, predicted class, start, count).
     """
-    label, prediction = labels[part.rows], predicted[part.rows]
-    confidence = run.predictions["confidence"][part.rows].astype(np.float64)
+    label, prediction, confidence = images.label[rows], images.predicted[rows], images.confidence[rows]
     order = np.lexsort((confidence, prediction, label))
     pairs, starts, counts = np.unique(
         np.stack([label[order], prediction[order]], axis=1), axis=0, return_index=True, return_counts=True
     )
-    groups = np.column_stack([pairs, starts, counts]).tolist() if len(order) else []
-    return {"groups": groups, "confidence": packed(confidence[order])}
+    return {"groups": np.column_stack([pairs, starts, counts]).tolist(), "confidence": packed(confidence[order])}
 
 
-def _gallery(
-    run: Run, parts: Sequence[Part], labels: NDArray[Any], predicted: NDArray[Any], known: int
-) -> list[dict[str, Any]]:
-    """Return images of the targets that a reader may want to see, the most confident first.
+def _gallery(images: Images, parts: Sequence[Part]) -> list[tuple[int, int]]:
+    """Return the images of the targets that a reader may want to see, as part and row, the most confident first.
 
-    Those are mistakes, unknown images, and right ones with a low score, of which every threshold rejects some.
+    Those are mistakes, unknown images, and right ones with a low score, of which every threshold rejects some. Every
+    class has its share of each kind.
     """
-    confidence = run.predictions["confidence"].astype(np.float64)
-    found: list[dict[str, Any]] = []
+    known, right = images.label < images.known, images.label == images.predicted
+    found: list[tuple[int, int]] = []
     for number, part in enumerate(parts):
         if part.source:
             continue
-        is_known, right = labels < known, labels == predicted
-        low = np.flatnonzero(part.rows & right)
-        low = low[np.argsort(confidence[low])][: max(1, len(low) // 3)]
-        spread = low[np.unique(np.linspace(0, len(low) - 1, min(EXAMPLES, len(low))).astype(int))] if len(low) else low
-        for rows in (part.rows & is_known & ~right, part.rows & ~is_known):
-            several = np.flatnonzero(rows)
-            spread = np.concatenate([spread, several[np.argsort(-confidence[several])][:EXAMPLES]])
-        found += [
-            {
-                "part": number,
-                "label": int(labels[row]),
-                "prediction": int(predicted[row]),
-                "confidence": float(confidence[row]),
-                "path": str(run.predictions["path"][row]),
-            }
-            for row in spread[np.argsort(-confidence[spread])].tolist()
-        ]
-    return found
+        for kind in (right, known & ~right, ~known):
+            rows = part.rows & kind
+            labels = np.unique(images.label[rows])
+            for label in labels:
+                own = np.flatnonzero(rows & (images.label == label))
+                own = own[np.argsort(-images.confidence[own], kind="stable")]
+                share = max(1, EXAMPLES // len(labels))
+                if kind is right:
+                    own = own[-max(1, len(own) // 3) :]
+                    own = own[np.unique(np.linspace(len(own) - 1, 0, min(share, len(own))).astype(int))]
+                found += [(number, int(row)) for row in own[:share]]
+    return sorted(found, key=lambda one: (one[0], -images.confidence[one[1]], one[1]))
 
 
-def _learning(run: Run) -> list[dict[str, Any]]:
-    """Return the curves of the evaluations: loss, and accuracies."""
+def _learning(run: Run) -> Iterator[dict[str, Any]]:
+    """Yield the curves of the evaluations: the training loss, the validation loss, and accuracies."""
     records = [record for record in run.records if not record.get("averaged")]
     if len(records) < 2:
-        return []
-    iterations = [record["iteration"] for record in records]
+        return
 
-    def series(name: str, colour: str, values: Sequence[float], dash: str | None = None) -> dict[str, Any]:
-        return {"name": name, "colour": colour, "x": iterations, "y": list(values), "dash": dash}
+    def series(
+        name: str, colour: str, part: str | None, key: str, scale: float = 1.0, dash: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Return a curve, unless no record has a number for it; points without one are left out."""
+        values = [(record if part is None else record[part]).get(key) for record in records]
+        numbers = [None if value is None else scale * float(value) for value in values]
+        if not any(value is not None and math.isfinite(value) for value in numbers):
+            return []
+        iterations = [record["iteration"] for record in records]
+        return [{"name": name, "colour": colour, "x": iterations, "y": numbers, "dash": dash}]
 
-    losses = [
-        series("training", "var(--erm)", [record["loss"] for record in records]),
-        series("validation", "var(--third)", [record["validation"]["loss"] for record in records]),
+    penalty = run.settings.get("penalty")
+    objective = f"{run.settings['objective']}{f' with penalty {penalty}' if penalty else ''}"
+    shares = [
+        *series("Acc, target", "var(--ink)", "target", "acc", 100),
+        *series("Acc, validation", "var(--ink)", "validation", "acc", 100, "5 3"),
+        *series("OSCR, target", "var(--blue)", "target", "oscr", 100),
+        *series("H-score, target", "var(--soft)", "target", "hscore", 100),
     ]
-    shares = [series("Acc, validation", "var(--third)", [100 * record["validation"]["acc"] for record in records])]
-    for key, title, colour, dash in (
-        ("acc", "Acc, target", "var(--known)", None),
-        ("oscr", "OSCR, target", "var(--medic)", None),
-        ("hscore", "H-score, target", "var(--unknown)", "5 3"),
+    for title, y, lines in (
+        (f"Training loss: the objective {objective}", "loss", series("training", "var(--ink)", None, "loss")),
+        ("Validation loss: cross-entropy", "loss", series("validation", "var(--ink)", "validation", "loss")),
+        ("Evaluations", "percent", shares),
     ):
-        if all(key in record["target"] for record in records):
-            shares.append(series(title, colour, [100 * record["target"][key] for record in records], dash))
-    return [
-        {"series": losses, "x": "iteration", "y": "loss", "label": "loss against iterations"},
-        {
-            "series": shares,
-            "x": "iteration",
-            "y": "percent",
-            "range": [0, 100],
-            "label": "accuracies against iterations",
-        },
-    ]
+        if lines:
+            limits = [0, 100] if y == "percent" else None
+            yield {"title": title, "series": lines, "x": "iteration", "y": y, "range": limits}
 
 
 def _oscr(run: Run, part: Part) -> dict[str, Any]:
     """Return the OSCR curve of every score on a target: a line each, its area in the name."""
     split = run.predictions["split"] == "target"
-    output, label, _ = run.outputs("target").where(_mask(part.rows[split]))
+    output, label, _ = run.outputs("target").where(torch.from_numpy(part.rows[split]))
     prediction = openset.predicted_class(output)
-    scores = {entry.name: entry for entry in openset.SCORES.values() if entry.fitter is None and entry.reads(output)}
+    others = [
+        one for one in openset.SCORES.values()
+        if one.fitter is None and one.reads(output) and one.name != run.score.name
+    ]  # fmt: skip
     series = []
-    for (name, entry), colour in zip({run.score.name: run.score, **scores}.items(), COLOURS, strict=False):
-        confidence = entry(output)
-        x, y = (np.asarray(values) for values in openset.oscr_curve(confidence, prediction, label))
+    for number, score in enumerate([run.score, *others]):
+        ranking = openset.rank(score(output), prediction, label)
+        x, y = (np.asarray(values) for values in ranking.oscr_curve())
         kept = np.unique(np.linspace(0, len(x) - 1, min(POINTS, len(x))).astype(int))
-        area = 100 * openset.oscr(confidence, prediction, label)
         series.append(
-            {"name": f"{name} {area:.1f}", "colour": colour, "x": x[kept].tolist(), "y": y[kept].tolist(),
-             "dash": None if name == run.score.name else "5 3"}
-        )  # fmt: skip
+            {
+                "name": f"{score.name} {100 * ranking.oscr():.1f}",
+                "colour": "var(--soft)" if number else _colour(run.settings["method"]),
+                "dash": DASHES[(number - 1) % len(DASHES)] if number else None,
+                "x": (100 * x[kept]).tolist(),
+                "y": (100 * y[kept]).tolist(),
+            }
+        )
     return {
+        "title": f"OSCR on {part.name}: the area under a curve, by score",
         "series": series,
-        "x": "unknown images accepted",
-        "y": f"known images named correctly, {part.name}; the areas are OSCR",
-        "range": [0, 1],
-        "label": f"OSCR curves on {part.name}: {', '.join(one['name'] for one in series)}",
+        "x": "% of unknown images accepted",
+        "y": "% of known images named correctly",
+        "range": [0, 100],
     }
 
 
-def _mask(rows: NDArray[np.bool_]) -> Any:
-    import torch
+def _colour(method: str) -> str:
+    """Return the colour of a method: that of MEDIC++ belongs to it alone."""
+    return "var(--medic)" if method == "medic++" else "var(--ink)"
 
-    return torch.from_numpy(rows)
 
-
-def _sentences(run: Run, open_set: bool) -> list[str]:
-    """Return what was asked and what came out."""
-    settings, metrics, split = run.settings, run.metrics, run.predictions["split"]
-    target = split == "target"
-    unknown = int((run.predictions["label"][target] < 0).sum())
-    sources, targets = _listed(settings["sources"]), _listed(settings["target"])
-    asked = (
-        f"{settings['method']} learned {len(settings['known'])} classes from {sources} in {settings['iterations']:,} "
-        f"iterations, and was tested on {int(target.sum()):,} images of {targets}, a domain it has never seen"
+def _sentences(run: Run) -> Iterator[str]:
+    """Yield what was asked and what came out."""
+    settings, target = run.settings, run.predictions["split"] == "target"
+    unknown, several = int((run.predictions["label"][target] < 0).sum()), len(settings["target"]) > 1
+    classes = f"{unknown:,} of them are of classes it has never seen" if unknown else "none is of an unknown class"
+    yield (
+        f"{settings['method']} learned {len(settings['known'])} classes from "
+        f"{_listed(settings['sources'])} in {settings['iterations']:,} iterations, and was tested on "
+        f"{int(target.sum()):,} images of {_listed(settings['target'])}, "
+        f"{'domains' if several else 'a domain'} it has never seen; {classes}."
     )
-    share = {key: f"{100 * value:.1f}" for key, value in metrics.items() if isinstance(value, float)}
-    if not open_set or "hscore" not in metrics:
-        return [f"{asked}.", f"It names {share['acc']} % of them correctly. No image is of an unknown class."]
-    return [
-        f"{asked}; {unknown:,} of them are of classes it has never seen.",
+    share = {key: _percent(value) for key, value in run.metrics.items() if isinstance(value, float)}
+    if several:
+        yield f"All numbers are averages over the {len(settings['target'])} targets."
+    if "hscore" not in share:
+        yield f"It names {share['acc']} % of the known images correctly."
+        return
+    yield (
         f"It names {share['acc']} % of the known images correctly if it rejects none. At its threshold it names "
         f"{share['acc_k']} % correctly and rejects {share['acc_u']} % of the unknown ones: an H-score of "
-        f"{share['hscore']}.",
+        f"{share['hscore']}."
+    )
+    yield (
         f"Over all thresholds, its score ranks images with an OSCR of {share['oscr']}; the most it could reach with "
-        f"these names is {share['acc']}.",
-    ]
+        f"these names is {share['acc']}."
+    )
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -237,14 +282,29 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-def _numbers(metrics: dict[str, Any]) -> list[tuple[Metric, str]]:
-    return [(METRICS[key], f"{100 * metrics[key]:.1f}") for key in SHOWN if key in metrics]
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}" if math.isfinite(share) else "–"
 
 
-def _threshold_text(run: Run, threshold: float) -> str:
-    if not run.score.probability:
-        return f"{threshold:.4g}"
-    return f"{1 / (1 + np.exp(-threshold)):.4g} as a probability"
+def _numbers(metrics: Mapping[str, Any]) -> list[tuple[Metric, str]]:
+    return [(METRICS[key], _percent(metrics[key])) for key in SHOWN if key in metrics]
+
+
+def _threshold_sentence(run: Run, threshold: Threshold) -> str:
+    """Return the threshold, the rule that chose it, and whether the rule uses the target."""
+    value = f"{threshold.value:.4g}"
+    if run.score.probability:
+        value = f"{1 / (1 + np.exp(-threshold.value)):.4g} as a probability"
+    rule = RULES.get(threshold.rule)
+    if rule is None:
+        return f"The run's threshold is {value}, by the rule “{threshold.rule}”."
+    validity = "The rule does not use the target."
+    if rule.oracle:
+        validity = (
+            "The rule uses the labels of the target, which nobody has in use: "
+            "H-score, acc_k and acc_u at this threshold are not a valid result."
+        )
+    return f"The run's threshold is {value}, by the rule “{rule.name}”: {rule.description}. {validity}"
 
 
 def _result(run: Run) -> str:
@@ -253,8 +313,19 @@ def _result(run: Run) -> str:
     return f"averaged weights ({averaging})" if run.record.get("averaged") else f"iteration {run.record['iteration']}"
 
 
+def _reason(run: Run) -> str:
+    """Return why these weights are the result."""
+    if run.record.get("averaged"):
+        return "On held-out images of the sources, they are not significantly worse than the best evaluation."
+    return "It is the best evaluation on held-out images of the sources."
+
+
 def _provenance(run: Run) -> list[tuple[str, str]]:
     settings, provenance = run.settings, run.description["provenance"]
+    environment = Result(run.path, settings).environment
+    commit, packages = environment.get("commit"), environment.get("packages") or {}
+    cpu = f"{environment.get('processor')} CPU, threads {environment.get('threads')}" if environment else None
+    python = f"Python {environment.get('python')}" if environment else None
     facts = {
         "run": run.path.name,
         "result": _result(run),
@@ -270,9 +341,10 @@ def _provenance(run: Run) -> list[tuple[str, str]]:
         "score": settings["score"],
         "seed": str(settings["seed"]),
         "images (hash)": provenance["images"][:12],
+        "medic": environment.get("medic"),
+        "commit": None if commit is None else short(commit),
+        "device": environment.get("gpu") or cpu,
+        "precision": environment.get("precision"),
+        "versions": python and ", ".join([python, *(f"{name} {version}" for name, version in packages.items())]),
     }
-    return [(name, str(value)) for name, value in facts.items()]
-
-
-def _command(run: Run) -> str:
-    return f"medic train --config {shlex.quote(str(run.path / 'config.yaml'))} --output again"
+    return [(name, str(value)) for name, value in facts.items() if value is not None]

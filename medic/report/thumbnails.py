@@ -14,7 +14,7 @@ from medic.data import Benchmark, ImageList, Storage
 from medic.data.decode import BadImage, decode, read_file
 
 SIZE = 128
-"""The side of a thumbnail in pixels."""
+"""The longer side of a thumbnail in pixels."""
 
 
 def thumbnails(bench: Benchmark, root: Path | None, seed: int, names: Sequence[str]) -> list[str | None]:
@@ -29,25 +29,26 @@ def thumbnails(bench: Benchmark, root: Path | None, seed: int, names: Sequence[s
         for name, file in zip(opened.names, opened.files, strict=True):
             if name in wanted:
                 try:
-                    found[name] = _data_url(decode(read_file(file), SIZE, name)[0])
+                    found[name] = _data_url(*decode(read_file(file), SIZE, name))
                 except BadImage:
                     continue
     else:
         dataset = opened.load(Storage(bench.image_size or SIZE))
         places = {name: place for place, name in enumerate(dataset.paths) if name in wanted}
         pixels = dataset.images.gather(torch.tensor(list(places.values()), dtype=torch.long), torch.device("cpu"))
-        found = {name: _data_url(image.numpy()) for name, image in zip(places, pixels, strict=True)}
+        found = {name: _data_url(image.numpy(), (1, 1)) for name, image in zip(places, pixels, strict=True)}
     return [found.get(name) for name in names]
 
 
-def _data_url(pixels: NDArray[np.uint8]) -> str:
-    """Return pixels (C, H, W) of one to three channels as an image in a URL."""
+def _data_url(pixels: NDArray[np.uint8], frame: tuple[int, int]) -> str:
+    """Return pixels (C, H, W) of one to three channels as an image in a URL, in the proportions of `frame` (H, W)."""
     channels, height, width = pixels.shape
     rgb = np.zeros((height, width, 3), dtype=np.uint8)
     rgb[..., : min(channels, 3)] = pixels[:3].transpose(1, 2, 0)
     image = Image.fromarray(rgb if channels > 1 else np.repeat(rgb[..., :1], 3, axis=2))
-    if width < SIZE:
-        image = image.resize((SIZE, SIZE), Image.Resampling.NEAREST)
+    size = (max(1, round(SIZE * frame[1] / max(frame))), max(1, round(SIZE * frame[0] / max(frame))))
+    if image.size != size:
+        image = image.resize(size, Image.Resampling.NEAREST if width < SIZE else Image.Resampling.BILINEAR)
     buffer = io.BytesIO()
     image.save(buffer, format="WEBP", quality=80)
     return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()

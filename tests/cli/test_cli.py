@@ -273,7 +273,8 @@ def test_bad_images_on_the_command_line(medic, tmp_path, monkeypatch):
     code, _, err = medic(*command)
     assert code == 2
     assert re.search(rf"^medic: error: {re.escape(str(bad))} .*--on-bad-image skip", err, re.MULTILINE)
-    code, _, err = medic(*command, "--on-bad-image", "skip")
+    code, out, err = medic(*command, "--on-bad-image", "skip")
     assert code == 0
+    assert re.search(rf"see it with: medic report \S+ --root {re.escape(str(tmp_path))}/images$", out, re.MULTILINE)
     assert re.search(naming(f"1 image {bad}"), err)
     assert re.search(naming("class known accuracy"), err)

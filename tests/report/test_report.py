@@ -1,21 +1,32 @@
 """The reports of a run and of a folder of runs, read as their script does, against the package's own numbers."""
 
 import base64
+import copy
+import io
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import medic
 from medic import openset
+from medic.analysis import style
 from medic.cli import main
+from medic.metrics import METRICS
+from medic.report import table_page
+from medic.report.pages import ASSETS
 from medic.report.run_page import write_report
-from medic.report.table_page import write_table_report
+from medic.report.table_page import _content, write_table_report
+from medic.report.thumbnails import _data_url
 from medic.tables.results import collect
+from medic.tables.table import tabulate
 from tests.runs.short import SHORT
+from tests.tables.written import write_run
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -35,9 +46,23 @@ def page_data(page):
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1])
 
 
+def unpacked(text):
+    """The numbers that a page has as text."""
+    return np.frombuffer(base64.b64decode(text), dtype="<f8")
+
+
+def changed(run, measured=lambda record: None, **predictions):
+    """A run with other records and predictions."""
+    records = copy.deepcopy(run.records)
+    for record in records:
+        measured(record)
+    run.__dict__ |= {"records": records, "predictions": {**run.predictions, **predictions}}
+    return run
+
+
 def at_threshold(data, part, threshold):
     """Shares of known images named correctly and of unknown ones rejected, from the groups of a page."""
-    values = np.frombuffer(base64.b64decode(part["confidence"]), dtype="<f8")
+    values = unpacked(part["confidence"])
     right = known = rejected = unknown = 0
     for label, prediction, start, count in part["groups"]:
         own = values[start : start + count]
@@ -57,10 +82,11 @@ class TestRun:
         confidence, prediction = run.score(output), openset.predicted_class(output)
         (target, source) = data["parts"]
         assert (target["name"], source["name"]) == ("street", "sources")
-        for threshold in (data["threshold"], *torch.quantile(confidence, torch.tensor([0.1, 0.5, 0.9]).double())):
+        chosen = unpacked(data["threshold"])[0]
+        for threshold in (chosen, *torch.quantile(confidence, torch.tensor([0.1, 0.5, 0.9]).double())):
             expected = openset.hscore(confidence, prediction, label, float(threshold))
             assert at_threshold(data, target, float(threshold)) == pytest.approx((expected.acc_k, expected.acc_u))
-        assert run.metrics["hscore"] == openset.hscore(confidence, prediction, label, data["threshold"]).hscore
+        assert run.metrics["hscore"] == openset.hscore(confidence, prediction, label, chosen).hscore
         assert sum(group[3] for group in source["groups"]) == sum(run.predictions["split"] != "target")
 
     def test_unknown_classes_have_their_names(self, run, tmp_path):
@@ -99,17 +125,115 @@ class TestRun:
     def test_where_every_class_is_known(self, mini, tmp_path):
         closed = medic.train(dataset=mini, method="erm", known=list("0123456789"), output=tmp_path, **SHORT)
         page = write_report(closed, tmp_path / "page.html").read_text()
-        assert "No image is of an unknown class." in page
+        data = page_data(page)
+        assert "none is of an unknown class" in page
         assert 'id="slider"' not in page
-        assert len(page_data(page)["curves"]) == 2
+        assert (data["threshold"], len(data["curves"])) == (None, 3)
+        assert len(data["gallery"]) > 10
 
     def test_several_targets_and_another_score(self, mini, tmp_path):
         settings = {**SHORT, "target": ["street", "printed"]}
         several = medic.train(dataset=mini, method="erm", score="energy", output=tmp_path, **settings)
-        data = page_data(write_report(several, tmp_path / "page.html").read_text())
+        page = write_report(several, tmp_path / "page.html").read_text()
+        assert "printed and street, domains it has never seen" in page
+        assert "averages over the 2 targets" in page
+        data = page_data(page)
         assert [part["name"] for part in data["parts"]] == ["printed", "street", "sources"]
         assert not data["probability"]
         assert {item["part"] for item in data["gallery"]} == {0, 1}
+
+    def test_unknown_classes_in_the_sources_alone(self, run, tmp_path):
+        kept = (run.predictions["split"] != "target") | (run.predictions["label"] >= 0)
+        run = changed(
+            run,
+            lambda record: record.update(target={"acc": 0.5}),
+            **{name: values[kept] for name, values in run.predictions.items()},
+        )
+        page = write_report(run, tmp_path / "page.html").read_text()
+        data = page_data(page)
+        assert 'id="slider"' in page
+        assert unpacked(data["threshold"])[0] == run.record["source"]["threshold"]
+        assert not any("OSCR" in curve["title"] for curve in data["curves"])
+
+    def test_numbers_that_are_not_finite(self, run, tmp_path):
+        def measured(record):
+            record["loss"] = float("nan")
+            record["target"]["hscore"] = float("nan")
+            if record["iteration"] == 2:
+                del record["validation"]["loss"]
+
+        page = write_report(changed(run, measured), tmp_path / "page.html").read_text()
+        validation, shares, _ = page_data(page)["curves"]
+        assert (validation["title"], validation["series"][0]["y"][0]) == ("Validation loss: cross-entropy", None)
+        assert "H-score, target" not in [line["name"] for line in shares["series"]]
+        assert "an H-score of –." in page
+
+    def test_losses_have_names(self, run, tmp_path):
+        data = page_data(write_report(run, tmp_path / "page.html").read_text())
+        titles = [curve["title"] for curve in data["curves"][:2]]
+        assert titles == ["Training loss: the objective ce+ova", "Validation loss: cross-entropy"]
+
+    @pytest.mark.parametrize(("method", "colour"), [("medic++", "var(--medic)"), ("erm", "var(--ink)")])
+    def test_only_medic_has_its_colour(self, run, tmp_path, method, colour):
+        run.__dict__["settings"] = {**run.settings, "method": method}
+        curves = page_data(write_report(run, tmp_path / "page.html").read_text())["curves"]
+        assert [line["colour"] for line in curves[-1]["series"]] == [colour] + 3 * ["var(--soft)"]
+        assert all(line["colour"] != "var(--medic)" for curve in curves[:-1] for line in curve["series"])
+
+    def test_colours_are_those_of_figures(self):
+        sheet = (ASSETS / "style.css").read_text()
+        light = dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6});", sheet[: sheet.index("@media")]))
+        assert (light["medic"], light["known"], light["unknown"]) == (
+            style.FIXED["medic++"],
+            style.KNOWN,
+            style.UNKNOWN,
+        )
+
+    def test_a_name_of_two_classes(self, run, tmp_path):
+        names = run.predictions["class"].copy()
+        names[names == "9"] = "0"
+        data = page_data(write_report(changed(run, **{"class": names}), tmp_path / "page.html").read_text())
+        assert data["classes"] == ["0", "1", "2", "3", "4", "5", "0", "6", "7", "8"]
+        groups = data["parts"][0]["groups"]
+        assert [sum(group[3] for group in groups if group[0] == label) for label in (0, 6)] == [10, 10]
+
+    def test_a_record_without_a_threshold(self, run, tmp_path):
+        def measured(record):
+            record["target"].pop("threshold")
+            record.pop("source")
+
+        data = page_data(write_report(changed(run, measured), tmp_path / "page.html").read_text())
+        assert unpacked(data["threshold"])[0] == run.description["threshold"]["value"]
+        run.__dict__["description"] = {**run.description, "threshold": None}
+        assert page_data(write_report(run, tmp_path / "page.html").read_text())["threshold"] is None
+
+    def test_a_rule_that_uses_the_target(self, run, tmp_path):
+        page = write_report(run, tmp_path / "page.html").read_text()
+        assert "The rule does not use the target." in page
+        run = changed(run, lambda record: record["target"].update(threshold_rule="oracle-10"))
+        page = write_report(run, tmp_path / "page.html").read_text()
+        assert "The rule uses the labels of the target" in page
+        assert "does not use the target" not in page
+
+    def test_every_class_is_in_the_gallery(self, run, tmp_path):
+        arrays = run.predictions
+        logits = arrays["logits"].copy()
+        logits[:, 0] += 100 * (np.arange(len(logits)) % 2)  # many mistakes, of every class
+        data = page_data(write_report(changed(run, logits=logits), tmp_path / "page.html").read_text())
+        wrong = {item["label"] for item in data["gallery"] if item["label"] < 6 and item["label"] != item["prediction"]}
+        assert wrong >= {1, 2, 3, 4, 5}
+        assert {item["label"] for item in data["gallery"]} >= {6, 7, 8, 9}
+        assert len(unpacked(data["confidence"])) == len(data["gallery"])
+
+    def test_thumbnails_keep_their_proportions(self):
+        url = _data_url(np.zeros((3, 128, 128), np.uint8), (20, 40))
+        assert Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).size == (128, 64)
+
+    def test_the_environment_is_named(self, run, tmp_path):
+        page = write_report(run, tmp_path / "page.html").read_text()
+        environment = json.loads((run.path / "environment.json").read_text())
+        for text in (environment["precision"], f"torch {environment['packages']['torch']}", "x86_64 CPU"):
+            assert f">{text}" in page or f", {text}" in page
 
 
 class TestFolder:
@@ -117,23 +241,45 @@ class TestFolder:
         data = page_data(write_table_report(collect([folder]), "title", tmp_path / "page.html").read_text())
         ours, paper = data["tables"]
         assert [row["label"] for row in ours["rows"]] == ["erm", "medic++"]
-        cell = ours["rows"][1]["cells"]["acc"]["street"]
-        values = [ours["runs"][number]["values"][0] for number in cell["runs"]]
-        assert cell["mean"] == pytest.approx(sum(values) / 2)
-        assert {ours["runs"][number]["seed"] for number in cell["runs"]} == {0, 1}
+        row = ours["rows"][1]
+        runs = [ours["runs"][number] for number in row["runs"]["street"]]
+        assert row["cells"]["acc"]["street"]["mean"] == pytest.approx(sum(run["values"][0] for run in runs) / 2)
+        assert {run["seed"] for run in runs} == {0, 1}
         assert {run["iteration"] for run in ours["runs"]} >= {"averaged"}
         assert "averaged" not in {run["iteration"] for run in paper["runs"]}
         assert (data["base"], data["other"]) == (0, 1)
-        (title, difference, low, high, _, pairs), *_ = ours["comparisons"]["0,1"]
-        assert (title, pairs) == ("Acc", 2)
-        assert low <= difference <= high
+        assert "model selection: evaluation" in paper["notes"]
+        assert "model selection: evaluation" not in ours["notes"]
+
+    def test_a_number_that_is_not_finite(self, tmp_path):
+        write_run(tmp_path / "runs", "one run", "erm", "a", 0, (float("nan"), 0.1), asked={})
+        write_run(tmp_path / "runs", "other", "medic++", "a", 0, (0.5, 0.1), asked={})
+        page = write_table_report(collect([tmp_path / "runs"]), "title", tmp_path / "page.html").read_text()
+        erm, medic_row = page_data(page)["tables"][0]["rows"]
+        assert erm["cells"]["acc"]["a"] == {"mean": None, "text": "–"}
+        assert medic_row["cells"]["acc"]["a"]["text"] == "50.0"
+        assert page_data(page)["tables"][0]["runs"][0]["command"] == f"medic report '{tmp_path}/runs/one run'"
+
+    def test_a_row_of_the_paper_reads_its_own_keys(self, tmp_path):
+        write_run(tmp_path / "runs", "run", "erm", "a", 0, (0.9, 0.1), asked={})
+        table = tabulate(collect([tmp_path / "runs"]).results, metrics=[METRICS["oscr"]])
+        row = replace(table.rows[0], keys={"oscr": "acc"})
+        found = _content(replace(table, rows=(row,)), table.metrics, None, tmp_path)
+        assert found["runs"][0]["values"] == [found["rows"][0]["cells"]["oscr"]["a"]["mean"]] == [90.0]
+
+    def test_the_direction_of_a_metric(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(table_page, "FURTHER", (METRICS["step_time"],))
+        write_run(tmp_path / "runs", "run", "erm", "a", 0, (0.5, 0.1), asked={})
+        page = write_table_report(collect([tmp_path / "runs"]), "title", tmp_path / "page.html").read_text()
+        found = [(one["key"], one["lower"], one["percent"]) for one in page_data(page)["metrics"]]
+        assert (found[0], found[-1]) == (("acc", False, True), ("step_time", True, False))
 
     def test_a_run_with_a_report_has_a_link(self, folder, tmp_path):
         path = next(folder.glob("*/config.yaml")).parent
-        copy = tmp_path / path.name
-        shutil.copytree(path, copy)
-        write_report(medic.Run(copy), copy / "report.html")
-        data = page_data(write_table_report(collect([copy]), "title", tmp_path / "page.html").read_text())
+        moved = tmp_path / path.name
+        shutil.copytree(path, moved)
+        write_report(medic.Run(moved), moved / "report.html")
+        data = page_data(write_table_report(collect([moved]), "title", tmp_path / "page.html").read_text())
         assert [run["report"] for run in data["tables"][0]["runs"]] == [f"{path.name}/report.html"]
 
     def test_the_command(self, folder, tmp_path, capsys):
@@ -142,6 +288,8 @@ class TestFolder:
         path = next(folder.glob("*/config.yaml")).parent
         assert main(["report", str(path), "-o", str(tmp_path / "one.html")]) == 0
         assert (tmp_path / "one.html").exists()
+        assert main(["report", str(path), "-o", str(tmp_path / "no" / "one.html")]) == 2
+        assert f"report {tmp_path}/no/one.html cannot be written: No such file" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         ("arguments", "words"),

@@ -14,6 +14,11 @@ function make(tag, attributes = {}, ...children) {
   return node;
 }
 
+// A name in a table: long ones are cut off, and shown completely on hover.
+function named(text) {
+  return make("span", { class: "name", title: text }, text.trim() ? text : `“${text}”`);
+}
+
 function percent(share, digits = 1) {
   return Number.isFinite(share) ? (100 * share).toFixed(digits) : "–";
 }
@@ -30,6 +35,7 @@ function ticks(low, high, count = 5) {
 }
 
 function short(value) {
+  if (!Number.isFinite(value)) return "–";
   const size = Math.abs(value);
   if (size >= 10000) return `${value / 1000}k`;
   return String(Number(value.toPrecision(4)));
@@ -64,26 +70,28 @@ function scale(low, high, from, to, format = short, count = 5) {
   return Object.assign(place, { ticks: ticks(low, high, count), format, invert: (at) => low + ((at - from) / (to - from)) * (high - low) });
 }
 
-// Lines against a shared axis: series of {name, colour, dash, x, y}; the pointer reads values off.
-function lineChart(holder, { series, x: xLabel, y: yLabel, range = null, label, describe = (s, i) => short(s.y[i]) }) {
-  const legend = make("ul", { class: "legend" }, ...series.map((s) => make("li", {}, make("i", { style: `background:${s.colour}` }), s.name)));
+// Lines against a shared axis: series of {name, colour, dash, x, y}; the pointer reads values off. A null in y is a gap.
+function lineChart(holder, { title, series, x: xLabel, y: yLabel, range }) {
+  const line = (s) => make("svg", { viewBox: "0 0 28 8" }, make("line", { x1: 0, x2: 28, y1: 4, y2: 4, stroke: s.colour, "stroke-width": 2, "stroke-dasharray": s.dash }));
+  const legend = make("ul", { class: "legend" }, ...series.map((s) => make("li", {}, line(s), s.name)));
   const plot = make("div");
   const readout = make("div", { class: "readout", "aria-live": "off" });
-  holder.append(legend, plot, readout);
+  holder.append(make("figcaption", {}, title), ...(series.length > 1 ? [legend] : []), plot, readout);
   const points = series.flatMap((s) => s.y).filter(Number.isFinite);
   const places = series.flatMap((s) => s.x);
   const [low, high] = range || [Math.min(...points), Math.max(...points)];
   const [left, right] = [Math.min(...places), Math.max(...places)];
   responsive(plot, (width) => {
     const box = { left: 40, right: width - 16, top: 22, bottom: 220 };
-    const svg = make("svg", { height: 262, viewBox: `0 0 ${width} 262`, role: "img", "aria-label": label });
+    const svg = make("svg", { height: 262, viewBox: `0 0 ${width} 262`, role: "img", "aria-label": `${title}: ${series.map((s) => s.name).join(", ")}` });
     const x = scale(left, right, box.left, box.right, short, Math.max(2, Math.floor(width / 90)));
     const y = scale(low, high, box.bottom, box.top);
     axes(svg, box, x, y, [xLabel, yLabel]);
     for (const s of series) {
-      const path = s.x.map((value, i) => `${i ? "L" : "M"}${x(value).toFixed(1)} ${y(s.y[i]).toFixed(1)}`).join("");
+      const there = (i) => i >= 0 && Number.isFinite(s.y[i]);
+      const path = s.x.map((value, i) => (there(i) ? `${there(i - 1) ? "L" : "M"}${x(value).toFixed(1)} ${y(s.y[i]).toFixed(1)}` : "")).join("");
       svg.append(make("path", { d: path, fill: "none", stroke: s.colour, "stroke-width": 2, "stroke-dasharray": s.dash }));
-      if (s.x.length <= 30) for (const [i, value] of s.x.entries()) svg.append(make("circle", { cx: x(value), cy: y(s.y[i]), r: 2.5, fill: s.colour }));
+      if (s.x.length <= 30) for (const [i, value] of s.x.entries()) if (there(i)) svg.append(make("circle", { cx: x(value), cy: y(s.y[i]), r: 2.5, fill: s.colour }));
     }
     const cursor = make("line", { class: "cursor", y1: box.top, y2: box.bottom, visibility: "hidden" });
     svg.append(cursor);
@@ -92,7 +100,7 @@ function lineChart(holder, { series, x: xLabel, y: yLabel, range = null, label, 
       const nearest = (s) => s.x.reduce((best, value, i) => (Math.abs(value - at) < Math.abs(s.x[best] - at) ? i : best), 0);
       const first = series[0].x[nearest(series[0])];
       cursor.setAttribute("x1", x(first)); cursor.setAttribute("x2", x(first)); cursor.setAttribute("visibility", "visible");
-      readout.textContent = `${short(first)}: ` + series.map((s) => `${s.name} ${describe(s, nearest(s))}`).join(", ");
+      readout.textContent = `${short(first)}: ` + series.map((s) => `${s.name} ${short(s.y[nearest(s)])}`).join(", ");
     });
     svg.addEventListener("pointerleave", () => { cursor.setAttribute("visibility", "hidden"); readout.textContent = ""; });
     plot.replaceChildren(svg);

@@ -3,8 +3,17 @@
 
 const run = data();
 const parts = run.parts.map((part) => ({ ...part, values: floats(part.confidence) }));
-const state = { threshold: run.threshold, part: 0, kind: 0, label: "" };
+// Without a threshold every image is accepted, and no column "unknown" is shown.
+const rejects = run.threshold !== null;
+const chosen = rejects ? floats(run.threshold)[0] : -Infinity;
+const state = { threshold: chosen, part: 0, kind: 0, label: "" };
 const listeners = [];
+floats(run.confidence).forEach((value, i) => { run.gallery[i].confidence = value; });
+
+const sum = (values) => values.reduce((a, b) => a + b, 0);
+const isKnown = (label) => label < run.known;
+// The column of a correct decision.
+const correct = (label) => (isKnown(label) ? label : run.known);
 
 // The number of confidences of a group that are at least the threshold.
 function accepted(part, group, threshold) {
@@ -30,29 +39,29 @@ function confusion(part, threshold) {
 
 function measure(part, threshold) {
   const rows = confusion(part, threshold);
-  const sum = (values) => values.reduce((a, b) => a + b, 0);
   let [right, known, rejected, unknown] = [0, 0, 0, 0];
   rows.forEach((row, label) => {
-    if (label < run.known) { right += row[label]; known += sum(row); } else { rejected += row[run.known]; unknown += sum(row); }
+    if (isKnown(label)) { right += row[label]; known += sum(row); } else { rejected += row[run.known]; unknown += sum(row); }
   });
   const accK = known ? right / known : NaN;
   const accU = unknown ? rejected / unknown : NaN;
-  const h = accK + accU > 0 ? (2 * accK * accU) / (accK + accU) : 0;
+  const h = accK + accU === 0 ? 0 : (2 * accK * accU) / (accK + accU);
   return { rows, right, known, rejected, unknown, accK, accU, h };
 }
 
 function shown(value) {
-  if (!run.probability) return value.toPrecision(4);
+  if (!run.probability) return Number.isFinite(value) ? value.toPrecision(4) : String(value);
   const p = 1 / (1 + Math.exp(-value));
   return p > 0.999 ? (1 - p < 1e-12 ? "1 − 1e-12" : `1 − ${(1 - p).toPrecision(2)}`) : p.toPrecision(3);
 }
 
 function numbers(part) {
   const found = measure(part, state.threshold);
+  if (!rejects) return found;
   const set = (id, text) => { document.getElementById(id).textContent = text; };
   set("at-threshold", shown(state.threshold));
   set("at-acc-k", percent(found.accK)); set("at-acc-u", percent(found.accU)); set("at-h", percent(found.h));
-  set("at-counts", `${found.right} of ${found.known} known images named correctly, ${found.rejected} of ${found.unknown} unknown ones rejected`);
+  set("at-counts", `${found.right} of ${found.known} known images are named correctly, and ` + (found.unknown ? `${found.rejected} of ${found.unknown} unknown ones are rejected.` : "no image is of an unknown class."));
   const holder = document.getElementById("threshold");
   Object.assign(holder.dataset, { threshold: String(state.threshold), accK: String(found.accK), accU: String(found.accU), h: String(found.h) });
   return found;
@@ -60,21 +69,25 @@ function numbers(part) {
 
 const BINS = 60;
 
+// Shares of known and of unknown images in equal bins; the outer bins include everything beyond.
 function histogram(part) {
-  const sorted = part.values.slice().sort();
+  const sorted = part.values.filter(Number.isFinite).sort();
   const at = (share) => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))];
-  let [low, high] = [Math.min(at(0.005), run.threshold), Math.max(at(0.995), run.threshold)];
+  const ends = [...(sorted.length ? [at(0.005), at(0.995)] : []), chosen].filter(Number.isFinite);
+  let [low, high] = ends.length ? [Math.min(...ends), Math.max(...ends)] : [-1, 1];
   const margin = (high - low || 1) * 0.03;
   [low, high] = [low - margin, high + margin];
   const bins = { right: new Array(BINS).fill(0), wrong: new Array(BINS).fill(0), unknown: new Array(BINS).fill(0) };
   for (const [label, prediction, start, count] of part.groups) {
-    const kind = label >= run.known ? "unknown" : label === prediction ? "right" : "wrong";
+    const kind = !isKnown(label) ? "unknown" : label === prediction ? "right" : "wrong";
     for (let i = start; i < start + count; i += 1) {
       const bin = Math.floor(((part.values[i] - low) / (high - low)) * BINS);
       bins[kind][Math.max(0, Math.min(BINS - 1, bin))] += 1;
     }
   }
-  return { low, high, bins };
+  const [known, unknown] = [sum(bins.right) + sum(bins.wrong) || 1, sum(bins.unknown) || 1];
+  const share = (counts, of) => counts.map((count) => count / of);
+  return { low, high, bins: { right: share(bins.right, known), wrong: share(bins.wrong, known), unknown: share(bins.unknown, unknown) } };
 }
 
 function thresholdChart() {
@@ -82,36 +95,34 @@ function thresholdChart() {
   const slider = document.getElementById("slider");
   let redraw = () => {};
   const choose = (value) => { state.threshold = value; for (const listener of listeners) listener(); };
+  const inside = (value) => Math.max(Number(slider.min), Math.min(Number(slider.max), value));
   const draw = (width) => {
-    const part = parts[state.part];
-    const { low, high, bins } = histogram(part);
-    const total = (kind) => bins[kind].reduce((a, b) => a + b, 0);
-    const [known, unknown] = [total("right") + total("wrong") || 1, total("unknown") || 1];
-    const box = { left: 8, right: width - 8, top: 6, middle: 92, bottom: 162 };
-    const top = Math.max(...bins.right.map((n, i) => (n + bins.wrong[i]) / known), 1e-9);
-    const below = Math.max(...bins.unknown.map((n) => n / unknown), 1e-9);
-    const svg = make("svg", { height: 196, viewBox: `0 0 ${width} 196`, role: "img",
+    const { low, high, bins } = histogram(parts[state.part]);
+    const box = { left: 40, right: width - 8, top: 24, bottom: 200 };
+    const svg = make("svg", { height: 242, viewBox: `0 0 ${width} 242`, role: "img",
       "aria-label": "histogram of the score: known images above the line, unknown images below" });
     const x = scale(low, high, box.left, box.right, shown, Math.max(2, Math.floor(width / 110)));
+    // One axis for both: shares of known images go up, shares of unknown images go down.
+    const [most, least] = [Math.max(...bins.right.map((share, i) => share + bins.wrong[i])), -Math.max(...bins.unknown)];
+    const y = scale(100 * least, 100 * most || 1, box.bottom, box.top, (value) => short(Math.abs(value)), 6);
+    axes(svg, box, x, y, [`score ${run.score}${run.probability ? ", as a probability" : ""}`, "% of known images ↑, of unknown images ↓"]);
     const each = (box.right - box.left) / BINS;
-    const bar = (i, from, to, colour) => svg.append(make("rect", { x: box.left + i * each, width: Math.max(each - 1, 0.5), y: Math.min(from, to), height: Math.abs(to - from), fill: `var(--${colour})` }));
+    const bar = (i, from, to, colour) => svg.append(make("rect", { x: box.left + i * each, width: Math.max(each - 1, 0.5), y: y(100 * Math.max(from, to)), height: Math.abs(y(100 * to) - y(100 * from)), fill: `var(--${colour})` }));
     for (let i = 0; i < BINS; i += 1) {
-      const up = (n) => ((n / known / top) * (box.middle - box.top));
-      bar(i, box.middle, box.middle - up(bins.right[i]), "known");
-      bar(i, box.middle - up(bins.right[i]), box.middle - up(bins.right[i]) - up(bins.wrong[i]), "wrong");
-      bar(i, box.middle, box.middle + (bins.unknown[i] / unknown / below) * (box.bottom - box.middle), "unknown");
+      bar(i, 0, bins.right[i], "known");
+      bar(i, bins.right[i], bins.right[i] + bins.wrong[i], "wrong");
+      bar(i, 0, -bins.unknown[i], "unknown");
     }
-    for (const value of x.ticks) svg.append(make("text", { x: Math.max(20, Math.min(width - 20, x(value))), y: 180, "text-anchor": "middle" }, x.format(value)));
-    const line = make("line", { class: "line", y1: 0, y2: box.bottom + 4 });
+    const line = make("line", { class: "line", y1: box.top - 6, y2: box.bottom + 4 });
     svg.append(line);
+    Object.assign(slider, { min: low, max: high, step: "any" });
     redraw = () => {
-      const place = Math.max(box.left, Math.min(box.right, x(state.threshold)));
+      const place = x(inside(state.threshold));
       line.setAttribute("x1", place); line.setAttribute("x2", place);
       slider.value = state.threshold;
       slider.setAttribute("aria-valuetext", shown(state.threshold));
     };
-    Object.assign(slider, { min: low, max: high, step: "any" });
-    const follow = (event) => choose(Math.max(low, Math.min(high, x.invert(event.clientX - svg.getBoundingClientRect().left))));
+    const follow = (event) => choose(inside(x.invert(event.clientX - svg.getBoundingClientRect().left)));
     svg.addEventListener("pointerdown", (event) => { svg.setPointerCapture(event.pointerId); follow(event); });
     svg.addEventListener("pointermove", (event) => { if (event.buttons) follow(event); });
     holder.replaceChildren(svg);
@@ -121,9 +132,9 @@ function thresholdChart() {
   slider.addEventListener("input", () => choose(Number(slider.value)));
   slider.addEventListener("keydown", (event) => {
     const steps = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10 }[event.key];
-    if (steps) { event.preventDefault(); choose(state.threshold + (steps * (Number(slider.max) - Number(slider.min))) / 200); }
+    if (steps) { event.preventDefault(); choose(inside(inside(state.threshold) + (steps * (Number(slider.max) - Number(slider.min))) / 200)); }
   });
-  document.getElementById("reset").addEventListener("click", () => choose(run.threshold));
+  document.getElementById("reset").addEventListener("click", () => choose(chosen));
   listeners.push(() => redraw());
   return () => draw(Math.floor(holder.clientWidth));
 }
@@ -132,72 +143,103 @@ function tint(share, colour) {
   return `background: color-mix(in srgb, var(--${colour}) ${Math.round(70 * share)}%, transparent)`;
 }
 
+const WHOLE = 40;
+const MOST = 30;
+
+// The classes of the matrix: all, or those with the most errors, made or attracted.
+function confused(rows) {
+  const present = rows.map((row, label) => label).filter((label) => sum(rows[label]));
+  if (present.length <= WHOLE && run.known <= WHOLE) return { rows: present, columns: rows[0].map((_, column) => column).slice(0, run.known) };
+  const errors = rows.map((row, label) => sum(row) - row[correct(label)]);
+  rows.forEach((row, label) => row.forEach((count, column) => { if (column !== correct(label) && column < run.known) errors[column] += count; }));
+  const most = rows.map((_, label) => label).sort((a, b) => errors[b] - errors[a]).slice(0, MOST).sort((a, b) => a - b);
+  return { rows: most.filter((label) => sum(rows[label])), columns: most.filter(isKnown), of: run.classes.length };
+}
+
 function matrix(found) {
-  const holder = document.getElementById("matrix");
-  if (run.classes.length > 40 || run.known > 40) { holder.replaceChildren(); return; }
-  const heads = [...run.classes.slice(0, run.known), "unknown"];
-  const header = make("tr", {}, make("th", {}, "is ↓  taken for →"), ...heads.map((name) => make("th", { scope: "col" }, name)));
-  const rows = found.rows.map((row, label) => {
-    const total = row.reduce((a, b) => a + b, 0);
-    const right = label < run.known ? label : run.known;
-    const cells = row.map((count, column) => make("td", { style: count ? tint(count / total, column === right ? "known" : "wrong") : null, title: `${percent(count / total)} % of ${run.classes[label]}` }, count ? String(count) : ""));
-    return total ? make("tr", { class: label < run.known ? null : "foreign" }, make("th", { scope: "row" }, run.classes[label]), ...cells) : null;
+  const { rows: labels, columns, of } = confused(found.rows);
+  document.getElementById("matrix-note").textContent = of ? `The matrix shows the ${MOST} classes with the most errors, of ${of}.` : "";
+  const others = (row) => sum(row.slice(0, run.known)) - sum(columns.map((column) => row[column]));
+  const heads = [...columns.map((column) => run.classes[column]), ...(of ? ["other classes"] : []), ...(rejects ? ["unknown"] : [])];
+  const header = make("tr", {}, make("th", {}, "is ↓ taken for →"), ...heads.map((name) => make("th", { scope: "col" }, named(name))));
+  const rows = labels.map((label) => {
+    const row = found.rows[label];
+    const total = sum(row);
+    const cell = (count, right) => make("td", { style: count ? tint(count / total, right ? "known" : "wrong") : null, title: `${percent(count / total)} % of ${run.classes[label]}` }, count ? String(count) : "");
+    return make("tr", {}, make("th", { scope: "row", class: isKnown(label) ? null : "foreign" }, named(run.classes[label])),
+      ...columns.map((column) => cell(row[column], column === label)), of ? cell(others(row), false) : null, rejects ? cell(row[run.known], !isKnown(label)) : null);
   });
-  holder.replaceChildren(make("table", { class: "matrix" }, make("thead", {}, header), make("tbody", {}, ...rows.filter(Boolean))));
+  document.getElementById("matrix").replaceChildren(make("table", { class: "matrix" }, make("thead", {}, header), make("tbody", {}, ...rows)));
+}
+
+function head(...titles) {
+  return make("thead", {}, make("tr", {}, ...titles.map(([title, number]) => make("th", { scope: "col", class: number ? "number" : null }, title))));
 }
 
 function confusions(found) {
   const pairs = [];
   found.rows.forEach((row, label) => row.forEach((count, column) => {
-    const right = label < run.known ? label : run.known;
-    if (count && column !== right) pairs.push({ count, label, column, total: row.reduce((a, b) => a + b, 0) });
+    if (count && column !== correct(label)) pairs.push({ count, label, column, total: sum(row) });
   }));
   pairs.sort((a, b) => b.count - a.count);
   const name = (column) => (column === run.known ? "unknown" : run.classes[column]);
-  const rows = pairs.slice(0, 8).map((pair) => make("tr", {}, make("td", { class: "number" }, String(pair.count)),
-    make("td", {}, `${run.classes[pair.label]}${pair.label < run.known ? "" : " (unknown class)"} taken for ${name(pair.column)}`),
-    make("td", { class: "number" }, `${percent(pair.count / pair.total, 0)} %`)));
-  document.getElementById("confusions").replaceChildren(make("table", {}, make("tbody", {}, ...rows)));
+  const rows = pairs.slice(0, 8).map((pair) => make("tr", {}, make("td", { class: "number" }, String(pair.count)), make("td", { class: "number" }, `${percent(pair.count / pair.total, 0)} %`),
+    make("td", { class: isKnown(pair.label) ? null : "foreign" }, named(run.classes[pair.label])), make("td", {}, named(name(pair.column)))));
+  document.getElementById("confusions").replaceChildren(rows.length ? make("table", {}, head(["images", true], ["of class", true], ["is"], ["taken for"]), make("tbody", {}, ...rows)) : "No image is taken for another class.");
 }
 
 function perClass(found) {
   const source = parts.findIndex((part) => part.source);
   const beside = source >= 0 && source !== state.part ? measure(parts[source], state.threshold) : null;
-  const value = (of, label) => {
-    if (!of) return NaN;
-    const row = of.rows[label];
-    const total = row.reduce((a, b) => a + b, 0);
-    return total ? row[label < run.known ? label : run.known] / total : NaN;
-  };
+  const value = (of, label) => (of && sum(of.rows[label]) ? of.rows[label][correct(label)] / sum(of.rows[label]) : NaN);
   const cell = (share, colour) => make("td", { class: "number" }, `${percent(share, 0)} `,
     make("span", { class: "bar" }, make("i", { style: `width:${Number.isFinite(share) ? 100 * share : 0}%;background:var(--${colour})` })));
-  const rows = run.classes.map((name, label) => {
-    const colour = label < run.known ? "known" : "unknown";
-    const here = value(found, label);
-    const there = value(beside, label);
-    if (!Number.isFinite(here) && !Number.isFinite(there)) return null;
-    return make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, label < run.known ? "named correctly" : "rejected"),
-      cell(here, colour), ...(beside ? [cell(there, colour), make("td", { class: "number" }, Number.isFinite(here - there) ? `${(100 * (here - there)).toFixed(0)}` : "–")] : []));
-  });
-  const header = make("tr", {}, ...["class", "", parts[state.part].name, ...(beside ? ["sources", "difference"] : [])].map((title, i) => make("th", { scope: "col", class: i > 1 ? "number" : null }, title)));
-  document.getElementById("classes").replaceChildren(make("table", {}, make("thead", {}, header), make("tbody", {}, ...rows.filter(Boolean))));
+  const group = (title, labels) => {
+    const rows = labels.map((label) => {
+      const [here, there] = [value(found, label), value(beside, label)];
+      if (!Number.isFinite(here) && !Number.isFinite(there)) return null;
+      const colour = isKnown(label) ? "known" : "unknown";
+      const difference = Number.isFinite(here - there) ? `${here < there ? "−" : "+"}${Math.abs(100 * (here - there)).toFixed(0)}` : "–";
+      return make("tr", {}, make("th", { scope: "row" }, named(run.classes[label])), cell(here, colour),
+        ...(beside ? [cell(there, colour), make("td", { class: "number" }, difference)] : []));
+    }).filter(Boolean);
+    return rows.length ? make("tbody", {}, make("tr", { class: "group" }, make("th", { scope: "rowgroup", colspan: beside ? 4 : 2 }, title)), ...rows) : null;
+  };
+  const labels = run.classes.map((_, label) => label);
+  const here = [parts[state.part].name, true];
+  document.getElementById("classes").replaceChildren(make("table", {}, head(["class, in %"], here, ...(beside ? [["sources", true], ["difference", true]] : [])),
+    group("known classes: named correctly", labels.filter(isKnown)), group("unknown classes: rejected", labels.filter((label) => !isKnown(label)))));
 }
 
 const KINDS = [
-  { title: "mistakes", about: "Known images that are taken for another class, the most confident first.", of: (item) => item.label < run.known && item.label !== item.prediction && item.confidence >= state.threshold },
-  { title: "known, rejected", about: "Known images that the model would name correctly, but rejects at this threshold.", of: (item) => item.label < run.known && item.label === item.prediction && item.confidence < state.threshold },
-  { title: "unknown, accepted", about: "Images of unknown classes that are taken for a known one, the most confident first.", of: (item) => item.label >= run.known && item.confidence >= state.threshold },
-];
+  { title: "mistakes", about: "Known images that are taken for another class, the most confident first.", known: true, right: false, kept: true },
+  { title: "known, rejected", about: "Known images that the model would name correctly, but rejects at this threshold.", known: true, right: true, kept: false },
+  { title: "unknown, accepted", about: "Images of unknown classes that are taken for a known one, the most confident first.", known: false, right: false, kept: true },
+].filter((kind) => rejects || kind.right === false).filter((kind) => kind.known || run.classes.length > run.known);
+
+const ofKind = (kind, label, prediction) => isKnown(label) === kind.known && (label === prediction) === kind.right;
 
 function gallery() {
+  const part = parts[state.part];
+  document.getElementById("images").hidden = part.source;
+  document.getElementById("no-images").hidden = !part.source;
+  if (part.source) return;
   const kind = KINDS[state.kind];
-  const items = run.gallery.filter((item) => item.part === state.part && kind.of(item) && (state.label === "" || run.classes[item.label] === state.label));
-  const cards = items.slice(0, 24).map((item) => make("li", {},
+  const groups = part.groups.filter(([label, prediction]) => ofKind(kind, label, prediction));
+  const select = document.getElementById("label");
+  const labels = [...new Set(groups.map(([label]) => label))].sort((a, b) => a - b);
+  if (!labels.includes(Number(state.label))) state.label = "";
+  select.replaceChildren(make("option", { value: "" }, "all classes"), ...labels.map((label) => make("option", { value: label, selected: String(label) === state.label }, run.classes[label])));
+  const wanted = (label) => state.label === "" || label === Number(state.label);
+  const count = sum(groups.filter(([label]) => wanted(label)).map((group) => { const kept = accepted(part, group, state.threshold); return kind.kept ? kept : group[3] - kept; }));
+  const items = run.gallery.filter((item) => item.part === state.part && ofKind(kind, item.label, item.prediction) && wanted(item.label) && (item.confidence >= state.threshold) === kind.kept).slice(0, 24);
+  const cards = items.map((item) => make("li", {},
     item.image ? make("img", { src: item.image, alt: `${run.classes[item.label]}, taken for ${run.classes[item.prediction]}`, title: item.path, loading: "lazy" }) : make("div", { class: "missing" }, item.path),
-    make("div", {}, "is ", make("strong", {}, run.classes[item.label])), make("div", {}, "taken for ", make("strong", {}, run.classes[item.prediction])),
+    make("div", {}, "is ", make("strong", {}, named(run.classes[item.label]))), make("div", {}, "taken for ", make("strong", {}, named(run.classes[item.prediction]))),
     make("div", { class: "soft" }, `score ${shown(item.confidence)}`)));
   document.getElementById("kind").textContent = kind.about;
-  document.getElementById("gallery").replaceChildren(...(cards.length ? cards : [make("li", { class: "soft" }, "none")]));
+  document.getElementById("shown").textContent = count ? `Showing ${cards.length} of ${count}.` : rejects ? "None at this threshold." : "None.";
+  document.getElementById("gallery").replaceChildren(...cards);
 }
 
 function buttons(holder, titles, key, changed) {
@@ -211,16 +253,13 @@ function buttons(holder, titles, key, changed) {
 
 function start() {
   for (const chart of run.curves) lineChart(document.getElementById("curves").appendChild(make("figure")), chart);
-  if (!run.open) return;
-  const redraw = thresholdChart();
+  const redraw = rejects ? thresholdChart() : () => {};
   const update = () => { const found = numbers(parts[state.part]); matrix(found); confusions(found); perClass(found); gallery(); };
   let waiting = false;
   listeners.push(() => { numbers(parts[state.part]); if (!waiting) { waiting = true; requestAnimationFrame(() => { waiting = false; update(); }); } });
   if (parts.length > 1) buttons("parts", parts.map((part) => part.name), "part", () => { redraw(); update(); });
-  buttons("kinds", KINDS.map((kind) => kind.title), "kind", gallery);
-  const names = [...new Set(run.gallery.map((item) => run.classes[item.label]))].sort();
+  if (KINDS.length > 1) buttons("kinds", KINDS.map((kind) => kind.title), "kind", gallery);
   const select = document.getElementById("label");
-  select.append(make("option", { value: "" }, "all classes"), ...names.map((name) => make("option", { value: name }, name)));
   select.addEventListener("change", () => { state.label = select.value; gallery(); });
   update();
 }

@@ -9,64 +9,110 @@ function cellOf(row, column) {
   return row.cells[all.metrics[state.metric].key][column];
 }
 
-function showRuns(row, column, cell) {
+function showRuns(row, column) {
+  const runs = row.runs[column].map((number) => table.runs[number]);
   document.getElementById("runs-title").textContent = `${row.label}, ${column}`;
   const titles = ["run", "seed", "iteration", ...all.metrics.map((metric) => metric.title)];
-  const lines = cell.runs.map((number) => {
-    const run = table.runs[number];
-    const name = run.report ? make("a", { href: run.report }, run.name) : run.name;
-    const values = run.values.map((value) => make("td", { class: "number" }, value === null ? "–" : value.toFixed(1)));
-    return make("tr", {}, make("td", {}, name), make("td", { class: "number" }, String(run.seed)), make("td", { class: "number" }, run.iteration), ...values);
+  const lines = runs.map((run) => {
+    const name = run.report ? make("a", { href: run.report }, named(run.name)) : named(run.name);
+    const values = run.values.map((value) => (value === null ? "–" : value.toFixed(1)));
+    return make("tr", {}, make("th", { scope: "row" }, name), ...[String(run.seed), run.iteration, ...values].map((value) => make("td", { class: "number" }, value)));
   });
-  const command = cell.runs.map((number) => table.runs[number]).map((run) => `medic report ${run.path}`).join("\n");
-  document.getElementById("runs-list").replaceChildren(
-    make("table", {}, make("thead", {}, make("tr", {}, ...titles.map((title) => make("th", { scope: "col" }, title)))), make("tbody", {}, ...lines)),
-    make("pre", {}, command));
+  const header = make("tr", {}, ...titles.map((title, i) => make("th", { scope: "col", class: i ? "number" : null }, title)));
+  document.getElementById("runs-list").replaceChildren(make("table", {}, make("thead", {}, header), make("tbody", {}, ...lines)));
+  document.getElementById("runs-commands").textContent = runs.map((run) => run.command).join("\n");
   document.getElementById("runs").showModal();
 }
 
 function draw() {
   const metric = all.metrics[state.metric];
   document.getElementById("meaning").textContent = metric.meaning;
+  document.getElementById("unit").textContent = `${metric.percent ? ", in percent" : ""}${metric.lower ? "; lower is better" : ""}`;
+  document.getElementById("notes").replaceChildren(...table.notes.map((note) => make("p", { class: "soft" }, note)));
   const columns = table.columns;
-  const sign = state.descending ? -1 : 1;
-  const value = (row) => (state.sort === "" ? row.label : cellOf(row, state.sort).mean ?? -Infinity);
   const rows = table.rows.filter((row) => row.label.toLowerCase().includes(state.filter));
-  if (state.sort !== null) rows.sort((a, b) => { const [x, y] = [value(a), value(b)]; return sign * (x < y ? -1 : x > y ? 1 : 0); });
+  const order = (a, b) => {
+    const [x, y] = [a, b].map((row) => (state.sort === "" ? row.label : cellOf(row, state.sort).mean));
+    if (x === null || y === null) return (x === null) - (y === null); // rows without a number are last either way
+    return (state.descending ? -1 : 1) * (x < y ? -1 : x > y ? 1 : 0);
+  };
+  if (state.sort !== null) rows.sort(order);
   const sorter = (column, title) => {
     const direction = state.sort !== column ? "none" : state.descending ? "descending" : "ascending";
     const mark = { none: "", descending: " ↓", ascending: " ↑" }[direction];
     return make("th", { scope: "col", "aria-sort": direction, class: column === "" ? null : "number" }, make("button", { type: "button", onclick: () => {
-      state.descending = state.sort === column ? !state.descending : column !== "";
+      state.descending = state.sort === column ? !state.descending : column !== "" && !metric.lower;
       state.sort = column;
       draw();
+      document.querySelectorAll("#grid thead button")[["", ...columns].indexOf(column)].focus();
     } }, title + mark));
   };
-  const best = Object.fromEntries(columns.map((column) => [column, Math.max(...rows.map((row) => cellOf(row, column).mean ?? -Infinity))]));
-  const lines = rows.map((row) => make("tr", { class: row.method === "medic++" ? "medic" : null }, make("th", { scope: "row" }, row.label), ...columns.map((column) => {
+  const best = Object.fromEntries(columns.map((column) => {
+    const means = rows.map((row) => cellOf(row, column).mean).filter((mean) => mean !== null);
+    return [column, metric.lower ? Math.min(...means) : Math.max(...means)];
+  }));
+  const lines = rows.map((row) => make("tr", { class: row.method === "medic++" ? "medic" : null }, make("th", { scope: "row" }, named(row.label)), ...columns.map((column) => {
     const cell = cellOf(row, column);
-    const shown = cell.mean !== null && cell.mean === best[column] ? make("strong", {}, cell.text) : cell.text;
-    const content = cell.runs.length ? make("button", { type: "button", onclick: () => showRuns(row, column, cell) }, shown) : shown;
+    const shown = cell.mean === best[column] ? make("strong", {}, cell.text) : cell.text;
+    const content = row.runs[column].length ? make("button", { type: "button", onclick: () => showRuns(row, column) }, shown) : shown;
     return make("td", { class: "number" }, content);
   })));
   document.getElementById("grid").replaceChildren(make("thead", {}, make("tr", {}, sorter("", "method"), ...columns.map((column) => sorter(column, column)))), make("tbody", {}, ...lines));
 }
 
+const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
+
+// The probability that |t| is smaller, by Student's distribution (Abramowitz and Stegun 26.7.3 and 26.7.4).
+function within(t, freedom) {
+  const angle = Math.atan(t / Math.sqrt(freedom));
+  const odd = freedom % 2;
+  let term = odd ? Math.cos(angle) : 1;
+  let sum = freedom > 1 ? term : 0;
+  for (let k = odd ? 3 : 2; k < freedom; k += 2) { term *= (Math.cos(angle) ** 2 * (k - 1)) / k; sum += term; }
+  return odd ? (2 / Math.PI) * (angle + Math.sin(angle) * sum) : Math.sin(angle) * sum;
+}
+
+function quantile(share, freedom) {
+  let [low, high] = [0, 100];
+  for (let i = 0; i < 60; i += 1) { const middle = (low + high) / 2; if (within(middle, freedom) < share) low = middle; else high = middle; }
+  return low;
+}
+
+// The differences of a metric over the trials that two rows share, by column.
+function differences(base, other, metric) {
+  const byTrial = (row, column) => new Map(row.runs[column].map((number) => table.runs[number]).filter((run) => run.values[metric] !== null).map((run) => [run.trial, run.values[metric]]));
+  return table.compared.map((column) => {
+    const [before, after] = [byTrial(base, column), byTrial(other, column)];
+    return [...after.keys()].filter((trial) => before.has(trial)).map((trial) => after.get(trial) - before.get(trial));
+  }).filter((found) => found.length);
+}
+
+// A paired t-test over the means of the columns, or over the seeds of a single column.
+function tested(columns) {
+  const values = columns.length === 1 ? columns[0] : columns.map(mean);
+  if (values.length < 2) return null;
+  const difference = mean(values);
+  const error = Math.sqrt(values.reduce((sum, value) => sum + (value - difference) ** 2, 0) / (values.length - 1) / values.length);
+  const freedom = values.length - 1;
+  const half = error * quantile(0.95, freedom);
+  const p = error > 0 ? 1 - within(Math.abs(difference) / error, freedom) : Number(difference === 0);
+  return { difference, low: difference - half, high: difference + half, p, count: values.length, over: columns.length === 1 ? "seeds" : `${table.kind}s` };
+}
+
 function compare() {
-  const [base, other] = ["base", "other"].map((id) => Number(document.getElementById(id).value));
+  const [base, other] = ["base", "other"].map((id) => table.rows[Number(document.getElementById(id).value)]);
   const holder = document.getElementById("comparison");
-  const forward = table.comparisons[`${base},${other}`];
-  const backward = table.comparisons[`${other},${base}`];
-  if (base === other || !(forward || backward)) { holder.textContent = base === other ? "Choose two rows." : "They share fewer than two runs."; return; }
-  const sign = forward ? 1 : -1;
-  const lines = (forward || backward).map(([title, difference, low, high, p, pairs]) => {
-    const [from, to] = sign > 0 ? [low, high] : [-high, -low];
-    const signed = (number) => `${number < 0 ? "−" : "+"}${Math.abs(number).toFixed(2)}`;
-    return make("tr", {}, make("th", { scope: "row" }, title), ...[signed(sign * difference), `${signed(from)} … ${signed(to)}`, p < 0.001 ? "< 0.001" : p.toFixed(3), String(pairs)].map((cell) => make("td", { class: "number" }, cell)));
-  });
+  if (base === other) { holder.textContent = "Choose two rows."; return; }
+  const found = all.metrics.map((metric, i) => ({ metric, ...tested(differences(base, other, i)) })).filter((one) => one.count);
+  if (!found.length) { holder.textContent = "They share fewer than two runs with the same column and seed: a comparison needs two or more."; return; }
+  const signed = (number) => `${number < 0 ? "−" : "+"}${Math.abs(number).toFixed(2)}`;
+  const lines = found.map(({ metric, difference, low, high, p, count, over }) => make("tr", {}, make("th", { scope: "row" }, metric.title + (metric.lower ? " ↓" : "")),
+    ...[signed(difference), `${signed(low)} … ${signed(high)}`, p < 0.001 ? "< 0.001" : p.toFixed(3), `${count} ${over}`].map((cell) => make("td", { class: "number" }, cell))));
+  const seeds = found.some((one) => one.over === "seeds");
+  const how = seeds ? `over the seeds of one ${table.kind}: the interval does not cover other ${table.kind}s` : `over ${table.kind}s, each the mean over the seeds that both rows have`;
   const titles = ["", "difference", "95 % interval", "p", "pairs"];
-  holder.replaceChildren(make("p", {}, `${table.rows[other].label} over ${table.rows[base].label}, in points, paired over columns and seeds`),
-    make("table", {}, make("thead", {}, make("tr", {}, ...titles.map((title) => make("th", { scope: "col", class: "number" }, title)))), make("tbody", {}, ...lines)));
+  holder.replaceChildren(make("p", {}, `${other.label} over ${base.label}, in points. Paired t-test ${how}.`),
+    make("div", { class: "wide" }, make("table", {}, make("thead", {}, make("tr", {}, ...titles.map((title) => make("th", { scope: "col", class: "number" }, title)))), make("tbody", {}, ...lines))));
 }
 
 function start() {

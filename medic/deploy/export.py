@@ -1,5 +1,6 @@
 """Export of a model as one graph: from pixels to logits, score and decision, checked before it is handed over."""
 
+import io
 import json
 import logging
 import os
@@ -90,8 +91,7 @@ def _write_program(predictor: Predictor, path: Path) -> Run:
     described = json.dumps(_metadata(predictor))
     with path.open("wb") as file:
         torch.export.save(_trace(predictor), file, extra_files={DESCRIPTION: described})
-    with path.open("rb") as file:
-        module = torch.export.load(file).module()
+    module = torch.export.load(io.BytesIO(path.read_bytes())).module()
 
     def run(pixels: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
         with torch.no_grad():
@@ -118,7 +118,7 @@ def _write_onnx(predictor: Predictor, path: Path) -> Run:
         raise MedicError(f"the model cannot be exported to ONNX: {first_line(error)}") from error
     assert made is not None
     model = made.model_proto
-    onnx.helper.set_model_props(model, {key: json.dumps(value) for key, value in _metadata(predictor).items()})
+    onnx.helper.set_model_props(model, {key: json.dumps(value, ensure_ascii=False) for key, value in _metadata(predictor).items()})
     with path.open("wb") as file:
         file.write(model.SerializeToString())
     session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
@@ -140,7 +140,7 @@ def _metadata(predictor: Predictor) -> dict[str, Any]:
 
 
 def _compare(predictor: Predictor, run: Run, pixels: Tensor) -> float:
-    """Refuse a graph that decides otherwise than the model it was made from; return the largest difference of scores."""
+    """Refuse a graph that decides otherwise than the model; return the largest difference of a score."""
     worst = 0.0
     for part in pixels.split(64):
         output = predictor.outputs(part)

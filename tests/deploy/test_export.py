@@ -1,0 +1,85 @@
+"""An exported graph decides as its model does, in its own runtime."""
+
+import dataclasses
+import json
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from medic.deploy.export import export
+from medic.deploy.inputs import to_pixels
+from medic.errors import MedicError
+from medic.openset import SCORES, Threshold
+from tests.messages import naming
+
+PLAIN = ["cls", "bcls", "max-logit", "energy"]
+
+
+@pytest.fixture(scope="module")
+def pixels(trained, images):
+    rows = trained.predictions["split"] == "target"
+    paths = [images / path for path in trained.predictions["path"][rows]]
+    return torch.from_numpy(np.stack([to_pixels(path, trained.predictor.decoded) for path in paths]))
+
+
+@pytest.mark.parametrize("score", PLAIN)
+def test_onnx(trained, pixels, score, tmp_path):
+    confidence = SCORES[score](trained.predictor.outputs(pixels)).sort().values
+    gap = int(confidence[4:-4].diff().argmax()) + 4  # a threshold on which rounding does not decide
+    middle = float(confidence[gap : gap + 2].mean())
+    model = dataclasses.replace(trained.predictor, score=SCORES[score], threshold=Threshold(middle, "fixed"))
+    assert export(model, tmp_path / "m.onnx", "onnx", pixels) < 1e-5
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    for count in (1, 2, len(pixels)):
+        label, shown, logits = session.run(None, {"images": pixels[:count].numpy()})
+        found = model.decide(model.outputs(pixels[:count]))
+        assert [model.classes[k] if k >= 0 else "unknown" for k in label] == [one.label for one in found]
+        assert shown == pytest.approx([one.score for one in found], rel=1e-4)
+        assert logits.shape == (count, 2)
+    assert {"unknown"} < {one.label for one in found}  # the graph rejects some and accepts some
+    noted = session.get_modelmeta().custom_metadata_map
+    assert json.loads(noted["classes"]) == list(model.classes)
+    assert "36 × 36" in noted["input"]
+
+
+def test_torch_export(trained, pixels, tmp_path):
+    model = trained.predictor
+    assert export(model, tmp_path / "m.pt2", "torch-export", pixels) < 1e-6
+    extra = {"model.json": ""}
+    graph = torch.export.load(tmp_path / "m.pt2", extra_files=extra).module()
+    label, _, logits = graph(pixels[:5])
+    torch.testing.assert_close(logits.detach(), model.outputs(pixels[:5]).logits)
+    assert label.tolist() == trained.predictions["prediction"][trained.predictions["split"] == "target"][:5].tolist()
+    assert json.loads(extra["model.json"])["classes"] == list(model.classes)
+
+
+def test_a_graph_that_decides_otherwise_is_not_written(trained, pixels, tmp_path, monkeypatch):
+    """The graph gets another threshold than the model that it is compared with."""
+    from medic.deploy import export as module
+
+    confidence = trained.predictor.score(trained.predictor.outputs(pixels))
+    apart = Threshold(float(confidence.max()) + 1, "fixed")
+    monkeypatch.setattr(module, "DecisionGraph", lambda p, make=module.DecisionGraph: make(p.at(apart)))
+    with pytest.raises(MedicError, match=naming("decides otherwise")):
+        export(trained.predictor.at(Threshold(-apart.value, "fixed")), tmp_path / "m.pt2", "torch-export", pixels)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [({"views": 4}, "4 views"), ({"score": SCORES["knn"]}, "'knn' fitted cls")]
+)
+def test_what_has_no_graph(trained, pixels, change, message, tmp_path):
+    with pytest.raises(MedicError, match=naming(message)):
+        export(dataclasses.replace(trained.predictor, **change), tmp_path / "m.onnx", "onnx", pixels)
+
+
+def test_the_command(trained, capsys, tmp_path):
+    from medic.cli.main import main
+
+    assert main(["export", str(trained.path), "--format", "torch-export", "-o", str(tmp_path / "a.pt2")]) == 0
+    assert "decided alike" in capsys.readouterr().out
+    assert main(["export", str(trained.path), "--format", "tflite"]) == 2
+    assert main(["export", str(trained.path), "-o", str(tmp_path / "no" / "a.onnx")]) == 2
+    assert "no/a.onnx cannot be written" in capsys.readouterr().err

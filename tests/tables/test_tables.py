@@ -390,14 +390,30 @@ def test_mistakes_are_named(folder, tmp_path_factory, capsys, arguments, message
     assert message in capsys.readouterr().err
 
 
-def test_a_paired_comparison(folder):
+def test_a_paired_comparison_of_one_target_is_over_its_seeds(folder, capsys):
     """Differences 2, 3 and 4 points: mean 3, deviation 1, error 1/√3, t = 3√3 with 2 degrees of freedom."""
     table = tabulate(collect([folder]).results)
     found = compare(find_row(table, "erm"), find_row(table, "medic++"), METRICS["acc"], ["a", "b"])
-    assert found.pairs == 3
+    assert (found.pairs, found.columns) == (3, 1)
     assert found.difference == pytest.approx(3)
     assert (found.low, found.high) == (pytest.approx(3 - 2.4841, abs=1e-3), pytest.approx(3 + 2.4841, abs=1e-3))
     assert found.p == pytest.approx(0.03510, abs=1e-4)
+    assert main(["table", str(folder), "--compare", "erm", "medic++"]) == 0
+    said = "paired t-test over 3 seeds of one target: the interval does not cover other targets\n"
+    assert said in capsys.readouterr().out
+
+
+def test_a_paired_comparison_is_over_targets(folder, capsys):
+    """Seeds of a target count once: target a differs by 3 and b by 1 on average, so the error is 1, and t 12.706."""
+    for seed, more in enumerate((0.00, 0.01, 0.02)):
+        write_run(folder, f"medic-b-{seed}", "medic++", "b", seed, (0.74 + seed / 100 + more, 0.1), asked={})
+    table = tabulate(collect([folder]).results)
+    found = compare(find_row(table, "erm"), find_row(table, "medic++"), METRICS["acc"], ["a", "b"])
+    assert (found.pairs, found.columns, found.difference) == (6, 2, pytest.approx(2))
+    assert (found.low, found.high) == (pytest.approx(2 - 12.7062, abs=1e-3), pytest.approx(2 + 12.7062, abs=1e-3))
+    assert found.p == pytest.approx(0.29517, abs=1e-4)
+    assert main(["table", str(folder), "--compare", "erm", "medic++"]) == 0
+    assert "paired t-test over 2 targets, each the mean over its seeds\n" in capsys.readouterr().out
 
 
 def test_from_a_cell_to_its_runs(folder, capsys):
@@ -420,6 +436,7 @@ def test_a_comparison_as_json(folder, capsys):
     assert main(["table", str(folder), "--compare", "erm", "medic++", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)[0]
     assert (found["of"], found["over"], found["difference"]) == ("medic++", "erm", pytest.approx(3))
+    assert found["test"].startswith("paired t-test over 3 seeds of one target")
 
 
 def test_notes_of_a_csv_are_not_in_it(folder, capsys):

@@ -348,6 +348,17 @@ def test_a_comparison_says_what_a_table_does(folder, capsys):
     assert "2 different commits" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("method", "chosen"), [("erm", 85.0), ("swad", 90.0)])
+@pytest.mark.parametrize("rule", ["domainbed", "last", "oracle"])
+def test_averaged_weights_are_no_evaluation_unless_they_are_the_method(tmp_path, method, chosen, rule):
+    path = write_run(tmp_path, "run", method, "a", 0, (0.84, 0.85, 0.9)) / "results.jsonl"
+    *evaluations, last = map(json.loads, path.read_text().splitlines())
+    averaged = {"averaged": True, **last, "step": 1, "validation": {"acc": 0.5, "images": 100}}
+    path.write_text("".join(json.dumps(one) + "\n" for one in (*evaluations, averaged)))
+    (row,) = tabulate(collect([tmp_path]).results, rule).rows
+    assert row.cells["a"].mean(METRICS["acc"]) == pytest.approx(chosen)
+
+
 def test_half_written_damaged_and_foreign_folders(folder, capsys):
     (folder / "half").mkdir()
     (folder / "half" / "config.yaml").write_text("")

@@ -205,8 +205,38 @@ def test_openness_averages_runs_that_differ_in_known_classes(tmp_path):
     assert found.table[0].oscr.tolist() == pytest.approx([45, 25])
     assert found.table[0].error.tolist() == pytest.approx([5 / 2**0.5] * 2)
     assert found.table[1].oscr.tolist() == pytest.approx([20, 10])
-    assert (found.classes, found.left_out) == (10, 1)
+    assert found.classes == 10
+    first, second = found.notes()
+    assert first.endswith("mean over a and seeds")
+    assert second == "1 run is left out: with settings that exist with one number of known classes"
     drawn("openness", found)
+
+
+def test_openness_compares_the_same_targets(tmp_path):
+    """Targets a and b with three known classes, a and c with five: a alone is in both; other datasets do not count."""
+    for count, targets in ((3, "ab"), (5, "ac")):
+        known = {"known": ["k"] * count, "unknown": ["u"] * (10 - count)}
+        for value, target in zip((0.8, 0.2), targets, strict=True):
+            asked = {"known": known["known"]}
+            written(tmp_path, f"{target}{count}", "medic++", value, asked, **known, target=[target])
+    written(tmp_path, "elsewhere", "erm", 0.5, dataset="vlcs")
+    found = openness.measure(collect([tmp_path]).results)
+    assert [(row.targets, row.oscr.tolist()) for row in found.table] == [(("a",), pytest.approx([40, 40]))]
+    assert found.notes()[1:] == [
+        "1 run is left out: of another dataset",
+        "2 runs are left out: of targets that some number of known classes lacks",
+    ]
+    for target in ("b", "c"):  # a target of its own for every number
+        written(
+            tmp_path,
+            f"e{target}",
+            "erm",
+            0.5,
+            {"known": ["k"]},
+            known=["k"] * (3 + 2 * (target == "c")),
+            target=[target],
+        )
+    assert [row.method for row in openness.measure(collect([tmp_path]).results).table] == ["medic++"]
 
 
 def test_cost_compares_runs_that_differ_in_steps(tmp_path):

@@ -51,7 +51,7 @@ def seeds(rows: Iterable["Row"]) -> Iterator[str]:
     if most > 1:
         fewer = [f"{label}, {column} ({count})" for (label, column), count in counts.items() if count < most]
         some = f"; fewer in {'; '.join(fewer[:3])}{'; …' if len(fewer) > 3 else ''}" if fewer else ""
-        yield f"mean ± standard error over {most} seeds{some}"
+        yield f"mean ± standard error over {most} seeds (population deviation / √seeds, as DomainBed){some}"
 
 
 def mixed_datasets(results: Iterable[tuple[str, Result]]) -> Iterator[str]:

@@ -248,8 +248,14 @@ def test_cost_compares_runs_that_differ_in_steps(tmp_path):
     written(tmp_path, "other", "medic++", 0.5, steps=[9], batch_size=8, **with_adam)
     found = cost.measure(collect([tmp_path]).results)
     assert (found.steps.tolist(), found.seconds.tolist(), found.gib.tolist()) == ([1, 3], [0.1, 0.3], [2, 2])
-    assert any("no run of ERM" in note for note in found.notes())
+    way = "--method erm --dataset pacs --target a --backbone resnet50 --objective ce+ova --iterations 2 --images 72"
+    assert found.notes()[1:] == [f"no run of ERM: train one with {way}"]
     drawn("cost", found)
+    written(tmp_path, "close-set", "erm", 0.5, batch_size=72, objective="ce")
+    assert cost.measure(collect([tmp_path]).results).notes()[1:] == [
+        "no run of ERM to compare with, the nearest (close-set) differs in objective (ce, not ce+ova): "
+        f"train one with {way}"
+    ]
     written(tmp_path, "erm", "erm", 0.5, batch_size=70)
     found = cost.measure(collect([tmp_path]).results)
     assert (found.erm_seconds, found.images) == (0.1, 72)

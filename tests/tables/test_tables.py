@@ -177,6 +177,16 @@ def test_how_many_seeds_a_mean_is_over(folder, capsys):
     assert "medic++, b: 1 run, model selection: validation" in capsys.readouterr().out
 
 
+def test_a_threshold_by_target_labels_is_noted(folder, capsys):
+    said = "is at the best of ten thresholds by target labels: an upper bound, not a valid result"
+    assert main(["table", str(folder), "--metrics", "hscore/oracle-10"]) == 0
+    assert f"H-score oracle-10 {said}" in capsys.readouterr().out
+    assert main(["table", str(folder), "--paper", "pacs-resnet50"]) == 0
+    assert f"H-score {said}" in capsys.readouterr().out
+    assert main(["table", str(folder)]) == 0
+    assert said not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("recorded", [True, False])
 def test_draws_compete_by_validation(tmp_path, recorded):
     def write(name, values, draw, rate, **asked):

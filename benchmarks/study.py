@@ -21,7 +21,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from medic.runs.selection import select
@@ -70,6 +70,11 @@ class Run(NamedTuple):
         return f"{self.method.replace(' ', '-').replace('++', 'pp')}-{self.target}-{self.seed}{rate}.jsonl"
 
 
+def make_run(method: str, target: str, seed: int, lr: float | None) -> Run:
+    """Return a run at a learning rate, or at the one that `METHODS` gives to its method."""
+    return Run(method, target, seed, METHODS.get(method, {}).get("lr", lr))
+
+
 def make_averages(names: Sequence[str]) -> dict[str, Any]:
     """Return the weight averages that are computed in every run, by name: all, or some."""
     from medic.training.averaging import Ema, Swad, Tail
@@ -89,7 +94,7 @@ def train(run: Run, settings: dict[str, Any], evaluations: int, averaged: Sequen
     from medic.runs.recipe import make_recipe
 
     began, rate = time.perf_counter(), {} if run.lr is None else {"lr": run.lr}
-    recipe, opened = make_recipe({**settings, **rate, **METHODS[run.method], "target": run.target, "seed": run.seed})
+    recipe, opened = make_recipe({**settings, **METHODS[run.method], **rate, "target": run.target, "seed": run.seed})
     device = recipe.execution.pick_device()
     dataset = recipe.data.load(opened, device)
     problem = recipe.data.divide(dataset, recipe.seed)
@@ -164,14 +169,10 @@ def run_study(arguments: argparse.Namespace) -> None:
         "dataset": arguments.dataset,
         "iterations": arguments.iterations,
     }
-    runs = [
-        Run(method, target, seed, lr)
-        for seed, lr, method, target in itertools.product(
-            arguments.seeds, arguments.rates or [None], arguments.methods, targets
-        )
-    ]
-    done = set() if arguments.done is None else set(read_runs(arguments.done))
-    missing = [run for run in runs if run not in done and not (arguments.output / run.name).exists()]
+    products = itertools.product(arguments.seeds, arguments.rates or [None], arguments.methods, targets)
+    runs = list(dict.fromkeys(make_run(method, target, seed, lr) for seed, lr, method, target in products))
+    done = {run for place in (arguments.output, arguments.done) if place is not None for run in read_runs(place)}
+    missing = [run for run in runs if run not in done]
     print(f"{len(runs)} runs, {len(missing)} to train", flush=True)
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
@@ -233,7 +234,7 @@ def read_runs(place: Path) -> dict[Run, Records]:
     runs: dict[Run, Records] = {}
     for line in map(json.loads, text.splitlines()):
         if "run" in line:
-            lines = runs.setdefault(Run(**line["run"]), [])
+            lines = runs[make_run(**line["run"])] = []
         lines.append(line)
     return runs
 
@@ -287,13 +288,15 @@ class Study(NamedTuple):
     @property
     def rules(self) -> list[str]:
         """The rules that every run allows."""
-        return list(next(iter(self.found.values())))
+        first, *others = self.found.values()
+        return [rule for rule in first if all(rule in other for other in others)]
 
 
 def mean(values: dict[tuple[str, int], float]) -> float:
     """Return the mean over targets of the means over seeds."""
-    targets = {target for target, _ in values}
-    return fmean(fmean(value for (one, _), value in values.items() if one == target) for target in targets)
+    from medic.tables.comparison import column_means
+
+    return fmean(column_means(values))
 
 
 def interval(differences: dict[tuple[str, int], float]) -> tuple[float, float]:
@@ -301,13 +304,13 @@ def interval(differences: dict[tuple[str, int], float]) -> tuple[float, float]:
 
     Seeds of one target share its images, so a target counts once, with its mean over seeds.
     """
-    from scipy import stats
+    from medic.tables.comparison import column_means, t_interval
 
-    targets = sorted({target for target, _ in differences})
-    means = [fmean(value for (one, _), value in differences.items() if one == target) for target in targets]
+    means = column_means(differences)
     if len(means) < 2:
         return fmean(means), float("nan")
-    return fmean(means), stdev(means) / len(means) ** 0.5 * float(stats.t.ppf(0.975, len(means) - 1))
+    shift, low, high, _ = t_interval(means)
+    return shift, (high - low) / 2
 
 
 def print_rules(folders: Sequence[Path], every: int, rate: float | None) -> None:

@@ -32,7 +32,7 @@ class OutOfMemoryError(TrainingError):
 
 
 _SHORTAGE = re.compile(r"out of memory|can(?:'t|not) allocate memory|ALLOC_FAILED|failed to map segment", re.IGNORECASE)
-_REQUEST = re.compile(r"tried to allocate [\d.]+ \w+", re.IGNORECASE)
+_REQUEST = re.compile(r"tried to allocate ([\d.]+ \w+)", re.IGNORECASE)
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def memory_checked() -> Iterator[None]:
         if shortage is None:
             raise
         asked = _REQUEST.search(str(shortage))
-        reason = f" ({asked[0].lower()})" if asked else ""
+        reason = f" (tried to allocate {asked[1]})" if asked else ""
         way = "lower --batch-size or, in a sweep, --jobs; --store stream keeps images on disk"
         raise OutOfMemoryError(f"out of memory{reason}: {way}") from error
 

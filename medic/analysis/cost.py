@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -41,6 +42,8 @@ class Cost(Result):
     """Images per iteration of ERM, which may differ by what nine tasks cannot divide; 0 without a run."""
     place: str
     """The device."""
+    missing: str = ""
+    """Why no run of ERM is compared, and the options that train one; empty if a run is compared."""
 
     def rows(self) -> list[dict[str, str]]:
         """Return a row per number of steps, with ERM first."""
@@ -67,9 +70,7 @@ class Cost(Result):
         found = [f"{self.images} images per iteration on {self.place}; {where}"]
         if self.erm_images not in (0, self.images):
             found.append(f"ERM has {self.erm_images} images per iteration")
-        if np.isnan(self.erm_seconds):
-            found.append("no run of ERM with as many images per iteration: train one with --method erm")
-        return found
+        return [*found, self.missing] if self.missing else found
 
 
 def measure(results: Sequence[RunResult]) -> Cost:
@@ -85,18 +86,42 @@ def measure(results: Sequence[RunResult]) -> Cost:
     first = longest[0]
     counts = sorted({_steps(run) for run in longest})
     costs = [[_cost(run) for run in longest if _steps(run) == count] for count in counts]
-    like = [
-        run for run in results
-        if run.method == "erm" and abs(_images(run) / _images(first) - 1) < ALIKE and run.targets == first.targets
-        and all(run.setting(name) == first.setting(name) for name in ("dataset", "backbone", "iterations", "objective"))
-    ]  # fmt: skip
+    baselines = [run for run in results if run.method == "erm"]
+    like = [run for run in baselines if not _differences(run, first)]
     erm = np.mean([_cost(run) for run in like], axis=0) if like else np.full(2, np.nan)
     means = np.array([np.mean(several, axis=0) for several in costs])
     place = str(first.environment.get("gpu") or "cpu")
     return Cost(
         first.method, np.array(counts), means[:, 0], means[:, 1], float(erm[0]), float(erm[1]), _images(first),
-        _images(like[0]) if like else 0, place,
+        _images(like[0]) if like else 0, place, "" if like else _missing(baselines, first),
     )  # fmt: skip
+
+
+def _differences(erm: RunResult, other: RunResult) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that keep a run of ERM from being compared, with its values and the other run's."""
+    names = ("dataset", "target", "backbone", "objective", "iterations")
+    pairs = {name: (erm.setting(name), other.setting(name)) for name in names}
+    found = {name: values for name, values in pairs.items() if values[0] != values[1]}
+    if abs(_images(erm) / _images(other) - 1) >= ALIKE:
+        found["images"] = _images(erm), _images(other)
+    return found
+
+
+def _missing(baselines: Sequence[RunResult], first: RunResult) -> str:
+    """Say which settings of the nearest run of ERM differ, and which options train one to compare with."""
+    wanted = {name: first.setting(name) for name in ("dataset", "target", "backbone", "objective", "iterations")}
+    options = " ".join(f"--{name} {_text(value)}" for name, value in wanted.items() if value is not None)
+    way = f"train one with --method erm {options} --images {_images(first)}"
+    if not baselines:
+        return f"no run of ERM: {way}"
+    nearest = min(baselines, key=lambda run: len(_differences(run, first)))
+    found = _differences(nearest, first).items()
+    differ = ", ".join(f"{name} ({_text(ours)}, not {_text(theirs)})" for name, (ours, theirs) in found)
+    return f"no run of ERM to compare with, the nearest ({nearest.path.name}) differs in {differ}: {way}"
+
+
+def _text(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _steps(result: RunResult) -> int:

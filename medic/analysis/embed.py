@@ -25,6 +25,8 @@ class Map:
 
     label: str
     run: str
+    perplexity: float
+    """The perplexity of the t-SNE: as asked, or a third of the images if these are fewer."""
     points: Floats
     """The embedding (N, 2)."""
     known: NDArray[np.bool_]
@@ -43,8 +45,8 @@ class Embedding(Result):
     """Maps of several runs."""
 
     runs: tuple[Map, ...]
-    images: int
-    perplexity: float
+    same_images: bool
+    """Whether the images of all runs are the same."""
 
     def rows(self) -> list[dict[str, str]]:
         """Return a row per run."""
@@ -65,6 +67,7 @@ class Embedding(Result):
             f"overlap: unknown images among the {NEIGHBOURS} nearest neighbours of known ones, 0 apart and 1 by chance",
             "centrality: distance of unknown images from the centre over that of known ones, below 1 if central",
             "both are of the features, not of the picture, whose distances mean little",
+            *([] if self.same_images else ["the runs have different images, so their numbers cannot be compared"]),
         ]
 
 
@@ -76,24 +79,28 @@ def measure(
     device: str = "auto",
     perplexity: float = 30.0,
 ) -> Embedding:
-    """Embed the same images of every run by t-SNE (scikit-learn, initialised by principal components, seed 0)."""
+    """Embed images of every run by t-SNE (scikit-learn, initialised by principal components, seed 0).
+
+    Of many images a sample is drawn by their number alone, so that runs with the same images have the same sample.
+    """
     from sklearn.manifold import TSNE
 
-    found, count, used = [], 0, perplexity
+    found = []
     for run, label in zip(runs, labels_of(runs), strict=True):
         output, y, _ = with_features(run, split, rerun, root, device)
         assert output.features is not None
         rows = np.sort(np.random.default_rng(0).permutation(len(y))[:IMAGES])
         features, classes = output.features.double().numpy()[rows], y.numpy()[rows]
-        count, used = len(rows), min(perplexity, (len(rows) - 1) / 3)
-        if count < 4:
-            raise MedicError(f"split {split!r} of run {run.path} has {count} images: t-SNE needs 4 or more")
+        used = min(perplexity, (len(rows) - 1) / 3)
+        if len(rows) < 4:
+            raise MedicError(f"split {split!r} of run {run.path} has {len(rows)} images: t-SNE needs 4 or more")
         points = TSNE(perplexity=used, init="pca", random_state=0).fit_transform(features)
         known = classes >= 0
         found.append(
             Map(
                 label,
                 str(run.path),
+                used,
                 points.astype(np.float64),
                 known,
                 classes,
@@ -101,7 +108,17 @@ def measure(
                 centrality(features, known),
             )
         )
-    return Embedding(tuple(found), count, used)
+    return Embedding(tuple(found), len({_images(run, split) for run in runs}) == 1)
+
+
+def _images(run: Run, split: str) -> tuple[str, ...]:
+    """Return what identifies the images of a split: the list of all images, and those in the split.
+
+    A run keeps no training images. They are the same if all other splits are.
+    """
+    arrays = run.predictions
+    rows = arrays["split"] == split if split in run.splits else np.full(len(arrays["split"]), True)
+    return (str(run.description["provenance"]["images"]), *arrays["path"][rows].tolist())
 
 
 def overlap(features: Floats, known: NDArray[np.bool_], neighbours: int = NEIGHBOURS) -> float:
@@ -141,7 +158,7 @@ def draw(result: Embedding) -> Figure:
         axes.set_xticks([])
         axes.set_yticks([])
         axes.spines[:].set_visible(False)
-        style.letter(axes, index, f"{one.label}, overlap {one.overlap:.2f}")
+        style.letter(axes, index, f"{one.label}, overlap\N{NO-BREAK SPACE}{one.overlap:.2f}")
     for unused in grid[count:]:
         unused.set_visible(False)
     figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, markerscale=3)

@@ -2,9 +2,11 @@
 
 An image is taken for the class of its largest close-set output, whether it is then rejected or not. Target images of
 known classes are compared with validation images of the source domains: a confusion that only the target has is due to
-the domain. Unknown classes of the target are compared with the same classes in the source domains, if these have any.
+the domain. Confusions that are at most two standard errors above those of the sources are not shown. Unknown classes of
+the target are compared with the same classes in the source domains, if these have any.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +19,7 @@ from medic import openset
 from medic.analysis import style
 from medic.analysis.of_runs import class_names, labels_of, true_classes
 from medic.analysis.result import Result, percent
+from medic.errors import counted
 from medic.runs.directory import Run
 
 Floats = NDArray[np.float64]
@@ -38,11 +41,24 @@ class Confusion:
     """Target images that are taken for the other class."""
     of: int
     """Target images of the true class."""
+    source_of: int
+    """Validation images of the true class."""
 
     @property
     def excess(self) -> float:
         """The share in the target above that in the sources, which is 0 if it is not known."""
         return self.target - (0.0 if np.isnan(self.source) else self.source)
+
+    @property
+    def significant(self) -> bool:
+        """Whether the excess is more than two standard errors."""
+        shares = ((self.target, self.of), (self.source, self.source_of))
+        return self.excess > 2 * math.sqrt(sum(_variance(share, images) for share, images in shares if images))
+
+
+def _variance(share: float, images: int) -> float:
+    """Return the variance of a share of some images. A share of 0 or 1 has that of about one image."""
+    return max(share * (1 - share), 1 / images) / images
 
 
 @dataclass(frozen=True)
@@ -72,6 +88,11 @@ class Errors(Result):
     confusions: tuple[Confusion, ...]
     unknown: tuple[UnknownClass, ...]
 
+    @property
+    def shown(self) -> tuple[Confusion, ...]:
+        """The significant confusions with the largest excess."""
+        return tuple(one for one in self.confusions if one.significant)[:SHOWN]
+
     def rows(self) -> list[dict[str, str]]:
         """Return the confusions with the largest excess in the target, then the most accepted unknown classes."""
         confused = [
@@ -85,8 +106,7 @@ class Errors(Result):
                 "accepted in sources %": "",
                 "images": f"{one.images} of {one.of}",
             }
-            for one in self.confusions[:SHOWN]
-            if one.excess > 0
+            for one in self.shown
         ]
         return confused + [
             {
@@ -103,11 +123,26 @@ class Errors(Result):
         ]
 
     def notes(self) -> list[str]:
-        """Explain the columns."""
-        return [
-            f"{self.label}, target {', '.join(self.targets)}: shares of a class's images; sources: validation images; "
-            "accepted: not rejected at the run's threshold"
-        ]
+        """Explain the columns, and what they leave out."""
+        place = f"{self.label}, target {', '.join(self.targets)}"
+        found = []
+        if self.shown or self.unknown:
+            found.append(
+                f"{place}: shares of a class's images; sources: validation images; accepted: not rejected at the run's "
+                "threshold"
+            )
+        if not self.shown:
+            found.append(
+                f"{place}: no known class is confused with another significantly more often than in the sources"
+            )
+        if not self.unknown:
+            found.append(f"{place}: no unknown classes")
+        if within := sum(one.excess > 0 and not one.significant for one in self.confusions):
+            found.append(
+                f"{counted(within, 'confusion')} of known classes left out: "
+                "at most two standard errors above the sources"
+            )
+        return found
 
 
 def measure(run: Run) -> Errors:
@@ -123,7 +158,7 @@ def measure(run: Run) -> Errors:
     confusions = [
         Confusion(
             names[i], names[j], float(rates[0][i, j]), float(rates[1][i, j]),
-            round(float(rates[0][i, j]) * int(counts[0][i])), int(counts[0][i]),
+            round(float(rates[0][i, j]) * int(counts[0][i])), int(counts[0][i]), int(counts[1][i]),
         )
         for i in range(len(names))
         for j in range(len(names))
@@ -170,7 +205,7 @@ def confusion_rates(
 @style.styled
 def draw(result: Errors) -> Figure:
     """Draw the confusions with the largest excess in the target, and the most accepted unknown classes."""
-    confused = [one for one in result.confusions[:SHOWN] if one.excess > 0]
+    confused = result.shown
     unknown = result.unknown[:SHOWN]
     rows = (max(1, len(confused)), max(1, len(unknown)))
     figure = style.new_figure(0.21 * sum(rows) + 1.5)

@@ -11,6 +11,7 @@ The paper's regularisation term splits domains into F, G and classes into 1, 2, 
 The gradient of a task is the mean of its cells' gradients. L_reg is averaged over random splits into halves.
 """
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from medic.analysis import style
-from medic.analysis.of_runs import Repeated, labels_of, moments_of, repeated
+from medic.analysis.of_runs import Repeated, class_names, labels_of, moments_of, repeated
 from medic.analysis.result import Result, mean_of, number
 from medic.errors import MedicError
 from medic.modules import evaluating
@@ -38,6 +39,11 @@ MAX_CLASSES = 6
 """The number of classes that are measured at most: a gradient is as large as the model."""
 SPLITS = 200
 """Random splits that L_reg is averaged over."""
+
+CAPTION = (
+    "the first-order update of MEDIC++ minimises L_reg with half the paper's coefficient, and only averaged over the "
+    "orders of the steps"
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -67,6 +73,8 @@ class Track:
     method: str
     run: str
     losses: str
+    domains: tuple[str, ...]
+    classes: tuple[str, ...]
     iterations: Ints
     dot: Mapping[str, Floats]
     cosine: Mapping[str, Floats]
@@ -80,8 +88,6 @@ class Gradients(Result):
     """The agreement of task gradients over training, of several runs."""
 
     tracks: tuple[Track, ...]
-    domains: int
-    classes: int
     images: int
 
     def rows(self) -> list[dict[str, str]]:
@@ -98,12 +104,18 @@ class Gradients(Result):
         ]
 
     def notes(self) -> list[str]:
-        """Say that training was repeated, and whether losses differ."""
+        """Say that training was repeated, what the update has of L_reg, and whether cells or losses differ."""
         last = ", ".join(sorted({str(track.iterations[-1]) for track in self.tracks}))
+        first = self.tracks[0]
         found = [
-            f"training was repeated up to iteration {last}; cells are {self.domains} domains × {self.classes} classes "
-            f"with {self.images} images each"
+            f"training was repeated up to iteration {last}; cells are {len(first.domains)} domains × "
+            f"{len(first.classes)} classes with {self.images} images each",
+            CAPTION,
         ]
+        if len({(track.domains, track.classes) for track in self.tracks}) > 1:
+            each = "; ".join(f"{one.label}: {', '.join(one.domains)} × {', '.join(one.classes)}" for one in self.tracks)
+            found[0] = f"training was repeated up to iteration {last}, with {self.images} images of each cell"
+            found.append(f"the runs have different cells, so they cannot be compared ({each})")
         if len({track.losses for track in self.tracks}) > 1:
             each = ", ".join(f"{track.label}: {track.losses}" for track in self.tracks)
             found.append(f"the runs train different losses ({each}), so their dot products cannot be compared")
@@ -120,11 +132,11 @@ def measure(
 ) -> Gradients:
     """Repeat the training of every run and measure at some moments, with `images` per cell."""
     tracks: list[Track] = []
-    domains = classes = 0
     for run, label in zip(runs, labels_of(runs), strict=True):
         with repeated(run, root, device) as training:
             cells = choose_cells(training, images)
-            domains, classes = len({key[0] for key in cells}), len({key[1] for key in cells})
+            domains, classes = (dict.fromkeys(labels) for labels in zip(*cells, strict=True))
+            names = class_names(run)
             if len(cells) < 2:
                 raise MedicError(f"run {run.path} has one domain and one class: gradients need two cells")
             at = moments_of(training.last(iterations), moments)
@@ -135,6 +147,8 @@ def measure(
                     str(run.settings["method"]),
                     str(run.path),
                     str(run.settings["objective"]),
+                    tuple(training.dataset.domains[domain] for domain in domains),
+                    tuple(names[label] for label in classes),
                     np.array(at),
                     {kind: np.array([one.dot[kind] for one in measured]) for kind in KINDS},
                     {kind: np.array([one.cosine[kind] for one in measured]) for kind in KINDS},
@@ -143,7 +157,7 @@ def measure(
                     np.array([one.relative for one in measured]),
                 )
             )
-    return Gradients(tuple(tracks), domains, classes, images)
+    return Gradients(tuple(tracks), images)
 
 
 def choose_cells(training: Repeated, images: int) -> dict[tuple[int, int], Tensor]:
@@ -243,7 +257,7 @@ def regularisation(products: Floats, domain: Ints, label: Ints, splits: int = SP
 @style.styled
 def draw(result: Gradients) -> Figure:
     """Draw the mean cosines by kind of pairs, and L_reg, against the iteration."""
-    figure = style.new_figure(4.3)
+    figure = style.new_figure(4.6)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     colours = style.method_colours([track.method for track in result.tracks])
     looks = dict(zip(KINDS, ("-", "--", ":"), strict=True))
@@ -260,7 +274,9 @@ def draw(result: Gradients) -> Figure:
     top.legend()
     bottom.set_ylabel(r"$L_{reg}$ / mean $\|g\|^2$")
     bottom.set_xlabel("iteration")
+    caption = CAPTION.replace("L_reg", "$L_{reg}$")
+    figure.supxlabel(textwrap.fill(caption, 72), fontsize="small")
     bottom.xaxis.set_major_locator(MaxNLocator(integer=True))
     style.letter(bottom, 1, "regularisation term (lower: better matched)")
-    figure.legend(*bottom.get_legend_handles_labels(), loc="outside lower center", ncols=min(3, len(result.tracks)))
+    figure.legend(*bottom.get_legend_handles_labels(), loc="outside upper center", ncols=min(3, len(result.tracks)))
     return figure

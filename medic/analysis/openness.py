@@ -15,10 +15,15 @@ from medic.analysis.result import MissingRuns, Result, number
 from medic.metrics import METRICS
 from medic.tables.cells import Cell, pick_cell
 from medic.tables.results import Result as RunResult
+from medic.tables.results import runs_are
 
 Floats = NDArray[np.float64]
 _SPLIT = frozenset({"known", "unknown", "split", "partial"})
 """Settings in which the runs of a row differ, besides targets and seeds."""
+_TABLE = "officehome-openness"
+_ELSEWHERE = "of another dataset"
+_ALONE = "with settings that exist with one number of known classes"
+_UNSHARED = "of targets that some number of known classes lacks"
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,8 @@ class Row:
 
     label: str
     method: str
+    targets: tuple[str, ...]
+    """Targets that every number of known classes has."""
     known: NDArray[np.int64]
     """Numbers of known classes (K,)."""
     oscr: Floats
@@ -45,8 +52,8 @@ class Openness(Result):
     dataset: str
     classes: int
     """All classes of the dataset, known and unknown."""
-    left_out: int
-    """Runs whose settings exist with one number of known classes alone."""
+    left_out: Mapping[str, int]
+    """Numbers of runs that are left out, by reason."""
 
     def rows(self) -> list[dict[str, str]]:
         """Return a row per method, with a column per number of known classes."""
@@ -54,13 +61,14 @@ class Openness(Result):
         return [{"method": row.label, **{f"{count} known": _at(row, count) for count in counts}} for row in self.table]
 
     def notes(self) -> list[str]:
-        """Name the selection and the runs that are left out."""
-        found = [
-            f"OSCR in percent on {self.dataset}, model selection by source validation, mean over targets and seeds"
-        ]
-        if self.left_out:
-            found.append(f"{self.left_out} runs are left out: their settings exist with one number of known classes")
-        return found
+        """Name the selection, the targets and the runs that are left out."""
+        by_row = {row.label: ", ".join(row.targets) for row in self.table}
+        over = next(iter(by_row.values())) if len(set(by_row.values())) == 1 else "targets"
+        found = [f"OSCR in percent on {self.dataset}, model selection by source validation, mean over {over} and seeds"]
+        if over == "targets":
+            each = "; ".join(f"{label}: {targets}" for label, targets in by_row.items())
+            found.append(f"methods have different targets, so they cannot be compared ({each})")
+        return found + [f"{runs_are(count)} left out: {reason}" for reason, count in self.left_out.items()]
 
 
 def _at(row: Row, count: int) -> str:
@@ -76,31 +84,48 @@ def measure(results: Sequence[RunResult]) -> Openness:
         groups.setdefault((str(result.settings["dataset"]), result.method, repr(given)), []).append(result)
     several = {key: runs for key, runs in groups.items() if len({_known(run) for run in runs}) > 1}
     if not several:
-        raise MissingRuns("runs of a method with two numbers of known classes", "officehome-openness")
+        raise MissingRuns("runs of a method with two numbers of known classes", _TABLE)
     by_dataset: dict[str, int] = {}
     for (dataset, _, _), runs in several.items():
         by_dataset[dataset] = by_dataset.get(dataset, 0) + len(runs)
     chosen = max(by_dataset, key=lambda dataset: by_dataset[dataset])
-    rows = [_row(runs) for (dataset, _, _), runs in several.items() if dataset == chosen]
+    rows, left_out = [], dict.fromkeys((_ELSEWHERE, _ALONE, _UNSHARED), 0)
+    for key, runs in groups.items():
+        shared = _shared_targets(runs)
+        compared = [run for run in runs if run.targets in shared]
+        if key[0] != chosen:
+            left_out[_ELSEWHERE] += len(runs)
+        elif key not in several:
+            left_out[_ALONE] += len(runs)
+        else:
+            left_out[_UNSHARED] += len(runs) - len(compared)
+            rows += [_row(compared)] if compared else []
+    if not rows:
+        raise MissingRuns("runs of a method with two numbers of known classes and the same target", _TABLE)
     first = next(runs[0] for (dataset, _, _), runs in several.items() if dataset == chosen)
     classes = len(first.settings["known"]) + len(first.settings["unknown"] or ())
-    used = sum(int(row.runs.sum()) for row in rows)
     order = list(style.FIXED)
     rows.sort(key=lambda row: (order.index(row.method) if row.method in order else len(order), row.label))
-    return Openness(tuple(rows), chosen, classes, len(results) - used)
+    return Openness(tuple(rows), chosen, classes, {reason: count for reason, count in left_out.items() if count})
 
 
 def _known(result: RunResult) -> int:
     return len(result.settings["known"])
 
 
+def _shared_targets(runs: Sequence[RunResult]) -> set[tuple[str, ...]]:
+    """Return the targets that every number of known classes has: means over different targets cannot be compared."""
+    targets: dict[int, set[tuple[str, ...]]] = {}
+    for run in runs:
+        targets.setdefault(_known(run), set()).add(run.targets)
+    return set.intersection(*targets.values())
+
+
 def _row(runs: Sequence[RunResult]) -> Row:
     by_count: dict[int, dict[tuple[str, ...], list[RunResult]]] = {}
     for run in runs:
         by_count.setdefault(_known(run), {}).setdefault(run.targets, []).append(run)
-    most = max(map(len, by_count.values()))
-    # Means over different targets cannot be compared.
-    counts = sorted(count for count, found in by_count.items() if len(found) == most)
+    counts = sorted(by_count)
     cells = []
     for count in counts:
         by_target = by_count[count]
@@ -111,7 +136,8 @@ def _row(runs: Sequence[RunResult]) -> Row:
     errors = [np.nan if (error := cell.error(metric)) is None else error for cell in cells]
     settings = runs[0].settings
     label = method_title(runs[0].method) + (", cw" if _by_classes(settings) else "")
-    return Row(label, runs[0].method, np.array(counts), np.array(means), np.array(errors),
+    targets = tuple(sorted(", ".join(target) for target in by_count[counts[0]]))
+    return Row(label, runs[0].method, targets, np.array(counts), np.array(means), np.array(errors),
                np.array([len(cell.picks) for cell in cells]))  # fmt: skip
 
 

@@ -133,7 +133,7 @@ def class_differences(features: Floats, label: NDArray[np.int64], classes: int) 
 def draw(result: Separation) -> Figure:
     """Draw a matrix per run, warmer where classes differ more, and t_n against n."""
     panels = len(result.runs) + 1
-    figure = style.new_figure(1.75 * -(-panels // 2))
+    figure = style.new_figure(1.9 * -(-panels // 2))
     grid = figure.subplots(-(-panels // 2), 2, squeeze=False).flatten()
     top = max(float(np.nanmax(one.differences)) for one in result.runs)
     image = None
@@ -143,8 +143,7 @@ def draw(result: Separation) -> Figure:
         axes.set_xticks(range(len(one.classes)) if few else [], one.classes if few else [], rotation=90)
         axes.set_yticks(range(len(one.classes)) if few else [], one.classes if few else [])
         axes.spines[:].set_visible(False)
-        count = "1 step" if one.steps == 1 else f"{one.steps} steps"
-        style.letter(axes, index, f"{count}, mean {one.mean:.2f}")
+        style.letter(axes, index, f"{one.label}, mean\N{NO-BREAK SPACE}{one.mean:.2f}")
     if image is not None:
         figure.colorbar(image, ax=list(grid[: panels - 1]), shrink=0.7, label="Cohen's d", location="bottom")
     axes = grid[panels - 1]

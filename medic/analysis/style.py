@@ -1,6 +1,8 @@
 """The look of all figures: a paper's column width, one font size, and a colour-blind safe palette."""
 
 import functools
+import string
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +16,8 @@ from medic.files import writing
 
 WIDTH = 3.5
 """The width of a column of the paper in inches."""
+LETTERS = 58, 40
+"""Letters in a line of a title across the figure, and of all titles side by side, which leave room for ticks."""
 FORMATS = ("png", "svg", "pdf")
 PALETTE = ("#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#f0e442")
 """The colours of Okabe and Ito (2008), without the one of MEDIC++."""
@@ -79,8 +83,15 @@ def method_colours(methods: Sequence[str]) -> list[str]:
 
 
 def letter(axes: Axes, index: int, title: str) -> None:
-    """Title a panel with its letter: `(a) title`."""
-    axes.set_title(f"({'abcdefghijklmnopqrstuvwxyz'[index]}) {title}", loc="left")
+    """Title a panel with its letter, `(a) title`, in as many lines as its width takes; after `z` comes `aa`."""
+    name, rest = "", index + 1
+    while rest:
+        rest, digit = divmod(rest - 1, 26)
+        name = string.ascii_lowercase[digit] + name
+    place = axes.get_subplotspec()
+    columns = 1 if place is None else place.get_gridspec().ncols
+    width = LETTERS[columns > 1] // columns
+    axes.set_title(textwrap.fill(f"({name}) {title}", width, break_long_words=False), loc="left")
 
 
 def check_format(path: Path) -> None:

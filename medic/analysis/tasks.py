@@ -195,6 +195,6 @@ def draw(result: Tasks) -> Figure:
     right.set_xlabel("confusion in %")
     right.set_ylabel("% of splits")
     right.set_ylim(0, 105)
-    style.letter(right, 1, "pairs (dotted: chance)")
+    style.letter(right, 1, "pairs of classes (dotted: chance)")
     figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", ncols=2, columnspacing=1)
     return figure

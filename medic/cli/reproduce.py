@@ -46,9 +46,8 @@ def run(arguments: Namespace) -> int:
     methods = {str(line.settings["method"]) for line in table.lines}
     for method in arguments.methods:
         check_choice("method", method, sorted(methods), f"of {arguments.table}")
-    for column in arguments.only:
-        check_choice("column", column, table.columns, f"of {arguments.table}")
-    asked = table.runs(arguments.seeds, arguments.methods, arguments.only, given)
+    columns = [table.column(name) for name in arguments.only]
+    asked = table.runs(arguments.seeds, arguments.methods, columns, given)
     for warning in table.warnings(asked):
         logger.warning("%s", warning)
     planner = Planner()

@@ -82,9 +82,9 @@ def _entry(run: Listed) -> dict[str, Any]:
 
 def _log_reasons(runs: Sequence[Listed]) -> None:
     """Log why runs failed or are damaged, the last ones of each."""
-    for state, verb in (("failed", "failed"), ("damaged", "is damaged")):
+    for state, is_so, are_so in (("failed", "failed", "failed"), ("damaged", "is damaged", "are damaged")):
         found = [run for run in runs if run.state == state]
         for run in found[-REASONS:]:
-            logger.warning("%s %s: %s", run.path, verb, run.reason)
-        if len(found) > REASONS:
-            logger.warning("%s more %s", counted(len(found) - REASONS, "run"), verb.replace("is ", "are "))
+            logger.warning("%s %s: %s", run.path, is_so, run.reason)
+        if more := len(found[:-REASONS]):
+            logger.warning("%s %s", counted(more, "more run"), is_so if more == 1 else are_so)

@@ -88,7 +88,8 @@ def _compare(table: Table, labels: Sequence[str], as_json: bool) -> None:
         logger.warning("%s", note)
     found = [compare(base, row, metric, table.columns) for metric in table.metrics]
     if as_json:
-        print_rows([{"of": row.label, "over": base.label, **asdict(one)} for one in found], as_json)
+        lines = [{"of": row.label, "over": base.label, **asdict(one), "test": one.test(table.kind)} for one in found]
+        print_rows(lines, as_json)
         return
     rows = [
         {
@@ -100,8 +101,10 @@ def _compare(table: Table, labels: Sequence[str], as_json: bool) -> None:
         }
         for one in found
     ]
-    print(f"{row.label} over {base.label}, in points, paired over {table.kind}s and seeds:")
+    print(f"{row.label} over {base.label}, in points, paired by {table.kind} and seed:")
     print_rows(rows, numeric=list(rows[0])[1:])
+    for test in dict.fromkeys(one.test(table.kind) for one in found):
+        print(test)
 
 
 def _explain(table: Table, place: Sequence[str], as_json: bool) -> None:

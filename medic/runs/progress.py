@@ -19,8 +19,8 @@ FIRST = 2.0
 EVERY = 10.0
 """Seconds between two lines."""
 
-Pause = Literal["evaluating", "averaging"]
-"""The states in which a run does not train."""
+Pause = Literal["evaluating", "validating", "averaging"]
+"""The states in which a run does not train; SWAD validates to find the segments that it averages."""
 
 
 class Progress:

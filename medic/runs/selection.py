@@ -28,6 +28,11 @@ def select(records: Records) -> int:
     return _best(records, validation_accuracy).record
 
 
+def evaluations(records: Sequence[Record]) -> list[Record]:
+    """Return the records without that of averaged weights, which is the last, so that positions are kept."""
+    return [record for record in records if not record.get("averaged")]
+
+
 class Chosen(NamedTuple):
     """A record of one of several runs, and the value that decided."""
 
@@ -43,8 +48,7 @@ def by_validation(runs: Sequence[Records]) -> Chosen:
 
 def by_evaluation(runs: Sequence[Records]) -> Chosen:
     """Choose the paper's way: like `by_validation`, but averaged weights do not count."""
-    single = [[record for record in records if not record.get("averaged")] for records in runs]
-    return _across([_best(records, validation_accuracy) for records in single])
+    return by_validation([evaluations(records) for records in runs])
 
 
 def by_domains(runs: Sequence[Records]) -> Chosen:

@@ -242,13 +242,16 @@ class Session:
             close_all(self.trackers)
 
     def _pauses(self) -> dict[Pause, int]:
-        """Return how often the run will evaluate, also at its end, and ask its average or make it."""
+        """Return how often the run will evaluate, also at its end, and validate for its average.
+
+        The average itself is made once, at the end, in the time of a few iterations: it is not foreseen.
+        """
         start, iterations = self.trainer.iteration, self.recipe.optim.iterations
         evaluations = -(-iterations // self.every) - start // self.every if start < iterations else 0
         if self.averaging is None:
             return {"evaluating": evaluations + 1}
         asks = sum(self.averaging.asks(iteration, iterations) for iteration in range(start + 1, iterations + 1))
-        return {"evaluating": evaluations + 2, "averaging": asks + 1}
+        return {"evaluating": evaluations + 2, **({"validating": asks} if asks else {})}
 
     def _iterate(self, interrupts: Interrupts, progress: Progress) -> None:
         trainer, iterations = self.trainer, self.recipe.optim.iterations
@@ -280,7 +283,7 @@ class Session:
         averaging.update(self._weights(), iteration / iterations)
         if averaging.asks(iteration, iterations):
             self.losses += self.trainer.wait()
-            with progress.pause("averaging"), self._naming_iteration():
+            with progress.pause("validating"), self._naming_iteration():
                 averaging.close(self.evaluator.validation()["domain_loss"], iteration)
 
     def _average(self, averaging: WeightAverage, progress: Progress) -> None:

@@ -80,11 +80,15 @@ def pick_cell(runs: Sequence[Result], rule: str, pairs: Sequence[Result] = ()) -
 def _pick(runs: Sequence[Result], rule: str, pairs: Sequence[Result]) -> Pick | None:
     """Select an evaluation of the runs of one trial."""
     candidates = _without_copies(runs)
-    hidden = [[selection.without_target(record, run.environments) for record in run.records] for run in candidates]
+    records = [_eligible(run, rule) for run in candidates]
+    hidden = [
+        [selection.without_target(record, run.environments) for record in several]
+        for run, several in zip(candidates, records, strict=True)
+    ]
     decided_by: list[tuple[Result, ...]] = [() for _ in candidates]
     chosen: selection.Chosen | None
     if rule == "oracle":
-        chosen = selection.by_oracle([run.records for run in candidates], candidates[0].environments)
+        chosen = selection.by_oracle(records, candidates[0].environments)
     elif rule == "leave-one-out":
         decided_by = [_partners(run, pairs) for run in candidates]
         left_out = [_left_out(run, partners) for run, partners in zip(candidates, decided_by, strict=True)]
@@ -98,6 +102,19 @@ def _pick(runs: Sequence[Result], rule: str, pairs: Sequence[Result]) -> Pick | 
         }
         chosen = rules[rule](hidden)
     return None if chosen is None else Pick(candidates[chosen.run], chosen.record, decided_by[chosen.run])
+
+
+def _eligible(run: Result, rule: str) -> Sequence[Mapping[str, Any]]:
+    """Return the records that a rule may select.
+
+    DomainBed's rules and `last` are about evaluations: averaged weights count only for a method that is an average.
+    """
+    if rule not in ("domainbed", "last", "oracle") or not run.records[-1].get("averaged"):
+        return run.records
+    from medic.methods import METHODS  # imports torch, which most tables do not need
+
+    averages = run.method in METHODS and "averaging" in METHODS[run.method].preset
+    return run.records if averages else selection.evaluations(run.records)
 
 
 def _partners(run: Result, pairs: Sequence[Result]) -> tuple[Result, ...]:

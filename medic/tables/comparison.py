@@ -1,8 +1,9 @@
-"""A paired t-test between two rows of a table, over targets and seeds."""
+"""A paired t-test between two rows of a table, over columns: seeds of one target share its images."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from scipy import stats
@@ -18,29 +19,58 @@ class Comparison:
 
     metric: str
     pairs: int
+    """Pairs of runs with the same column and trial."""
+    columns: int
+    """Columns that the test is over. With one, the test is over its trials."""
     difference: float
     low: float
     high: float
     p: float
 
+    def test(self, kind: str) -> str:
+        """Describe the test; `kind` is the meaning of the columns."""
+        if self.columns > 1:
+            return f"paired t-test over {self.columns} {kind}s, each the mean over its seeds"
+        return f"paired t-test over {self.pairs} seeds of one {kind}: the interval does not cover other {kind}s"
+
 
 def compare(base: Row, row: Row, metric: Metric, columns: Sequence[str]) -> Comparison:
-    """Return the difference of `row` to `base` over the targets and trials that both have."""
+    """Return the difference of `row` to `base` over the columns and trials that both have."""
     before, after = _values(base, metric, columns), _values(row, metric, columns)
     shared = sorted(before.keys() & after.keys(), key=str)
     if len(shared) < 2:
         number = counted(len(shared), "run")
         raise MedicError(f"{base.label} and {row.label} share {number}: a comparison needs 2 or more")
-    differences = [after[key] - before[key] for key in shared]
-    mean = math.fsum(differences) / len(shared)
-    if all(difference == mean for difference in differences):  # without variance, the test is undefined
-        return Comparison(metric.title, len(shared), mean, mean, mean, float(mean == 0))
-    test = stats.ttest_1samp(differences, 0)
+    differences = {key: after[key] - before[key] for key in shared}
+    means = column_means(differences)
+    return Comparison(
+        metric.title, len(shared), len(means), *t_interval(means if len(means) > 1 else list(differences.values()))
+    )
+
+
+def column_means(values: Mapping[tuple[str, Any], float]) -> list[float]:
+    """Return the mean of every column over its trials, of values by column and trial."""
+    columns: dict[str, list[float]] = {}
+    for (column, _), value in values.items():
+        columns.setdefault(column, []).append(value)
+    return [fmean(several) for several in columns.values()]
+
+
+def t_interval(values: Sequence[float]) -> tuple[float, float, float, float]:
+    """Return the mean of two or more values, its 95 % interval by the t distribution, and the p-value of a zero mean.
+
+    >>> [round(number, 3) for number in t_interval([2.0, 3.0, 4.0])]
+    [3.0, 0.516, 5.484, 0.035]
+    """
+    mean = math.fsum(values) / len(values)
+    if all(value == mean for value in values):  # without variance, the test is undefined
+        return mean, mean, mean, float(mean == 0)
+    test = stats.ttest_1samp(values, 0)
     low, high = test.confidence_interval(0.95)
-    return Comparison(metric.title, len(shared), mean, float(low), float(high), float(test.pvalue))
+    return mean, float(low), float(high), float(test.pvalue)
 
 
-def _values(row: Row, metric: Metric, columns: Sequence[str]) -> dict[Any, float]:
+def _values(row: Row, metric: Metric, columns: Sequence[str]) -> dict[tuple[str, Any], float]:
     """Return a metric of every run of a row, by column and trial."""
     values = {(c, pick.result.trial): pick.value(row.reads(metric)) for c in columns for pick in row.cells[c].picks}
     return {key: value for key, value in values.items() if value is not None}

@@ -70,7 +70,7 @@ def _selected_record(path: Path) -> Mapping[str, Any]:
     """Return the selected evaluation of a finished run, without its metrics by domain."""
     try:
         seal = read_seal(path)
-        if not seal.checksums:  # a run of an earlier version
+        if not seal.checksums or not (path / MODEL).exists():  # a run of an earlier version, or without its model
             result = read_result(path)
             chosen = select([without_target(record, result.environments) for record in result.records])
             return {**result.records[chosen], "hparams": result.settings}

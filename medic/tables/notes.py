@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from medic.errors import counted
+from medic.metrics import Metric
 from medic.runs.layout import ENVIRONMENT
 from medic.tables.results import Result, runs_are, short
 
@@ -51,7 +52,15 @@ def seeds(rows: Iterable["Row"]) -> Iterator[str]:
     if most > 1:
         fewer = [f"{label}, {column} ({count})" for (label, column), count in counts.items() if count < most]
         some = f"; fewer in {'; '.join(fewer[:3])}{'; …' if len(fewer) > 3 else ''}" if fewer else ""
-        yield f"mean ± standard error over {most} seeds{some}"
+        yield f"mean ± standard error over {most} seeds (population deviation / √seeds, as DomainBed){some}"
+
+
+def target_labels(metrics: Iterable[Metric]) -> Iterator[str]:
+    """Yield the metrics that are at a threshold chosen by target labels, if any."""
+    for metric in metrics:
+        if metric.key == "hscore/oracle-10":
+            best = f"{metric.title} is at the best of ten thresholds by target labels"
+            yield f"{best}: an upper bound, not a valid result"
 
 
 def mixed_datasets(results: Iterable[tuple[str, Result]]) -> Iterator[str]:

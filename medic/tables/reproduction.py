@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from medic.data import benchmark
-from medic.errors import MedicError
+from medic.errors import MedicError, check_choice
 from medic.metrics import Metric
 from medic.models.hub import has_v1
 from medic.tables import notes
@@ -93,6 +93,14 @@ class Reproduction:
             raise MedicError(f"{self.name} trains its backbones from scratch: leave out --weights")
         return found
 
+    def column(self, name: str) -> str:
+        """Return the title of a column, from the title in any case or from the name of its domain."""
+        for title, several in self.columns.items():
+            domains = [run.get("target") or run.get("sources") for run in several]
+            if name.casefold() == title.casefold() or domains in ([name], [[name]]):
+                return title
+        return check_choice("column", name, self.columns, f"of {self.name}")
+
     def warnings(self, cells: Mapping[Place, Sequence[Settings]]) -> Iterator[str]:
         """Yield reasons why the runs cannot reach the paper's numbers, for display before they start."""
         runs = [run for cell in cells.values() for run in cell]
@@ -104,13 +112,13 @@ class Reproduction:
             )
 
     def _check(self, given: Settings) -> None:
-        """Reject settings that define the rows or columns of the table."""
+        """Reject settings that define the rows or columns of the table, unless all of its runs have the same value."""
         parts: list[Settings] = [self.settings, *(line.settings for line in self.lines)]
         parts += [place for line in self.lines for place in line.places.values()]
         parts += [column for several in self.columns.values() for column in several]
         own = {"method", "seed", "target", "sources", *(name for part in parts for name in part)} - CHANGEABLE
-        for name in given:
-            if name in own:
+        for name, value in given.items():
+            if name in own and not (name in self.settings and all(part.get(name, value) == value for part in parts)):
                 raise MedicError(
                     f"--{name.replace('_', '-')} would change the rows or columns of {self.name}: "
                     "select some of them with --methods, --only and --seeds"
@@ -129,7 +137,12 @@ class Reproduction:
             if filled:
                 rows.append(Row(line.label, str(line.settings["method"]), filled, line.paper, line.variant, line.keys))
         used = [result for row in rows for result in row.results]
-        about = (*([self.note] if self.note else []), *notes.seeds(rows), *notes.differences(used))
+        about = (
+            *([self.note] if self.note else []),
+            *notes.target_labels(self.metrics),
+            *notes.seeds(rows),
+            *notes.differences(used),
+        )
         return Table(titles, tuple(rows), self.metrics, about, "column", self.rule, self.title)
 
     def _cell(self, results: Sequence[Result], parts: int) -> Cell:

@@ -112,7 +112,11 @@ class Grid:
         return torch.cat(drawn)
 
     def probe(self, cells: Cells, batch_size: int) -> Task:
-        """Draw a task of all cells, in equal parts, of as many samples as an iteration has."""
+        """Draw a task of all cells, in equal parts, of as many samples as an iteration has.
+
+        The samples are of the same epochs as those of training, as in the authors' code: an epoch does not train on
+        them.
+        """
         count = max(1, batch_size * self.tasks // len(cells.keys))
         return Task(list(cells.keys), torch.cat([cells.draw(cell, count, self.generator) for cell in cells.keys]))
 

@@ -11,7 +11,7 @@ from medic.analysis import ANALYSES, boundary, cost, embed, errors, gradients, o
 from medic.analysis.figures import FIGURES, methods_side_by_side, one_three_nine
 from medic.analysis.of_runs import repeated, true_classes
 from medic.analysis.result import MissingRuns
-from medic.analysis.style import WIDTH
+from medic.analysis.style import WIDTH, letter, new_figure
 from medic.errors import MedicError
 from medic.tables.results import collect
 from tests.messages import naming
@@ -26,6 +26,22 @@ def drawn(name, result):
     json.dumps(result.as_dict(), allow_nan=False)
     assert len({tuple(row) for row in result.rows()}) <= 1  # a table has the same columns in every row
     return figure
+
+
+def assert_titles_inside(figure):
+    for axes in figure.axes:
+        if title := axes.get_title("left"):
+            assert axes._left_title.get_window_extent().x1 <= figure.bbox.x1, title
+
+
+def test_letters_of_panels():
+    figure = new_figure(1)
+    titles = []
+    for index in (0, 25, 26, 701, 702):
+        axes = figure.subplots()
+        letter(axes, index, "panel")
+        titles.append(axes.get_title("left"))
+    assert titles == ["(a) panel", "(z) panel", "(aa) panel", "(zz) panel", "(aaa) panel"]
 
 
 def assert_same_weights(run, trainer):
@@ -43,10 +59,13 @@ def test_repeated_training_ends_with_the_weights_of_the_run(make_run, monkeypatc
     assert len(seen) == 2
     assert_same_weights(run, seen[-1][0].trainer)  # although gradients were measured on the way
     (track,) = found.tracks
-    assert (found.domains, found.classes) == (3, 6)
+    assert track.domains == tuple(run.settings["sources"])
+    assert track.classes == tuple("012345")
     assert all(-1 <= value <= 1 for kind in gradients.KINDS for value in track.cosine[kind])
     assert any("training was repeated up to iteration 4" in note for note in found.notes())
-    drawn("gradients", found)
+    half = "half the paper's coefficient, and only averaged over the orders of the steps"
+    assert half in " ".join(found.notes())
+    assert half in drawn("gradients", found).get_supxlabel().replace("\n", " ")
     part = gradients.measure([run], moments=1, iterations=2)
     assert part.tracks[0].regularisation[0] == track.regularisation[0]  # the beginning of the same training
     with pytest.raises(MedicError, match=naming("--iterations 5 4")):
@@ -56,6 +75,15 @@ def test_repeated_training_ends_with_the_weights_of_the_run(make_run, monkeypatc
 def test_runs_with_other_losses_are_noted(make_run):
     found = gradients.measure([make_run("erm", objective="ce"), make_run("medic++")], moments=1, iterations=1, images=2)
     assert any("different losses" in note for note in found.notes())
+    assert not any("different cells" in note for note in found.notes())
+
+
+def test_runs_with_other_cells_are_noted(make_run):
+    runs = [make_run("erm", known=[str(digit) for digit in range(5)]), make_run("erm", target="printed")]
+    found = gradients.measure(runs, moments=1, iterations=1, images=2)
+    assert [len(track.classes) for track in found.tracks] == [5, 6]
+    assert [note for note in found.notes() if "different cells" in note and "street" in note]
+    assert not any("domains ×" in note for note in found.notes())
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -97,7 +125,7 @@ def test_recording_tasks_changes_nothing(make_run, monkeypatch):
     assert (found.chance_neighbours, found.chance_apart) == pytest.approx((1 / 3, 0.8))
     assert found.neighbours[np.triu_indices(6, 1)].sum() == pytest.approx(5)  # of a chain of six
     assert (found.apart >= found.neighbours).all()
-    drawn("tasks", found)
+    assert_titles_inside(drawn("tasks", found))
     with pytest.raises(MedicError, match=naming("confusion --iterations")):
         tasks.measure(run, iterations=1)
     with pytest.raises(MedicError, match=naming("'random' adaptive")):
@@ -138,7 +166,12 @@ def test_separation_orders_runs_by_steps(make_run):
     assert [one.steps for one in found.runs] == [1, 3, 9]
     assert [found.matched[steps - 1] for steps in (1, 2, 3, 9)] == [0, 20, 27, 36]
     assert found.runs[1].accuracy == pytest.approx(runs[2].record["validation"]["acc"])
-    drawn("separation", found)
+    figure = drawn("separation", found)
+    titles = [axes.get_title("left") for axes in figure.axes]
+    assert [title.replace("\n", " ").partition(", mean")[0] for title in titles[:3]] == [
+        "(a) MEDIC++, 1 step", "(b) MEDIC++, 3 steps", "(c) MEDIC++, 9 steps",
+    ]  # fmt: skip
+    assert_titles_inside(figure)
     with pytest.raises(MedicError, match=naming("'source-unknown' --split")):
         separation.measure(runs, split="source-unknown")
     with pytest.raises(MedicError, match="unknown split 'tarjet'"):
@@ -152,6 +185,15 @@ def test_embed_draws_known_and_unknown_images(make_run):
     assert one.points.shape == (100, 2)
     assert (~one.known).sum() == 40
     drawn("embed", found)
+
+
+def test_embed_notes_runs_with_other_images(make_run):
+    runs = [make_run("erm"), make_run("medic++"), make_run("erm", target="printed")]
+    assert embed.measure(runs[:2]).same_images
+    found = embed.measure(runs[1:])
+    assert found.notes()[-1] == "the runs have different images, so their numbers cannot be compared"
+    assert embed.measure([make_run("erm", seed=1), runs[0]]).same_images  # another validation split
+    assert not embed.measure([make_run("erm", seed=1), runs[0]], split="validation").same_images
 
 
 def test_errors_name_classes(make_run):
@@ -173,6 +215,23 @@ def test_errors_name_classes(make_run):
         rows = (arrays["split"] == "source-unknown") & (true_classes(run) == one.name)
         assert one.accepted_in_sources == (arrays["prediction"][rows] >= 0).mean()
     drawn("errors", found)
+
+
+def test_only_significant_confusions_are_shown():
+    """2 of 120 images rank nowhere, and neither does 1 of 1."""
+    common = ("ERM", "erm", "run", ("street",))
+    few = [errors.Confusion("1", "7", 2 / 120, 0.0, 2, 120, 100), errors.Confusion("2", "7", 1.0, 0.0, 1, 1, 100)]
+    many = errors.Confusion("3", "8", 0.25, 0.1, 30, 120, 100)
+    found = errors.Errors(*common, (*few[1:], many, *few[:1]), ())
+    assert [row["class"] for row in found.rows()] == ["3"]
+    assert found.notes()[-1] == "2 confusions of known classes left out: at most two standard errors above the sources"
+    nothing = errors.Errors(*common, tuple(few), ())
+    assert nothing.rows() == []
+    assert nothing.notes()[:2] == [
+        "ERM, target street: no known class is confused with another significantly more often than in the sources",
+        "ERM, target street: no unknown classes",
+    ]
+    drawn("errors", nothing)
 
 
 def test_the_column_of_classes_goes_before_folders(make_run):
@@ -205,8 +264,38 @@ def test_openness_averages_runs_that_differ_in_known_classes(tmp_path):
     assert found.table[0].oscr.tolist() == pytest.approx([45, 25])
     assert found.table[0].error.tolist() == pytest.approx([5 / 2**0.5] * 2)
     assert found.table[1].oscr.tolist() == pytest.approx([20, 10])
-    assert (found.classes, found.left_out) == (10, 1)
+    assert found.classes == 10
+    first, second = found.notes()
+    assert first.endswith("mean over a and seeds")
+    assert second == "1 run is left out: with settings that exist with one number of known classes"
     drawn("openness", found)
+
+
+def test_openness_compares_the_same_targets(tmp_path):
+    """Targets a and b with three known classes, a and c with five: a alone is in both; other datasets do not count."""
+    for count, targets in ((3, "ab"), (5, "ac")):
+        known = {"known": ["k"] * count, "unknown": ["u"] * (10 - count)}
+        for value, target in zip((0.8, 0.2), targets, strict=True):
+            asked = {"known": known["known"]}
+            written(tmp_path, f"{target}{count}", "medic++", value, asked, **known, target=[target])
+    written(tmp_path, "elsewhere", "erm", 0.5, dataset="vlcs")
+    found = openness.measure(collect([tmp_path]).results)
+    assert [(row.targets, row.oscr.tolist()) for row in found.table] == [(("a",), pytest.approx([40, 40]))]
+    assert found.notes()[1:] == [
+        "1 run is left out: of another dataset",
+        "2 runs are left out: of targets that some number of known classes lacks",
+    ]
+    for target in ("b", "c"):  # a target of its own for every number
+        written(
+            tmp_path,
+            f"e{target}",
+            "erm",
+            0.5,
+            {"known": ["k"]},
+            known=["k"] * (3 + 2 * (target == "c")),
+            target=[target],
+        )
+    assert [row.method for row in openness.measure(collect([tmp_path]).results).table] == ["medic++"]
 
 
 def test_cost_compares_runs_that_differ_in_steps(tmp_path):
@@ -218,8 +307,14 @@ def test_cost_compares_runs_that_differ_in_steps(tmp_path):
     written(tmp_path, "other", "medic++", 0.5, steps=[9], batch_size=8, **with_adam)
     found = cost.measure(collect([tmp_path]).results)
     assert (found.steps.tolist(), found.seconds.tolist(), found.gib.tolist()) == ([1, 3], [0.1, 0.3], [2, 2])
-    assert any("no run of ERM" in note for note in found.notes())
+    way = "--method erm --dataset pacs --target a --backbone resnet50 --objective ce+ova --iterations 2 --images 72"
+    assert found.notes()[1:] == [f"no run of ERM: train one with {way}"]
     drawn("cost", found)
+    written(tmp_path, "close-set", "erm", 0.5, batch_size=72, objective="ce")
+    assert cost.measure(collect([tmp_path]).results).notes()[1:] == [
+        "no run of ERM to compare with, the nearest (close-set) differs in objective (ce, not ce+ova): "
+        f"train one with {way}"
+    ]
     written(tmp_path, "erm", "erm", 0.5, batch_size=70)
     found = cost.measure(collect([tmp_path]).results)
     assert (found.erm_seconds, found.images) == (0.1, 72)

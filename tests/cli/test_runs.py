@@ -99,14 +99,26 @@ def test_one_run_and_several_folders(medic, folder, tmp_path):
     assert medic("runs", str(folder), "--format", "xml")[0] == 2
 
 
-@pytest.mark.parametrize("sealed", [False, True])
-def test_the_selected_evaluation_is_shown(medic, tmp_path, sealed):
-    """Also of runs of earlier versions, which have no checksums; the last but one is best on validation."""
-    path = write_run(tmp_path, "a", "erm", "a", 3, [0.1, 0.8, 0.3])
+@pytest.mark.parametrize(("sealed", "model"), [(False, False), (True, True), (True, False)])
+def test_the_selected_evaluation_is_shown(medic, tmp_path, sealed, model):
+    """Also of runs of earlier versions, which have no checksums, and of runs whose model was deleted, as in tables."""
+    path = write_run(tmp_path, "a", "erm", "a", 3, [0.1, 0.8, 0.3])  # the last but one is best on validation
     if sealed:
         (path / "model.json").write_text(json.dumps({"provenance": {"record": 1}}))
         (path / "done").write_text(make_seal(path, 1.0))
-    assert rows(medic("runs", str(tmp_path))[1])["a"]["Acc"] == "80.0"
+    if sealed and not model:
+        (path / "model.json").unlink()
+    found = rows(medic("runs", str(tmp_path))[1])["a"]
+    assert (found["state"], found["Acc"]) == ("finished", "80.0")
+
+
+@pytest.mark.parametrize(("number", "said"), [(4, "1 more run is damaged"), (5, "2 more runs are damaged")])
+def test_many_damaged_runs(medic, tmp_path, number, said):
+    for name in range(number):
+        (write_run(tmp_path, str(name), "erm", "a", 0, [0.1, 0.2]) / "results.jsonl").write_text("{")
+    err = medic("runs", str(tmp_path))[2]
+    assert err.splitlines()[-1].endswith(said)
+    assert err.count("results.jsonl") == 3
 
 
 def test_unreadable_files_do_not_end_the_list(medic, tmp_path):

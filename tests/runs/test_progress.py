@@ -65,7 +65,7 @@ def test_the_first_iteration_does_not_count(clock, lines):
 
 
 def test_evaluations_slow_nothing_down_and_are_part_of_what_is_left(clock, lines):
-    with Progress("erm", 0, 20, {"evaluating": 3, "averaging": 1}) as shown:
+    with Progress("erm", 0, 20, {"evaluating": 3, "validating": 1}) as shown:
         assert shown.speed is None
         clock(10)
         shown.advance(10, 1.0)
@@ -73,7 +73,7 @@ def test_evaluations_slow_nothing_down_and_are_part_of_what_is_left(clock, lines
             clock(50)
         clock(1)
         shown.advance(11, 1.0)
-        with shown.pause("averaging"):
+        with shown.pause("validating"):
             clock(15)
         assert shown.training == 11
         clock(4)
@@ -131,14 +131,22 @@ def test_the_bar_fits_into_a_line(monkeypatch, columns):
 @pytest.mark.parametrize("every", [1, 2, 3, 9])
 def test_the_pauses_of_a_run_are_foreseen(mini, tmp_path, monkeypatch, averaging, every):
     """Nothing is left when a run ends, and it was never negative."""
-    left, ends = [], []
+    left, ends, states = [], [], []
     pause, exits = Progress.pause, Progress.__exit__
-    monkeypatch.setattr(Progress, "pause", lambda self, state: left.append(dict(self._pauses)) or pause(self, state))
+
+    def pausing(self, state):
+        left.append(dict(self._pauses))
+        states.append(state)
+        return pause(self, state)
+
+    monkeypatch.setattr(Progress, "pause", pausing)
     monkeypatch.setattr(Progress, "__exit__", lambda self, *_: ends.append(dict(self._pauses)) or exits(self, *_))
     settings = {**SHORT, "evaluate_every": every, "averaging": averaging}
     medic.train(dataset=mini, method="erm", output=tmp_path, **settings)
     assert [set(pauses.values()) for pauses in ends] == [{0}]
     assert all(min(pauses.values()) >= 0 for pauses in left)
+    assert left[0].get("validating", 0) == states.count("validating") == (4 if averaging == "swad" else 0)
+    assert states.count("averaging") == (averaging == "swad")
 
 
 def test_the_speed_at_the_end_is_that_of_the_progress(mini, tmp_path, caplog, monkeypatch):

@@ -19,6 +19,7 @@ from medic.tables import paper_tables
 from medic.tables.paper import published
 from medic.tables.paper_tables import NAMES, reproduction
 from tests.data.pictures import picture
+from tests.messages import naming
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +240,7 @@ class TestOneRun:
         (["partial-classes", "--method", "medic++"], "--method would change"),
         (["partial-classes", "--seed", "0"], "--methods, --only and --seeds"),
         (["single-domain", "--sources", "printed"], "--sources would change"),
-        (["single-domain", "--dataset", "digits"], "--dataset would change"),
+        (["single-domain", "--dataset", "pacs"], "--dataset would change"),
         (["parameter-sharing", "--head", "shared"], "--head would change"),
         (["partial-classes", "--split", "digits-6-4"], "--split would change"),
     ],
@@ -248,6 +249,29 @@ def test_mistakes_are_named(capsys, tmp_path, arguments, message):
     code, said = run(capsys, tmp_path, *arguments, "--dry-run")
     assert code == 2
     assert message in said.err
+
+
+@pytest.mark.parametrize(("table", "given", "title"), [
+    ("pacs-resnet50", "sketch", "Sketch"), ("pacs-resnet50", "art_painting", "Art"), ("pacs-resnet50", "Art", "Art"),
+    ("single-domain", "art_painting", "Art"), ("domainbed", "officehome", "OfficeHome"),
+    ("domainnet-resnet50", "infograph", "info"),
+])  # fmt: skip
+def test_a_column_is_found_by_its_domain_and_in_any_case(table, given, title):
+    assert reproduction(table).column(given) == title
+
+
+def test_a_column_of_several_targets_is_not_one_of_them():
+    with pytest.raises(MedicError, match=naming("'sketch' domainbed")):
+        reproduction("domainbed").column("sketch")
+
+
+def test_settings_that_a_table_has_anyway_are_accepted():
+    table = reproduction("time-memory")
+    assert table.runs(settings={"dataset": "pacs"}) == table.runs()
+    with pytest.raises(MedicError, match="--dataset would change"):
+        table.runs(settings={"dataset": "vlcs"})
+    with pytest.raises(MedicError, match="--dataset would change"):  # of one column alone
+        reproduction("domainbed").runs(settings={"dataset": "pacs"})
 
 
 def test_the_list(capsys):

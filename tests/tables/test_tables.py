@@ -35,7 +35,8 @@ def test_mean_and_standard_error(folder):
     cell = find_row(table, "erm").cells["a"]
     assert cell.mean(METRICS["acc"]) == pytest.approx(85.0)
     assert cell.error(METRICS["acc"]) == pytest.approx(0.4714, abs=1e-4)
-    assert entry(table, find_row(table, "erm"), "Avg", METRICS["acc"]).mean == pytest.approx(80.0)
+    average = entry(table, find_row(table, "erm"), "Avg", METRICS["acc"])
+    assert (average.mean, average.error) == (pytest.approx(80.0), None)
     assert entry(table, find_row(table, "medic++"), "Avg", METRICS["acc"]).mean is None  # b is missing
 
 
@@ -167,13 +168,23 @@ class TestRows:
 
 
 def test_how_many_seeds_a_mean_is_over(folder, capsys):
-    said = "mean ± standard error over 3 seeds"
+    said = "mean ± standard error over 3 seeds (population deviation / √seeds, as DomainBed)"
     assert tabulate(collect([folder]).results).notes == (said,)
     write_run(folder, "medic-b-0", "medic++", "b", 0, (0.5, 0.5))
     assert tabulate(collect([folder]).results).notes == (f"{said}; fewer in medic++, b (1)",)
     assert tabulate(collect([folder / "erm-a-0"]).results).notes == ()
     assert main(["table", str(folder), "--explain", "medic++", "b"]) == 0
     assert "medic++, b: 1 run, model selection: validation" in capsys.readouterr().out
+
+
+def test_a_threshold_by_target_labels_is_noted(folder, capsys):
+    said = "is at the best of ten thresholds by target labels: an upper bound, not a valid result"
+    assert main(["table", str(folder), "--metrics", "hscore/oracle-10"]) == 0
+    assert f"H-score oracle-10 {said}" in capsys.readouterr().out
+    assert main(["table", str(folder), "--paper", "pacs-resnet50"]) == 0
+    assert f"H-score {said}" in capsys.readouterr().out
+    assert main(["table", str(folder)]) == 0
+    assert said not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("recorded", [True, False])
@@ -348,6 +359,17 @@ def test_a_comparison_says_what_a_table_does(folder, capsys):
     assert "2 different commits" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("method", "chosen"), [("erm", 85.0), ("swad", 90.0)])
+@pytest.mark.parametrize("rule", ["domainbed", "last", "oracle"])
+def test_averaged_weights_are_no_evaluation_unless_they_are_the_method(tmp_path, method, chosen, rule):
+    path = write_run(tmp_path, "run", method, "a", 0, (0.84, 0.85, 0.9)) / "results.jsonl"
+    *evaluations, last = map(json.loads, path.read_text().splitlines())
+    averaged = {"averaged": True, **last, "step": 1, "validation": {"acc": 0.5, "images": 100}}
+    path.write_text("".join(json.dumps(one) + "\n" for one in (*evaluations, averaged)))
+    (row,) = tabulate(collect([tmp_path]).results, rule).rows
+    assert row.cells["a"].mean(METRICS["acc"]) == pytest.approx(chosen)
+
+
 def test_half_written_damaged_and_foreign_folders(folder, capsys):
     (folder / "half").mkdir()
     (folder / "half" / "config.yaml").write_text("")
@@ -390,14 +412,30 @@ def test_mistakes_are_named(folder, tmp_path_factory, capsys, arguments, message
     assert message in capsys.readouterr().err
 
 
-def test_a_paired_comparison(folder):
+def test_a_paired_comparison_of_one_target_is_over_its_seeds(folder, capsys):
     """Differences 2, 3 and 4 points: mean 3, deviation 1, error 1/√3, t = 3√3 with 2 degrees of freedom."""
     table = tabulate(collect([folder]).results)
     found = compare(find_row(table, "erm"), find_row(table, "medic++"), METRICS["acc"], ["a", "b"])
-    assert found.pairs == 3
+    assert (found.pairs, found.columns) == (3, 1)
     assert found.difference == pytest.approx(3)
     assert (found.low, found.high) == (pytest.approx(3 - 2.4841, abs=1e-3), pytest.approx(3 + 2.4841, abs=1e-3))
     assert found.p == pytest.approx(0.03510, abs=1e-4)
+    assert main(["table", str(folder), "--compare", "erm", "medic++"]) == 0
+    said = "paired t-test over 3 seeds of one target: the interval does not cover other targets\n"
+    assert said in capsys.readouterr().out
+
+
+def test_a_paired_comparison_is_over_targets(folder, capsys):
+    """Seeds of a target count once: target a differs by 3 and b by 1 on average, so the error is 1, and t 12.706."""
+    for seed, more in enumerate((0.00, 0.01, 0.02)):
+        write_run(folder, f"medic-b-{seed}", "medic++", "b", seed, (0.74 + seed / 100 + more, 0.1), asked={})
+    table = tabulate(collect([folder]).results)
+    found = compare(find_row(table, "erm"), find_row(table, "medic++"), METRICS["acc"], ["a", "b"])
+    assert (found.pairs, found.columns, found.difference) == (6, 2, pytest.approx(2))
+    assert (found.low, found.high) == (pytest.approx(2 - 12.7062, abs=1e-3), pytest.approx(2 + 12.7062, abs=1e-3))
+    assert found.p == pytest.approx(0.29517, abs=1e-4)
+    assert main(["table", str(folder), "--compare", "erm", "medic++"]) == 0
+    assert "paired t-test over 2 targets, each the mean over its seeds\n" in capsys.readouterr().out
 
 
 def test_from_a_cell_to_its_runs(folder, capsys):
@@ -420,6 +458,7 @@ def test_a_comparison_as_json(folder, capsys):
     assert main(["table", str(folder), "--compare", "erm", "medic++", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)[0]
     assert (found["of"], found["over"], found["difference"]) == ("medic++", "erm", pytest.approx(3))
+    assert found["test"].startswith("paired t-test over 3 seeds of one target")
 
 
 def test_notes_of_a_csv_are_not_in_it(folder, capsys):

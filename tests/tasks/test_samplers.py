@@ -182,6 +182,15 @@ def test_a_probe_in_ones_own_loop():
     assert len(grid(torch.zeros(40, 2), y, domain)) == 3
 
 
+def test_a_probe_consumes_the_epochs_of_training():
+    """As in the authors' code: an epoch of a cell has every image once, trained on or probed."""
+    grid = Grid(2, 2, sampling="probe")
+    cells = grid.index(torch.arange(16) % 2, torch.arange(16) // 8)
+    trained = torch.cat([task.indices for step in grid.draw(cells, 2) for task in step])
+    probed = grid.probe(cells, 2).indices
+    assert sorted(torch.cat([trained, probed]).tolist()) == list(range(16))
+
+
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_every_sampler_is_the_same_when_interrupted(mini, tmp_path, monkeypatch, name):
     """Stopped after iteration 2: the same bytes, and what it has learnt by the end, which later splits would use."""

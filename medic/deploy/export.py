@@ -118,7 +118,8 @@ def _write_onnx(predictor: Predictor, path: Path) -> Run:
         raise MedicError(f"the model cannot be exported to ONNX: {first_line(error)}") from error
     assert made is not None
     model = made.model_proto
-    onnx.helper.set_model_props(model, {key: json.dumps(value, ensure_ascii=False) for key, value in _metadata(predictor).items()})
+    noted = {key: json.dumps(value, ensure_ascii=False) for key, value in _metadata(predictor).items()}
+    onnx.helper.set_model_props(model, noted)
     with path.open("wb") as file:
         file.write(model.SerializeToString())
     session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from medic import openset
 from medic.analysis.of_runs import true_classes
 from medic.data import benchmark
+from medic.data.problem import NONE
 from medic.metrics import METRICS, Metric
 from medic.openset.thresholds import RULES
 from medic.report.pages import packed, write_page
@@ -117,11 +118,21 @@ def write_report(run: Run, path: Path, root: Path | None = None) -> Path:
 
 
 def _parts(run: Run) -> list[Part]:
-    """Return the target domains, and the held-out images of the sources with those of unknown classes there."""
+    """Return the target domains, and the held-out images of the sources with those of unknown classes there.
+
+    Without a target the held-out images are evaluated by domain.
+    """
     split, domain = run.predictions["split"], run.predictions["domain"]
-    targets = [Part(name, (split == "target") & (domain == name), False) for name in run.settings["target"]]
-    parts = [*targets, Part("sources", np.isin(split, ["validation", "source-unknown"]), True)]
+    parts = [Part(name, (split == "target") & (domain == name), False) for name in _tested(run)]
+    if run.settings["target"] != [NONE]:
+        parts.append(Part("sources", np.isin(split, ["validation", "source-unknown"]), True))
     return [part for part in parts if part.rows.any()]
+
+
+def _tested(run: Run) -> list[str]:
+    """Return the domains of evaluated images."""
+    settings = run.settings
+    return list(settings["sources"] if settings["target"] == [NONE] else settings["target"])
 
 
 def _is_open(run: Run, part: Part) -> bool:
@@ -251,18 +262,20 @@ def _colour(method: str) -> str:
 
 def _sentences(run: Run) -> Iterator[str]:
     """Yield what was asked and what came out."""
-    settings, target = run.settings, run.predictions["split"] == "target"
-    unknown, several = int((run.predictions["label"][target] < 0).sum()), len(settings["target"]) > 1
+    settings, target, tested = run.settings, run.predictions["split"] == "target", _tested(run)
+    unknown, several = int((run.predictions["label"][target] < 0).sum()), len(tested) > 1
+    images = f"images of {_listed(tested)}, {'domains' if several else 'a domain'} it has never seen"
+    if settings["target"] == [NONE]:
+        images = "images of the same domains that it did not learn from"
     classes = f"{unknown:,} of them are of classes it has never seen" if unknown else "none is of an unknown class"
     yield (
         f"{settings['method']} learned {len(settings['known'])} classes from "
         f"{_listed(settings['sources'])} in {settings['iterations']:,} iterations, and was tested on "
-        f"{int(target.sum()):,} images of {_listed(settings['target'])}, "
-        f"{'domains' if several else 'a domain'} it has never seen; {classes}."
+        f"{int(target.sum()):,} {images}; {classes}."
     )
     share = {key: _percent(value) for key, value in run.metrics.items() if isinstance(value, float)}
     if several:
-        yield f"All numbers are averages over the {len(settings['target'])} targets."
+        yield f"All numbers are averages over the {len(tested)} domains."
     if "hscore" not in share:
         yield f"It names {share['acc']} % of the known images correctly."
         return

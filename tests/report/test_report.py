@@ -136,7 +136,7 @@ class TestRun:
         several = medic.train(dataset=mini, method="erm", score="energy", output=tmp_path, **settings)
         page = write_report(several, tmp_path / "page.html").read_text()
         assert "printed and street, domains it has never seen" in page
-        assert "averages over the 2 targets" in page
+        assert "averages over the 2 domains" in page
         data = page_data(page)
         assert [part["name"] for part in data["parts"]] == ["printed", "street", "sources"]
         assert not data["probability"]
@@ -304,3 +304,14 @@ class TestFolder:
         places = {"FOLDER": str(folder), "RUN": str(next(folder.glob("*/config.yaml")).parent)}
         assert main(["report", *(places.get(argument, argument) for argument in arguments)]) == 2
         assert words in capsys.readouterr().err
+
+
+def test_a_run_without_a_target(mini, tmp_path):
+    """Held-out images of every domain are its parts, and no domain is called unseen."""
+    short = {"iterations": 2, "batch_size": 2, "device": "cpu", "quiet": True}
+    run = medic.train(dataset=mini, method="erm", target="none", output=tmp_path, **short)
+    page = write_report(run, tmp_path / "page.html", None).read_text()
+    assert "of the same domains that it did not learn from" in page
+    assert "never seen" in page.split("of the same domains")[1]  # the classes
+    assert '"name": "street"' in page
+    assert '"name": "sources"' not in page

@@ -139,9 +139,8 @@ def print_folder(folder: Path, scores: Sequence[str]) -> None:
                 for rule, value in measure(run, name).items():
                     cells.setdefault(rule, {}).setdefault(column, []).append(value)
     columns = sorted({column for row in cells.values() for column in row})
-    print(
-        f"\n{folder}: H-score in percent, mean over runs ({', '.join(f'{c}: {len(cells[ORACLE][c])}' for c in columns)})\n"
-    )
+    counts = ", ".join(f"{column}: {len(cells[ORACLE][column])}" for column in columns)
+    print(f"\n{folder}: H-score in percent, mean over runs ({counts})\n")
     print("| rule | " + " | ".join(columns) + " | mean |")
     print("|---" * (len(columns) + 2) + "|")
     for rule, row in cells.items():

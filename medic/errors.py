@@ -97,10 +97,17 @@ def moved(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     return find
 
 
+PACKAGES = {"frames": "pandas", "parquet": "pyarrow", "search": "optuna"}
+"""Packages of extras, where their names differ."""
+
+
 def lacking(what: str, extra: str) -> MedicError:
-    """Return the error for a missing package that one of our extras installs."""
+    """Return the error for a missing package that one of our extras installs.
+
+    It names the package itself: medic is not on PyPI, where its name belongs to somebody else.
+    """
     clone = f"pip install -c constraints.txt -e '.[{extra}]'"
-    return MedicError(f"{what}: pip install 'medic[{extra}]', or in a clone {clone}")
+    return MedicError(f"{what}: pip install {PACKAGES.get(extra, extra)}, or in a clone {clone}")
 
 
 def first_line(error: Exception) -> str:

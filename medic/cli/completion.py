@@ -100,11 +100,15 @@ def bash_script(commands: Sequence[Command], shell: str) -> str:
         cases.append('      case "$option=$distance" in')
         cases += [f"        {'|'.join(names)}) values={_quoted(values)} ;;" for values, names in by_values.items()]
         cases += ["      esac", "      ;;"]
-    start = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
-    return start + _BASH.replace("@commands@", _quoted(one.name for one in commands)).replace(
-        "@cases@", "\n".join(cases)
-    )
+    return (_ZSH if shell == "zsh" else "") + _BASH.replace(
+        "@commands@", _quoted(one.name for one in commands)
+    ).replace("@cases@", "\n".join(cases))
 
+
+_ZSH = """\
+(( $+functions[compdef] )) || { autoload -U +X compinit && compinit }
+autoload -U +X bashcompinit && bashcompinit
+"""
 
 _BASH = """\
 _medic() {

@@ -34,7 +34,10 @@ ALIASES = {
 MEANINGS: Mapping[str, tuple[str, str]] = {
     "epochs": ("iterations", "runs are measured in iterations of --images images: use --iterations N"),
     "resume": ("output", "a stopped run resumes when the same command is run again: leave it out"),
-    "num_workers": ("threads", "images are decoded by threads, not by worker processes: use --threads N"),
+    "num_workers": (
+        "threads",
+        "images are decoded once, by threads: leave it out, or limit the threads of the CPU with --threads N",
+    ),
     "gpu": ("device", "use --device cuda; the variable CUDA_VISIBLE_DEVICES selects the GPU"),
     "gpus": ("device", "use --device cuda; `medic sweep` has a run on every GPU, torchrun one run on several"),
     "lr_scheduler": ("schedule", "use --schedule step, cosine or constant"),

@@ -145,3 +145,67 @@ def test_metrics_by_other_names(medic, tmp_path):
     code, _, err = medic("table", str(tmp_path), "--metrics", "accuracy")
     assert code == 2
     assert re.search(naming("'accuracy' 'acc'"), err)
+
+
+def test_dry_run_of_a_run(medic, short, tmp_path, monkeypatch):
+    monkeypatch.setenv("MEDIC_CACHE", str(tmp_path / "cache"))
+    before = set(tmp_path.rglob("*"))
+    train = ["train", *short, "--method", "erm", "--track", "none"]
+    code, out, err = medic(*train, "--dry-run")
+    assert (code, err) == (0, "")
+    assert set(tmp_path.rglob("*")) == before
+    facts = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert facts["known"] == "0, 1, 2, 3, 4, 5"
+    assert facts["target"] == "street 60 known + 40 unknown images"
+    assert facts["backbone"].startswith("small, from scratch")
+    assert facts["training"].startswith("2 iterations of 2 images")
+    assert "state" not in facts
+    code, trained, err = medic(*train)
+    assert code == 0
+    assert facts["output"] in trained
+    assert all(fact in " ".join(err.split()) for fact in map(" ".join, map(str.split, facts.values())))
+    assert "finished" in medic(*train, "--dry-run")[1]
+
+
+def test_dry_run_writes_no_store(medic, tmp_path, monkeypatch):
+    from tests.data.pictures import picture
+
+    monkeypatch.setenv("MEDIC_CACHE", str(tmp_path / "cache"))
+    for domain in ("x", "y", "z"):
+        for label in ("cat", "dog"):
+            folder = tmp_path / "images" / domain / label
+            folder.mkdir(parents=True)
+            for number in range(5):
+                picture(number).save(folder / f"{number}.png")
+    before = set(tmp_path.rglob("*"))
+    train = [
+        "train", "--dataset", "folder", "--root", str(tmp_path / "images"), "--target", "z", "--backbone", "convnet",
+        "--batch-size", "2", "--iterations", "1", "--output", str(tmp_path / "runs"),
+    ]  # fmt: skip
+    code, out, _ = medic(*train, "--dry-run")
+    assert code == 0
+    assert set(tmp_path.rglob("*")) == before
+    assert re.search(r"^sources +x 8 \+ 2, y 8 \+ 2 ", out, re.MULTILINE)
+    path = re.search(r"^output +(.*)$", out, re.MULTILINE)[1]
+    assert path in medic(*train)[1]
+
+
+@pytest.mark.parametrize("command", [["train"], ["sweep"], ["reproduce", "paradigms", "--quick"]])
+def test_dry_runs_try_the_network(medic, mini, tmp_path, command):
+    """The image size, and whether the weights exist and fit; before any image is read."""
+    import torch
+    from safetensors.torch import save_file
+
+    if command != ["reproduce", "paradigms", "--quick"]:
+        command = [*command, "--dataset", mini, "--target", "street"]
+    line = [*command, "--output", str(tmp_path / "runs"), "--dry-run"]
+    code, _, err = medic(*line, "--backbone", "convnet", "--image-size", "8")
+    assert code == 2
+    assert re.search(naming("'convnet' 8 --image-size"), err)
+    save_file({"a": torch.zeros(2)}, tmp_path / "other.safetensors")
+    for weights in ("gone.safetensors", "other.safetensors"):
+        code, _, err = medic(*line, "--backbone", "gfnet_h_ti", "--weights", str(tmp_path / weights))
+        assert code == 2
+        assert re.search(naming("weights"), err), err
+        assert (str(tmp_path / weights) in err) or weights == "other.safetensors"
+    assert not (tmp_path / "runs").exists()

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         Benchmark,
         ClassSplit,
         Dataset,
-        DatasetSummary,
         LazyDataset,
         Problem,
         Storage,
@@ -165,8 +164,8 @@ class DataSpec(Spec):
         """Decode the images, or find them decoded."""
         return opened.load(self.storage(device))
 
-    def look(self, opened: "LazyDataset") -> "DatasetSummary":
-        """Summarise the dataset without decoding files."""
+    def look(self, opened: "LazyDataset") -> "Dataset":
+        """Return the dataset without writing anything; files are decoded only when their images are used."""
         import torch
 
         return opened.look(self.storage(torch.device("cpu")))
@@ -212,7 +211,7 @@ class DataSpec(Spec):
         )
         return replace(problem, train=train, validation=validation)
 
-    def fingerprint(self, dataset: "Dataset | DatasetSummary", axes: Iterable[str]) -> str:
+    def fingerprint(self, dataset: "Dataset", axes: Iterable[str]) -> str:
         """Return the hash of the images and of everything else of the data that the result depends on."""
         used = [dataset.hash]
         used += [f"{axis}={dataset.attributes[axis].tolist()}" for axis in sorted(axes)]

@@ -97,10 +97,17 @@ def moved(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     return find
 
 
+PACKAGES = {"frames": "pandas", "parquet": "pyarrow", "search": "optuna"}
+"""Packages of extras, where their names differ."""
+
+
 def lacking(what: str, extra: str) -> MedicError:
-    """Return the error for a missing package that one of our extras installs."""
+    """Return the error for a missing package that one of our extras installs.
+
+    It names the package itself: medic is not on PyPI, where its name belongs to somebody else.
+    """
     clone = f"pip install -c constraints.txt -e '.[{extra}]'"
-    return MedicError(f"{what}: pip install 'medic[{extra}]', or in a clone {clone}")
+    return MedicError(f"{what}: pip install {PACKAGES.get(extra, extra)}, or in a clone {clone}")
 
 
 def first_line(error: Exception) -> str:
@@ -124,8 +131,8 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-MEANT = {"gpu": "cuda"}
-"""Choices that people call by another name, although its letters are closer to a third: gpu to cpu."""
+MEANT = {"gpu": "cuda", "accuracy": "acc", "top1": "acc", "auc": "auroc"}
+"""Choices that people call by another name, although its letters may be closer to a third: gpu to cpu."""
 FEW = 4
 """The number of choices up to which all are listed beside the closest."""
 
@@ -137,7 +144,9 @@ def closest(name: str, choices: Iterable[str]) -> str | None:
     several, folded = list(choices), str(name).lower()
     stems = {choice.lower().partition("-")[0]: choice for choice in reversed(several)}  # oracle of oracle-10
     by_folded = {**stems, **{choice.lower(): choice for choice in several}}
-    matches = difflib.get_close_matches(MEANT.get(folded, folded), by_folded, n=1, cutoff=0.6)
+    if (meant := MEANT.get(folded)) in by_folded:
+        return by_folded[str(meant)]
+    matches = difflib.get_close_matches(folded, by_folded, n=1, cutoff=0.6)
     return by_folded[matches[0]] if matches else None
 
 

@@ -171,12 +171,14 @@ def setting(
     limits: Limits | None = None,
     choices: Iterable[str] = (),
     local: bool = False,
+    takes: str = "NAME",
 ) -> Any:
     """Declare a setting of a run with its line of help.
 
-    A `local` setting does not change the result and is no part of a run's identity.
+    A `local` setting does not change the result and is no part of a run's identity. `takes` stands for the value in
+    help.
     """
-    metadata = {"help": help, "limits": limits, "choices": tuple(choices), "local": local}
+    metadata = {"help": help, "limits": limits, "choices": tuple(choices), "local": local, "takes": takes}
     return dataclasses.field(default=default, metadata=metadata)
 
 

@@ -6,7 +6,7 @@ import hashlib
 import torch
 from torch import nn
 
-from medic.data import Dataset, DatasetSummary, LazyDataset, Resident, Storage
+from medic.data import Dataset, LazyDataset, Resident, Storage
 from medic.models import ConvNet
 from medic.models.gfnet import GFNet
 
@@ -17,8 +17,8 @@ class Ready(LazyDataset):
 
     dataset: Dataset
 
-    def look(self, storage: Storage) -> DatasetSummary:
-        return DatasetSummary(self.dataset.hash, {}, None)
+    def look(self, storage: Storage) -> Dataset:
+        return self.dataset
 
     def load(self, storage: Storage) -> Dataset:
         place = storage.device if storage.where in ("auto", "gpu") else torch.device("cpu")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from medic.analysis import ANALYSES, Analysis
+from medic.cli.options import add_device_option
 from medic.errors import MedicError, check_choice
 from medic.files import write_text, writing
 from medic.report.table import print_rows
@@ -18,22 +19,26 @@ OPTIONS = ("moments", "iterations", "split", "classes", "rerun", "root", "device
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic analyze`."""
-    parser.add_argument("name", nargs="?", help="name of the analysis; without one, all are listed")
-    parser.add_argument("runs", nargs="*", help="directories of finished runs; for openness and cost, folders of runs")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="name of the analysis; without one, all are listed")
+    parser.add_argument(
+        "runs", nargs="*", metavar="RUN", help="directories of finished runs; for openness and cost, folders of runs"
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="figure to write: FILE.png, FILE.svg or FILE.pdf")
     parser.add_argument("--json", metavar="FILE", help="write all numbers as JSON")
     add_measuring_options(parser)
-    parser.add_argument("--split", help="images of separation, boundary and embed: validation, target, train")
+    parser.add_argument(
+        "--split", metavar="NAME", help="images of separation, boundary and embed: validation, target or train"
+    )
     parser.add_argument("--classes", nargs=2, metavar="CLASS", help="boundary: the positive class and another")
     parser.add_argument("--rerun", action="store_true", help="compute features that a run did not keep")
 
 
 def add_measuring_options(parser: ArgumentParser) -> None:
     """Add the options of analyses that repeat training."""
-    parser.add_argument("--moments", type=int, help="measurements over repeated training (10)")
-    parser.add_argument("--iterations", type=int, help="repeat only the first iterations of training")
+    parser.add_argument("--moments", type=int, metavar="N", help="measurements over repeated training (default: 10)")
+    parser.add_argument("--iterations", type=int, metavar="N", help="repeat only the first iterations of training")
     parser.add_argument("--root", metavar="DIR", help="folder of the images, if it moved")
-    parser.add_argument("--device", help="auto, cpu or cuda (auto)")
+    add_device_option(parser)
 
 
 def run(arguments: Namespace) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medic.errors import MedicError, check_choice
+from medic.errors import MedicError
 from medic.report.table import print_rows
 
 if TYPE_CHECKING:
@@ -20,11 +20,13 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "action",
         nargs="?",
+        choices=("check", "fetch"),
+        metavar="ACTION",
         help="check: compare the images on disk with the published counts; fetch: download a dataset",
     )
-    parser.add_argument("name", nargs="?", help="dataset (see `medic datasets`)")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="dataset (see `medic datasets`)")
     parser.add_argument("--root", type=Path, metavar="DIR", help="folder with the images, or to download into")
-    parser.add_argument("--url", help="fetch: another address to download from")
+    parser.add_argument("--url", metavar="URL", help="fetch: another address to download from")
     parser.add_argument("--archive", type=Path, metavar="FILE", help="fetch: an archive on disk")
 
 
@@ -34,7 +36,6 @@ def run(arguments: Namespace) -> int:
 
     if arguments.action is None:
         raise MedicError("no action: use `medic data check NAME --root DIR` or `medic data fetch NAME --root DIR`")
-    check_choice("action", arguments.action, ["check", "fetch"])
     if arguments.name is None:
         raise MedicError(f"no dataset given: use `medic data {arguments.action} NAME`; `medic datasets` lists them")
     bench = benchmark(arguments.name)

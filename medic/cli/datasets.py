@@ -3,6 +3,8 @@
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
+from medic.cli import catalogue
+from medic.errors import check_choice
 from medic.report.table import print_facts, print_rows
 
 if TYPE_CHECKING:
@@ -15,18 +17,17 @@ for, and the defaults of a run on it."""
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the name of a dataset and the output format."""
-    parser.add_argument("name", nargs="?", help="a dataset, to show all of its details")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a dataset, to show all of its details")
     parser.add_argument("--json", action="store_true", help="print as JSON")
 
 
 def run(arguments: Namespace) -> int:
     """List the benchmarks, or show one with its classes, its layouts and the defaults of a run on it."""
-    from medic.data import BENCHMARKS, benchmark
-
+    found = {entry["dataset"]: entry for entry in catalogue.rows("datasets", make_rows)}
     if arguments.name is not None:
-        rows: list[dict[str, Any]] = [describe(benchmark(arguments.name))]
+        rows: list[dict[str, Any]] = [found[check_choice("dataset", arguments.name, found)]]
     else:
-        rows = [_row(describe(bench)) for bench in BENCHMARKS.values()]
+        rows = [_row(entry) for entry in found.values()]
     if arguments.json:
         print_rows(rows, as_json=True)
     elif arguments.name is not None:
@@ -38,6 +39,13 @@ def run(arguments: Namespace) -> int:
         print_rows([{title: row[title] for title in shown} for row in rows])
         print(HINT)
     return 0
+
+
+def make_rows() -> list[dict[str, Any]]:
+    """Return everything about every benchmark."""
+    from medic.data import BENCHMARKS
+
+    return [describe(bench) for bench in BENCHMARKS.values()]
 
 
 def describe(bench: "Benchmark") -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from medic.cli.options import add_device_option
 from medic.errors import MedicError, counted
 from medic.report.table import print_runs
 
@@ -16,12 +17,14 @@ paper: the evaluation of the same run that is best on source validation, as with
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic demo`."""
-    parser.add_argument("--target", help="target domain, which is never trained on [street]")
+    parser.add_argument("--target", metavar="DOMAIN", help="target domain, which is never trained on (default: street)")
     parser.add_argument("--all", action="store_true", help="use every domain as the target in turn")
-    parser.add_argument("--iterations", type=int, default=400, help="outer updates of each run [400]")
-    parser.add_argument("--seed", type=int, default=0, help="root of all random draws [0]")
-    parser.add_argument("--output", default="demo", help="directory to write to")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda [auto]")
+    parser.add_argument(
+        "--iterations", type=int, default=400, metavar="N", help="outer updates of each run (default: 400)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="root of all random draws (default: 0)")
+    parser.add_argument("--output", default="demo", metavar="DIR", help="directory to write to (default: demo)")
+    add_device_option(parser, default="auto")
 
 
 def run(arguments: Namespace) -> int:

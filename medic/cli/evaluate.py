@@ -4,6 +4,7 @@ import json
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
+from medic.cli.options import add_device_option
 from medic.errors import MedicError
 from medic.metrics import DEFAULT, METRICS, find_metric
 from medic.report.table import print_rows
@@ -11,11 +12,13 @@ from medic.report.table import print_rows
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic evaluate`."""
-    parser.add_argument("run", help="directory of a finished run")
-    parser.add_argument("--score", help="cls, bcls, max-logit, energy, knn, … (all available scores)")
-    parser.add_argument("--threshold", help="rule: source, fixed, hard or oracle-10 (the run's)")
+    parser.add_argument("run", metavar="RUN", help="directory of a finished run")
+    parser.add_argument(
+        "--score", metavar="NAME", help="cls, bcls, max-logit, energy, knn, … (default: all available ones)"
+    )
+    parser.add_argument("--threshold", metavar="RULE", help="source, fixed, hard or oracle-10 (default: the run's)")
     parser.add_argument("--rerun", action="store_true", help="run the model on the images again")
-    parser.add_argument("--device", help="for --rerun: auto, cpu or cuda (auto)")
+    add_device_option(parser, "for --rerun: ")
     parser.add_argument("--json", action="store_true", help="print as JSON")
 
 

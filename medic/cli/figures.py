@@ -6,6 +6,7 @@ from pathlib import Path
 
 from medic.analysis import ANALYSES
 from medic.cli.analyze import add_measuring_options, given_options
+from medic.cli.options import add_format_option
 from medic.errors import check_choice
 from medic.report.table import print_rows
 
@@ -14,10 +15,12 @@ logger = logging.getLogger(__name__)
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic figures`."""
-    parser.add_argument("folder", help="folder with runs")
-    parser.add_argument("-o", "--output", default="figures", metavar="DIR", help="where figures are written [figures]")
-    parser.add_argument("--format", default="pdf", help="png, svg or pdf [pdf]")
-    parser.add_argument("--only", nargs="*", default=[], metavar="FIGURE", help="only these figures")
+    parser.add_argument("folder", metavar="DIR", help="folder with runs")
+    parser.add_argument(
+        "-o", "--output", default="figures", metavar="DIR", help="where figures are written (default: figures)"
+    )
+    add_format_option(parser, ("pdf", "png", "svg"))
+    parser.add_argument("--only", nargs="*", action="extend", default=[], metavar="FIGURE", help="only these figures")
     add_measuring_options(parser)
 
 
@@ -29,7 +32,6 @@ def run(arguments: Namespace) -> int:
     from medic.runs.directory import Run
     from medic.tables.results import collect
 
-    check_choice("format of a figure", arguments.format, style.FORMATS)
     for name in arguments.only:
         check_choice("figure", name, FIGURES)
     folder, output = Path(arguments.folder), Path(arguments.output)

@@ -6,10 +6,11 @@ import re
 import signal
 import sys
 import warnings
-from argparse import ArgumentParser
+from argparse import Action, ArgumentParser, HelpFormatter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from textwrap import wrap
 from typing import Any, NoReturn, TextIO
 
 from medic._version import __version__
@@ -40,6 +41,7 @@ COMMANDS = {
     "methods": "list the methods and what each differs in",
     "datasets": "list the benchmarks",
     "data": "check a dataset on disk, or download one",
+    "completion": "print a script that completes commands, options and values in bash, zsh or fish",
 }
 LONGEST = 1000
 """Characters of an error that are shown; a value that was given may have thousands."""
@@ -181,9 +183,33 @@ def _usage() -> str:
 
 def make_parser(name: str) -> "Parser":
     """Return the parser of a command."""
-    parser = Parser(prog=f"medic {name}", description=COMMANDS[name], allow_abbrev=False, add_help=False)
+    parser = Parser(
+        prog=f"medic {name}", description=COMMANDS[name], formatter_class=Formatter, allow_abbrev=False, add_help=False
+    )
     import_module(f"medic.cli.{name}").add_options(parser)
+    parser.usage = " ".join([parser.prog, "[options]", *map(_place, positionals(parser))])
     return parser
+
+
+def positionals(parser: ArgumentParser) -> list[Action]:
+    """Return the positional arguments of a command."""
+    return [action for action in parser._actions if not action.option_strings]
+
+
+def _place(action: Action) -> str:
+    """Return a positional argument in a line of usage; the line of argparse has all options too, up to 30 lines."""
+    shapes = {"?": "[{0}]", "*": "[{0} ...]", "+": "{0} [{0} ...]"}
+    return shapes.get(str(action.nargs), "{0}").format(action.metavar)
+
+
+class Formatter(HelpFormatter):
+    """Has room for most options beside their help, and leaves words such as max-logit whole."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrap(text, width, break_on_hyphens=False, break_long_words=False)
 
 
 class Parser(ArgumentParser):
@@ -200,11 +226,19 @@ class Parser(ArgumentParser):
             raise MedicError(f"{missing[1]}: give {missing[2].replace('argument', 'value')}")
         raise MedicError(message.removeprefix("argument "))
 
+    def _check_value(self, action: Action, value: Any) -> None:
+        """Check a value against the choices of its option."""
+        if action.choices is not None and value is not None:
+            check_choice(action.dest, value, action.choices)
+
     def _unknown(self, argument: str) -> str:
         from medic.cli.options import SPELLINGS
+        from medic.runs.settings import meaning
 
         if not argument.startswith("-"):
             return f"unexpected argument {argument!r}; see `{self.prog} --help`"
+        if (meant := meaning(argument)) and any(action.dest == meant[0] for action in self._actions):
+            return f"unknown option {argument!r}: {meant[1]}"
         nearest = closest(argument, [*SPELLINGS, *self._option_string_actions])
         hint = f"did you mean {nearest!r}?" if nearest else f"see `{self.prog} --help`"
         return f"unknown option {argument!r}, {hint}"

@@ -4,6 +4,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from medic.cli import catalogue
+from medic.errors import check_choice
 from medic.report.table import print_facts, print_rows
 
 if TYPE_CHECKING:
@@ -12,22 +14,15 @@ if TYPE_CHECKING:
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the name of one method, and the output format."""
-    parser.add_argument("name", nargs="?", help="show everything about one method")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="show everything about one method")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
 def run(arguments: Namespace) -> int:
     """List the methods and what each differs in, or describe one of them."""
-    from medic.methods import METHODS, find_method
-
-    chosen = METHODS.values() if arguments.name is None else [find_method(arguments.name)]
-    found = [describe(method) for method in chosen]
-    if arguments.json:
-        print_rows(found, as_json=True)
-    elif arguments.name is not None:
-        _print(found[0])
-    else:
-        for entry in found:
+    rows = catalogue.rows("methods", make_rows)
+    if arguments.name is None and not arguments.json:
+        for entry in rows:
             row = f"{entry['paper']} in the paper" if entry["paper"] else "not in the paper"
             print(_title(entry))
             print(f"{'':<15}   {entry['differs in']}")
@@ -35,21 +30,30 @@ def run(arguments: Namespace) -> int:
         print(
             "\n`medic methods NAME` shows the hyperparameters of a method, their search ranges, and how it is trained."
         )
+        return 0
+    if arguments.name is not None:
+        check_choice("method", arguments.name, [entry["method"] for entry in rows])
+    from medic.methods import METHODS
+
+    chosen = METHODS.values() if arguments.name is None else [METHODS[arguments.name]]
+    found = [describe(method) for method in chosen]
+    if arguments.json:
+        print_rows(found, as_json=True)
+    else:
+        _print(found[0])
     return 0
 
 
-def describe(method: "Method") -> dict[str, Any]:
-    """Return everything about a method in plain values."""
-    from medic.fields import hyperparameters
-    from medic.objectives import OBJECTIVES, PENALTIES
-    from medic.runs.recipe import DEFAULTS, method_parts, method_search
-    from medic.training import AVERAGES
+def make_rows() -> list[dict[str, Any]]:
+    """Return the methods as they are listed."""
+    from medic.methods import METHODS
 
-    grid, preset = method.grid, {**DEFAULTS, **method.preset}
-    parts = method_parts(method)
-    values = {name: value for part in parts for name, value in part.hyperparameters().items()}
-    declared = [entry for part in parts for entry in hyperparameters(part.kind).items() if entry[0] in values]
-    datasets = {dataset for _, field in declared for dataset in field.metadata["on"]}
+    return [describe_briefly(method) for method in METHODS.values()]
+
+
+def describe_briefly(method: "Method") -> dict[str, Any]:
+    """Return what is listed of a method."""
+    grid = method.grid
     return {
         "method": method.name,
         "paper": method.paper,
@@ -59,6 +63,23 @@ def describe(method: "Method") -> dict[str, Any]:
         "source": method.citation,
         "grid": "each domain" if method.each_domain else " × ".join(map(str, grid.splits.values())) or "one task",
         "steps": ",".join(map(str, grid.round)) + (f" × {grid.repeat}" if grid.repeat > 1 else ""),
+    }
+
+
+def describe(method: "Method") -> dict[str, Any]:
+    """Return everything about a method in plain values."""
+    from medic.fields import hyperparameters
+    from medic.objectives import OBJECTIVES, PENALTIES
+    from medic.runs.recipe import DEFAULTS, method_parts, method_search
+    from medic.training import AVERAGES
+
+    preset = {**DEFAULTS, **method.preset}
+    parts = method_parts(method)
+    values = {name: value for part in parts for name, value in part.hyperparameters().items()}
+    declared = [entry for part in parts for entry in hyperparameters(part.kind).items() if entry[0] in values]
+    datasets = {dataset for _, field in declared for dataset in field.metadata["on"]}
+    return {
+        **describe_briefly(method),
         "objective": preset["objective"],
         "penalty": preset.get("penalty"),
         "score": preset.get("score") or OBJECTIVES[preset["objective"]].score,

@@ -3,19 +3,21 @@
 import math
 import re
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, get_origin
 
 import yaml
 
+from medic.cli.catalogue import check_names
 from medic.errors import MedicError, check_choice
 from medic.runs.layout import ASKED, CONFIG
-from medic.runs.settings import ALIASES, SETTINGS, RepeatedKey, Setting, load_yaml, read_yaml, setting_name
+from medic.runs.settings import ALIASES, GROUPS, SETTINGS, RepeatedKey, Setting, load_yaml, read_yaml, setting_name
 
 SPELLINGS = tuple(f"--{alias.replace('_', '-')}" for alias in ALIASES)
 """Options of other codebases. Underscores are taken for hyphens too."""
-METAVARS = {"steps": "M,M,…", "axes": "NAME=N,…", "hparams": "NAME=N,…", "output": "DIR", "weights": "FILE|NAME"}
+TITLES = {"model": "network", "optim": "optimisation"}
+"""Titles of groups of settings, where they differ from the names of the groups."""
 
 
 def canonical(arguments: Sequence[str]) -> list[str]:
@@ -38,20 +40,45 @@ def canonical(arguments: Sequence[str]) -> list[str]:
 
 def add_run_options(parser: ArgumentParser) -> None:
     """Add `--config FILE` and an option for every setting of a run."""
-    parser.add_argument("--config", metavar="FILE", help="YAML file with any of these")
+    parser.add_argument("--config", metavar="FILE", help="YAML file with any of the settings below")
+    groups = {name: parser.add_argument_group(TITLES.get(name, name)) for name in GROUPS}
     for name, declared in SETTINGS.items():
-        metavar = METAVARS.get(name, name.rsplit("_", 1)[-1].upper())
+        metadata = declared.field.metadata
         if declared.hint is bool:
             options: dict[str, Any] = {"action": "store_true"}
-        elif list[str] in declared.kinds:  # given as `a b c` or `a,b,c`
-            options = {"nargs": "*", "metavar": metavar}
+        elif list[str] in declared.kinds:  # given as `a b c` or `a,b,c`, or one by one
+            options = {"nargs": "*", "action": "extend", "metavar": metadata["takes"]}
         else:
-            options = {"type": _reader(declared), "metavar": metavar}
-        default = "" if declared.default is None or declared.default is False else f" [{declared.default}]"
-        text = declared.field.metadata["help"] + default
+            options = {"type": _reader(declared), "metavar": metadata["takes"], "choices": metadata["choices"] or None}
+        default = "" if declared.default is None or declared.default is False else f" (default: {declared.default})"
         # Suppressed, so that only options that are given are set.
-        parser.add_argument(f"--{name.replace('_', '-')}", help=text, default=SUPPRESS, **options)
+        groups[declared.group].add_argument(
+            f"--{name.replace('_', '-')}", help=metadata["help"] + default, default=SUPPRESS, **options
+        )
     parser.epilog = f"Also understood: {', '.join(SPELLINGS)}, and underscores for hyphens."
+
+
+def add_format_option(parser: ArgumentParser, formats: Iterable[str]) -> None:
+    """Add `--format`, by default the first of the formats."""
+    first, *others = formats
+    parser.add_argument(
+        "--format",
+        default=first,
+        choices=(first, *others),
+        metavar="NAME",
+        help=f"{', '.join((first, *others[:-1]))} or {others[-1]} (default: {first})",
+    )
+
+
+def add_device_option(parser: ArgumentParser, about: str = "", default: str | None = None) -> None:
+    """Add `--device`."""
+    parser.add_argument(
+        "--device",
+        default=default,
+        choices=SETTINGS["device"].field.metadata["choices"],
+        metavar="NAME",
+        help=f"{about}auto, cpu or cuda (default: auto)",
+    )
 
 
 def _reader(declared: Setting) -> Callable[[str], Any]:
@@ -85,8 +112,13 @@ def _from_yaml(text: str) -> Any:
 def given_settings(arguments: Namespace) -> dict[str, Any]:
     """Return the settings that were given by options, over those of a file."""
     given = {name: value for name, value in vars(arguments).items() if name in SETTINGS}
-    if arguments.config is None:
-        return given
+    given = given if arguments.config is None else _over_file(given, arguments)
+    check_names(given)
+    return given
+
+
+def _over_file(given: dict[str, Any], arguments: Namespace) -> dict[str, Any]:
+    """Return the given settings over those of the file."""
     found = _from_file(Path(arguments.config))
     changed = [name for name in given if not SETTINGS[name].local]
     if changed and found.keys() == SETTINGS.keys():

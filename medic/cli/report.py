@@ -10,7 +10,7 @@ from medic.runs.layout import CONFIG
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic report`."""
     parser.add_argument("path", metavar="RUN_OR_DIR", help="a run, or a folder of runs")
-    parser.add_argument("-o", "--output", metavar="FILE", help="the page to write [report.html in RUN_OR_DIR]")
+    parser.add_argument("-o", "--output", metavar="FILE", help="the page to write (default: report.html in RUN_OR_DIR)")
     parser.add_argument(
         "--root", metavar="DIR", help="of a run: show its images, which are read below this folder alone"
     )

@@ -4,7 +4,8 @@ import logging
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 
-from medic.cli.options import add_run_options, given_settings
+from medic.cli import catalogue
+from medic.cli.options import add_format_option, add_run_options, given_settings
 from medic.cli.sweep import add_executor_options, chosen_executor
 from medic.errors import MedicError, check_choice
 from medic.report.formats import FORMATS, print_table
@@ -16,38 +17,46 @@ logger = logging.getLogger(__name__)
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic reproduce`."""
-    parser.add_argument("table", nargs="?", help="name of the table: see --list")
+    parser.add_argument("table", nargs="?", metavar="TABLE", help="name of the table: see --list")
     parser.add_argument("--list", action="store_true", help="list the tables")
     parser.add_argument(
         "--quick", action="store_true", help="a small version on the built-in benchmark, in half an hour"
     )
-    parser.add_argument("--seeds", type=int, nargs="*", default=[0], help="seeds of the runs of every cell [0]")
-    parser.add_argument("--methods", nargs="*", default=[], help="only these methods of the table")
-    parser.add_argument("--only", nargs="*", default=[], metavar="COLUMN", help="only these columns of the table")
-    parser.add_argument("--format", default="text", help="text, markdown, latex, csv or json [text]")
+    parser.add_argument(
+        "--seeds", type=int, nargs="*", action="extend", metavar="N", help="seeds of every cell (default: 0)"
+    )
+    parser.add_argument(
+        "--methods", nargs="*", action="extend", default=[], metavar="NAME", help="only these methods of the table"
+    )
+    parser.add_argument(
+        "--only", nargs="*", action="extend", default=[], metavar="COLUMN", help="only these columns of the table"
+    )
+    add_format_option(parser, FORMATS)
     add_executor_options(parser)
     add_run_options(parser)
 
 
 def run(arguments: Namespace) -> int:
     """Train the missing runs of a table and print it."""
-    from medic.report.against import AgainstPaper
+    rows = catalogue.rows("tables", make_rows) if arguments.list or catalogue.stored() else []
+    if arguments.list:
+        print_rows(rows, numeric=["runs per seed"])
+        return 0
+    if arguments.table is None:
+        raise MedicError("give the name of a table: `medic reproduce --list` shows them")
+    check_choice("table of the paper", arguments.table, [row["name"] for row in rows] or [arguments.table])
+    given = given_settings(arguments)
+    from medic.report.against import AgainstPaper  # now, because these import torch
     from medic.sweeps.launch import launch
     from medic.sweeps.sweep import Planner
     from medic.tables.paper_tables import reproduction
 
-    if arguments.list:
-        return _list()
-    if arguments.table is None:
-        raise MedicError("give the name of a table: `medic reproduce --list` shows them")
-    check_choice("format", arguments.format, FORMATS)
-    given = given_settings(arguments)
     table = reproduction(arguments.table, arguments.quick, given.pop("protocol", None) or "authors")
     methods = {str(line.settings["method"]) for line in table.lines}
     for method in arguments.methods:
         check_choice("method", method, sorted(methods), f"of {arguments.table}")
     columns = [table.column(name) for name in arguments.only]
-    asked = table.runs(arguments.seeds, arguments.methods, columns, given)
+    asked = table.runs([0] if arguments.seeds is None else arguments.seeds, arguments.methods, columns, given)
     for warning in table.warnings(asked):
         logger.warning("%s", warning)
     planner = Planner()
@@ -70,7 +79,8 @@ def run(arguments: Namespace) -> int:
     return 0 if len(collection.results) == len(schedule.jobs) else 1
 
 
-def _list() -> int:
+def make_rows() -> list[dict[str, str]]:
+    """Return the tables as they are listed."""
     from medic.tables.paper_tables import NAMES, reproduction
 
     rows = []
@@ -78,5 +88,4 @@ def _list() -> int:
         table = reproduction(name)
         runs = len({repr(run) for several in table.runs().values() for run in several})
         rows.append({"name": name, "content": table.title, "runs per seed": str(runs)})
-    print_rows(rows, numeric=["runs per seed"])
-    return 0
+    return rows

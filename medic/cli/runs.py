@@ -7,7 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from medic.errors import check_choice, counted
+from medic.cli.options import add_format_option
+from medic.errors import counted
 from medic.metrics import DEFAULT
 from medic.report.table import print_rows
 from medic.tables.listing import Listed, list_runs
@@ -20,13 +21,15 @@ REASONS = 3
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic runs`."""
-    parser.add_argument("folders", nargs="*", default=["runs"], help="folders with runs, or runs [runs]")
-    parser.add_argument("--format", default="text", help="text or json [text]")
+    parser.add_argument(
+        "folders", nargs="*", default=["runs"], metavar="DIR", help="folders with runs, or runs (default: runs)"
+    )
+    add_format_option(parser, ("text", "json"))
 
 
 def run(arguments: Namespace) -> int:
     """List runs, the one that was written last at the end."""
-    as_json = check_choice("format", arguments.format, ("text", "json")) == "json"
+    as_json = arguments.format == "json"
     runs = list_runs(map(Path, arguments.folders))
     if as_json:
         print_rows([_entry(one) for one in runs], as_json)

@@ -9,21 +9,23 @@ from medic.runs.settings import SETTINGS
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of a search and those of a run."""
-    parser.add_argument("--trials", type=int, default=20, help="number of further trials [20]")
-    parser.add_argument("--study", help="name of the study (default: dataset, method and target)")
-    parser.add_argument("--storage", help="address of a shared database (default: a file in --output)")
-    parser.add_argument("--sampler", default="tpe", help="tpe or random [tpe]")
+    parser.add_argument("--trials", type=int, default=20, metavar="N", help="number of further trials (default: 20)")
+    parser.add_argument("--study", metavar="NAME", help="name of the study (default: dataset, method and target)")
+    parser.add_argument("--storage", metavar="URL", help="address of a shared database (default: a file in --output)")
+    parser.add_argument(
+        "--sampler", default="tpe", choices=("tpe", "random"), metavar="NAME", help="tpe or random (default: tpe)"
+    )
     parser.add_argument("--no-pruning", action="store_true", help="train every trial to the end")
     add_run_options(parser)
 
 
 def run(arguments: Namespace) -> int:
     """Search for a method's hyperparameters by source validation."""
-    from medic.sweeps.search import Study, default_storage, finished_trials
-
     if arguments.trials < 1:
         raise MedicError(f"--trials is {arguments.trials}: give a whole number, 1 or more")
     asked = given_settings(arguments)
+    from medic.sweeps.search import Study, default_storage, finished_trials  # now, because it imports torch
+
     known = {name: asked.get(name, SETTINGS[name].default) for name in ("dataset", "method", "target", "output")}
     target = ", ".join([known["target"]] if isinstance(known["target"], str) else known["target"] or [])
     name = arguments.study or f"{known['dataset']} {known['method']} {target}"

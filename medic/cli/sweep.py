@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from medic.cli.options import add_run_options, given_settings
 from medic.logs import shown
-from medic.runs.progress import duration
 from medic.sweeps.executors import Executor, executor_names, executor_options, make_executor
 from medic.tables.results import runs_are
 
@@ -17,9 +16,14 @@ if TYPE_CHECKING:
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options that describe runs, and those of executors."""
-    parser.add_argument("file", nargs="?", help="YAML file: settings, span, variants")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="YAML file: settings, span, variants")
     parser.add_argument(
-        "--span", nargs="*", default=[], metavar="NAME=A,B", help="values of a setting to combine: seed=0..2"
+        "--span",
+        nargs="*",
+        action="extend",
+        default=[],
+        metavar="NAME=A,B",
+        help="values of a setting to combine: seed=0..2",
     )
     add_executor_options(parser)
     add_run_options(parser)
@@ -28,15 +32,24 @@ def add_options(parser: ArgumentParser) -> None:
 def add_executor_options(parser: ArgumentParser) -> None:
     """Add the options that say where and how runs execute."""
     parser.add_argument(
-        "--dry-run", action="store_true", help="show the runs and an estimate of their time; for slurm, the script"
+        "--dry-run",
+        action="store_true",
+        help="check and show the runs and an estimate of their time; for slurm, the script",
     )
-    parser.add_argument("--executor", default="local", help=f"{', '.join(executor_names())} [local]")
-    parser.add_argument("--jobs", type=int, help="runs at a time (one per GPU, or per core)")
-    parser.add_argument("--retries", type=int, help="how often a failed run is tried again (default: 1)")
-    for executor in executor_names():
-        for name, arguments in executor_options(executor).items():
-            parser.add_argument(f"--{name.replace('_', '-')}", **arguments)
     parser.add_argument("--quiet", action="store_true", help="show nothing until the end")
+    group, names = parser.add_argument_group("executor"), executor_names()
+    group.add_argument(
+        "--executor",
+        default="local",
+        choices=names,
+        metavar="NAME",
+        help=f"where runs execute: {', '.join(names)} (default: local)",
+    )
+    group.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: one per GPU, or per core)")
+    group.add_argument("--retries", type=int, metavar="N", help="how often a failed run is tried again (default: 1)")
+    for executor in names:
+        for name, arguments in executor_options(executor).items():
+            group.add_argument(f"--{name.replace('_', '-')}", **arguments)
 
 
 def chosen_executor(arguments: Namespace) -> Executor:
@@ -47,12 +60,13 @@ def chosen_executor(arguments: Namespace) -> Executor:
 
 def run(arguments: Namespace) -> int:
     """Execute the missing runs of a sweep."""
+    given = given_settings(arguments)  # before torch is imported
     from medic.sweeps.files import read_sweep
     from medic.sweeps.launch import launch, report
     from medic.sweeps.sweep import Planner, Sweep, parse_span
 
     sweep = Sweep({}) if arguments.file is None else read_sweep(Path(arguments.file))
-    sweep = sweep.changed(given_settings(arguments), parse_span(arguments.span))
+    sweep = sweep.changed(given, parse_span(arguments.span))
     executor = chosen_executor(arguments)
     with shown(arguments.quiet):
         schedule = launch(sweep.jobs(Planner()), executor, arguments.retries, arguments.dry_run, arguments.quiet)
@@ -68,6 +82,8 @@ def run(arguments: Namespace) -> int:
 
 def _summary(schedule: "Schedule", output: Path, waits: bool) -> str:
     """Return a sentence about the finished runs: all of them, those of earlier commands, and those of this one."""
+    from medic.runs.progress import duration  # it imports rich, which takes longer than help
+
     before, now = len(schedule.finished), len(schedule.done)
     line = f"{before + now} of {runs_are(len(schedule.jobs))} finished in {output}"
     if not waits:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from medic.cli.options import add_format_option
 from medic.errors import MedicError, check_choice, counted
 from medic.metrics import DEFAULT, Metric, find_metric
 from medic.report.formats import FORMATS, Against, print_table
@@ -14,32 +15,44 @@ from medic.report.table import print_rows
 from medic.tables import notes
 from medic.tables.cells import Pick
 from medic.tables.results import Result, collect, short
-from medic.tables.table import Row, Table, column_of, find_row, metric_keys, tabulate
+from medic.tables.table import SELECTIONS, Row, Table, column_of, find_row, metric_keys, tabulate
 
 logger = logging.getLogger(__name__)
 
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic table`."""
-    parser.add_argument("folders", nargs="+", help="folders with runs, or runs")
+    parser.add_argument("folders", nargs="+", metavar="DIR", help="folders with runs, or runs")
     parser.add_argument(
         "--selection",
         default="validation",
-        help="model selection: validation, evaluation, domainbed, last, leave-one-out or oracle [validation]",
+        choices=SELECTIONS,
+        metavar="RULE",
+        help=f"model selection: {', '.join(SELECTIONS)} (default: validation)",
     )
     parser.add_argument(
-        "--metrics", nargs="*", default=[], help="keys of results.jsonl: acc, hscore/oracle-10, auroc, …"
+        "--metrics",
+        nargs="*",
+        action="extend",
+        default=[],
+        metavar="NAME",
+        help="keys of results.jsonl: acc, hscore/oracle-10, auroc, … (default: acc, hscore and oscr)",
     )
-    parser.add_argument("--columns", default="auto", help="target or source domains, or auto [auto]")
-    parser.add_argument("--format", default="text", help="text, markdown, latex, csv or json [text]")
-    parser.add_argument("--paper", help="compare with a table of the paper, for example pacs-resnet50")
+    parser.add_argument(
+        "--columns",
+        default="auto",
+        choices=("auto", "target", "source"),
+        metavar="KIND",
+        help="target or source domains, or auto (default: auto)",
+    )
+    add_format_option(parser, FORMATS)
+    parser.add_argument("--paper", metavar="TABLE", help="compare with a table of the paper: `medic reproduce --list`")
     parser.add_argument("--compare", nargs=2, metavar=("BASE", "ROW"), help="test ROW against BASE")
     parser.add_argument("--explain", nargs=2, metavar=("ROW", "COLUMN"), help="list the runs behind a cell")
 
 
 def run(arguments: Namespace) -> int:
     """Print a table of runs."""
-    check_choice("format", arguments.format, FORMATS)
     if (arguments.explain or arguments.compare) and arguments.format not in ("text", "json"):
         raise MedicError(f"--explain and --compare print text or json, not --format {arguments.format}")
     collection = collect(Path(folder) for folder in arguments.folders)

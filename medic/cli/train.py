@@ -7,6 +7,7 @@ from shlex import quote
 from typing import Any
 
 from medic.cli.options import add_run_options, given_settings
+from medic.errors import one_line
 from medic.report.table import print_run
 from medic.runs.settings import to_yaml
 
@@ -15,10 +16,13 @@ def add_options(parser: ArgumentParser) -> None:
     """Add the options of a run."""
     parser.add_argument("--quiet", action="store_true", help="show only warnings and the result")
     parser.add_argument("--report", action="store_true", help="write a page about the finished run, as `medic report`")
-    add_run_options(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check all settings, print what the run would do, and stop"
+    )
     parser.add_argument(
         "--print-config", action="store_true", help="print the configuration, derived settings as comments, and stop"
     )
+    add_run_options(parser)
 
 
 def run(arguments: Namespace) -> int:
@@ -28,6 +32,12 @@ def run(arguments: Namespace) -> int:
         from medic.runs.recipe import make_recipe
 
         print(_configuration(asked, make_recipe(asked)[0].settings), end="")
+        return 0
+    if arguments.dry_run:
+        from medic.runs.train import describe_plan
+
+        for name, fact in describe_plan(asked):
+            print(f"{name:<9} {one_line(fact)}")
         return 0
     from medic import distributed
     from medic.runs.train import train

@@ -4,7 +4,7 @@ from medic.data.augment import RECIPES, Augmentation, describe_augmentation, mak
 from medic.data.benchmarks import BENCHMARKS, benchmark
 from medic.data.benchmarks.base import Benchmark
 from medic.data.classes import ClassSplit, listed_split, named_split
-from medic.data.dataset import Dataset, DatasetSummary, Generated, LazyDataset
+from medic.data.dataset import Dataset, Generated, LazyDataset
 from medic.data.holdout import Parts, make_parts
 from medic.data.images import Images, Resident
 from medic.data.listing import ImageList
@@ -20,7 +20,6 @@ __all__ = [
     "Benchmark",
     "ClassSplit",
     "Dataset",
-    "DatasetSummary",
     "Generated",
     "ImageList",
     "Images",
@@ -44,6 +43,7 @@ __getattr__ = moved(
     __name__,
     {
         "Recipe": "medic.data:Augmentation",
+        "DatasetSummary": "medic.data:Dataset",
         "Opened": "medic.data:LazyDataset",
         "make_recipe": "medic.data:make_augmentation",
         "describe_recipe": "medic.data:describe_augmentation",

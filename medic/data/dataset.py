@@ -4,7 +4,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -42,14 +42,6 @@ class Dataset:
     """The height and width (N, 2) of each image before it was resized to a square, if it was."""
 
 
-class DatasetSummary(NamedTuple):
-    """The fields of a `Dataset` that are known without decoding its images."""
-
-    hash: str
-    attributes: Mapping[str, Tensor]
-    parts: tuple[Part, ...] | None
-
-
 @dataclass(frozen=True)
 class LazyDataset(ABC):
     """A dataset that was found, with the names of its domains and classes, but not decoded."""
@@ -68,8 +60,8 @@ class LazyDataset(ABC):
         """Return the dataset; images are decoded, or read from a store."""
 
     @abstractmethod
-    def look(self, storage: Storage) -> DatasetSummary:
-        """Return the summary of the dataset that `load` would return, without writing anything."""
+    def look(self, storage: Storage) -> Dataset:
+        """Return the dataset without writing anything; files are decoded only when their images are used."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +89,7 @@ class Generated(LazyDataset):
             self.name, self.domains, self.classes, images, domain, label, tuple(paths), digest.hexdigest()
         )  # fmt: skip
 
-    def look(self, storage: Storage) -> DatasetSummary:
-        """Compute the images on the CPU and summarise them."""
+    def look(self, storage: Storage) -> Dataset:
+        """Compute the images on the CPU."""
         where = "ram" if storage.where == "gpu" else storage.where
-        dataset = self.load(replace(storage, where=where, device=torch.device("cpu")))
-        return DatasetSummary(dataset.hash, dataset.attributes, dataset.parts)
+        return self.load(replace(storage, where=where, device=torch.device("cpu")))

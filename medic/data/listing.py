@@ -11,9 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from medic.data.dataset import Dataset, DatasetSummary, LazyDataset, Part
+from medic.data.dataset import Dataset, LazyDataset, Part
 from medic.data.decode import SUFFIXES, read_file
-from medic.data.store import Storage, StoreIndex, find_index, open_store
+from medic.data.images import Images
+from medic.data.store import Storage, StoreIndex, find_index, open_store, stream
 from medic.errors import MedicError, first_line
 
 _ESCAPED = "surrogateescape"  # a name that is not UTF-8 keeps its bytes
@@ -99,7 +100,14 @@ class ImageList(LazyDataset):
 
     def load(self, storage: Storage) -> Dataset:
         """Decode the files, or read them from a store."""
-        images, index = open_store(self, storage)
+        return self._dataset(*open_store(self, storage))
+
+    def look(self, storage: Storage) -> Dataset:
+        """Return the dataset with images that are decoded on demand; files are read unless a store of them exists."""
+        index = find_index(self, storage)
+        return self._dataset(stream(self, index, storage.size), index)
+
+    def _dataset(self, images: Images, index: StoreIndex) -> Dataset:
         rows = torch.tensor(index.kept)
         return Dataset(
             name=self.name,
@@ -109,20 +117,12 @@ class ImageList(LazyDataset):
             domain=self.domain[rows],
             label=self.label[rows],
             paths=tuple(self.names[row] for row in index.kept),
-            **self._summary(index)._asdict(),
+            hash=index.hash,
+            attributes={name: values[rows] for name, values in self.attributes.items()},
+            parts=None if self.parts is None else tuple(self.parts[row] for row in index.kept),
             parts_problem=self.parts_problem,
             frames=torch.tensor(index.frames).view(-1, 2),
         )
-
-    def look(self, storage: Storage) -> DatasetSummary:
-        """Summarise the files, which are read unless a store of them exists."""
-        return self._summary(find_index(self, storage))
-
-    def _summary(self, index: StoreIndex) -> DatasetSummary:
-        rows = torch.tensor(index.kept)
-        attributes = {name: values[rows] for name, values in self.attributes.items()}
-        parts = None if self.parts is None else tuple(self.parts[row] for row in index.kept)
-        return DatasetSummary(index.hash, attributes, parts)
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Return the number of images by domain and class."""

@@ -90,13 +90,18 @@ def open_store(listing: "ImageList", storage: Storage) -> tuple[Images, StoreInd
             raise unwritten("the store", path.parent, error) from error
     _check_bad(listing, index, storage.on_bad)
     logger.info("%d images of %d px (%.2f GiB) %s", len(index.kept), size, needed / 2**30, PLACES[place])
-    shape = (len(index.kept), 3, size, size)
     if place == "stream":
-        files = [listing.files[row] for row in index.kept]
-        return Streamed(lambda row: decode(read_file(files[row]), size, files[row])[0], shape), index
-    pixels = np.memmap(path.with_suffix(".bin"), np.uint8, "r", shape=shape)
+        return stream(listing, index, size), index
+    pixels = np.memmap(path.with_suffix(".bin"), np.uint8, "r", shape=(len(index.kept), 3, size, size))
     images = Mapped(pixels, np.array(index.checksums, np.uint32))
     return images if place == "map" else images.load(storage.device if place == "gpu" else torch.device("cpu")), index
+
+
+def stream(listing: "ImageList", index: StoreIndex, size: int) -> Streamed:
+    """Return the images of a list that are decoded whenever they are used."""
+    files = [listing.files[row] for row in index.kept]
+    shape = (len(files), 3, size, size)
+    return Streamed(lambda row: decode(read_file(files[row]), size, files[row])[0], shape)
 
 
 def find_index(listing: "ImageList", storage: Storage) -> StoreIndex:

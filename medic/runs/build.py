@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from medic import distributed
 from medic.data import Dataset, Images, Problem
 from medic.data.cache import cache_directory
-from medic.errors import MedicError
+from medic.errors import MedicError, first_line
 from medic.models import Backbone, Classifier, Ensemble, Preprocessing, assemble, create_backbone
-from medic.modules import statistics_kept
+from medic.modules import evaluating, statistics_kept
 from medic.objectives import Objective, Setup
 from medic.runs.frozen import frozen_features, weights_identity
 from medic.runs.recipe import Recipe
@@ -39,8 +39,28 @@ def build_backbones(recipe: Recipe) -> list[Backbone]:
 
 def build_network(recipe: Recipe) -> Network:
     """Make the model. It needs no images, so that a mistake is found before they are read."""
+    network, device = _assembled(recipe), recipe.execution.pick_device()
+    model = network.model
+    if recipe.model.batch_norm == "frozen":
+        model.norms = "frozen"
+    if recipe.model.batch_norm == "sync":
+        if distributed.world() == 1 or device.type != "cuda":
+            raise MedicError("batch_norm 'sync' needs several processes on GPUs: use torchrun -m medic")
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    # Convolutions are faster with channels last, on a CPU and on a GPU; trainer and inference use this format.
+    model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return replace(network, model=model)
+
+
+def check_network(recipe: Recipe) -> None:
+    """Refuse weights, an image size or a batch size that the network does not take; make it on the CPU to find out."""
+    with torch.random.fork_rng(devices=[]):
+        _assembled(recipe)
+
+
+def _assembled(recipe: Recipe) -> Network:
+    """Make the model on the CPU, and try it."""
     assert recipe.model.head is not None
-    device = recipe.execution.pick_device()
     backbones = build_backbones(recipe)
     preprocessing = backbones[0].preprocessing
     frozen = None
@@ -53,17 +73,23 @@ def build_network(recipe: Recipe) -> Network:
         for backbone in backbones:
             layer.insert(backbone.module, inputs)
     model = assemble(backbones, len(recipe.data.classes.known), recipe.model.head)
+    _check_images(recipe, model if frozen is None else frozen.module, preprocessing)
     if frozen is None:
         _check_pass(recipe, model, inputs)
-    if recipe.model.batch_norm == "frozen":
-        model.norms = "frozen"
-    if recipe.model.batch_norm == "sync":
-        if distributed.world() == 1 or device.type != "cuda":
-            raise MedicError("batch_norm 'sync' needs several processes on GPUs: use torchrun -m medic")
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    # Convolutions are faster with channels last, on a CPU and on a GPU; trainer and inference use this format.
-    model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return Network(model, preprocessing, frozen)
+
+
+def _check_images(recipe: Recipe, module: nn.Module, preprocessing: Preprocessing) -> None:
+    """Refuse images of a size or with channels that a network does not take."""
+    shape = (recipe.data.benchmark.channels, preprocessing.size, preprocessing.size)
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), evaluating(module):
+            module(preprocessing(torch.zeros(1, *shape)))
+    except MedicError:
+        raise
+    except (RuntimeError, ValueError, AssertionError, TypeError) as error:
+        taken = f"backbone {recipe.model.backbone!r} does not take images of {' × '.join(map(str, shape))}"
+        raise MedicError(f"{taken} ({first_line(error)}): choose another --image-size or --backbone") from error
 
 
 def _check_pass(recipe: Recipe, model: nn.Module, inputs: Tensor) -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from medic import distributed
 from medic._version import __version__
-from medic.data import Dataset, DatasetSummary
+from medic.data import Dataset
 from medic.deploy import WEIGHTS, Predictor, load
 from medic.deploy.model_file import read_description
 from medic.errors import BusyError, MedicError, counted, first_line
@@ -60,14 +60,14 @@ _TEXT = {"class": ("U", 1)}
 _TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
 
 
-def run_hash(recipe: Recipe, dataset: Dataset | DatasetSummary) -> str:
-    """Return what identifies a run, and names its directory unless `--name` does.
+def run_hash(recipe: Recipe, images: str) -> str:
+    """Return what identifies a run with a fingerprint of its images, and names its directory unless `--name` does.
 
     It is a hash of everything that changes the result, not of where files are.
     """
     used = {
         "format": NUMBERS,
-        "images": recipe.data.fingerprint(dataset, recipe.tasks.axes or ()),
+        "images": images,
         "weights": None if recipe.weights is None else file_hash(recipe.weights),
         "settings": recipe.identity,
     }

@@ -31,17 +31,59 @@ ALIASES = {
 }
 """Names of settings in other codebases."""
 
+MEANINGS: Mapping[str, tuple[str, str]] = {
+    "epochs": ("iterations", "runs are measured in iterations of --images images: use --iterations N"),
+    "resume": ("output", "a stopped run resumes when the same command is run again: leave it out"),
+    "num_workers": (
+        "threads",
+        "images are decoded once, by threads: leave it out, or limit the threads of the CPU with --threads N",
+    ),
+    "gpu": ("device", "use --device cuda; the variable CUDA_VISIBLE_DEVICES selects the GPU"),
+    "gpus": ("device", "use --device cuda; `medic sweep` has a run on every GPU, torchrun one run on several"),
+    "lr_scheduler": ("schedule", "use --schedule step, cosine or constant"),
+    "batch": ("batch_size", "use --batch-size N, the images per task, or --images N, those per iteration"),
+    "img_size": ("image_size", "use --image-size PX"),
+    "data": ("root", "use --root DIR"),
+    "test_envs": ("target", "domains are given by name, not by number: use --target NAME"),
+    "arch": ("backbone", "use --backbone NAME"),
+    "amp": ("precision", "use --precision bf16"),
+    "metric": ("metrics", "use --metrics NAME"),
+}
+"""Options of other tools: the setting that people mean, and what to do. A hint is for commands with that option."""
+_SAME = {
+    "epochs": ("epoch", "num_epochs", "max_epochs", "n_epochs"),
+    "num_workers": ("workers",),
+    "gpu": ("cuda", "gpu_id"),
+    "gpus": ("num_gpus",),
+    "lr_scheduler": ("scheduler", "lr_schedule", "sched"),
+    "batch": ("bs", "b"),
+    "img_size": ("imgsz", "input_size", "resolution"),
+    "data": ("data_path", "data_root", "dataset_root"),
+    "test_envs": ("test_env", "test_domain", "test_domains"),
+    "arch": ("model", "architecture", "net"),
+    "amp": ("fp16", "half", "bf16", "mixed_precision"),
+}
+_SPELLED = {other: name for name, others in _SAME.items() for other in others}
+
+
+def meaning(spelling: str) -> tuple[str, str] | None:
+    """Return the setting that an option of another tool stands for, and a hint, if the option is known."""
+    name = spelling.lstrip("-").replace("-", "_")
+    return MEANINGS.get(_SPELLED.get(name, name))
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec(Spec):
     """The method of a run, and the seed of its random draws."""
 
     method: str = setting("medic++", "what to train (`medic methods` lists them)")
-    seed: int = setting(0, "root of all random draws", limits=NONNEGATIVE)
-    extend: str | None = setting(None, "finished run to continue to more --iterations, with its other settings")
+    seed: int = setting(0, "root of all random draws", limits=NONNEGATIVE, takes="N")
+    extend: str | None = setting(
+        None, "finished run to continue to more --iterations, with its other settings", takes="RUN"
+    )
     protocol: str | None = setting(
         None,
-        "settings of the paper's experiments: of its text (paper) or its authors' code (authors) (default: neither)",
+        "settings of the paper's experiments: paper, as in its text, or authors, as in their code (default: neither)",
         choices=("paper", "authors"),
     )
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from medic import distributed, openset
-from medic.data import Dataset
+from medic.data import Dataset, Problem
 from medic.deploy.model_file import describe_preprocessing, write_model
 from medic.errors import MedicError, TrainingError, counted, first_line, memory_checked, one_line
 from medic.files import writing
@@ -21,7 +21,7 @@ from medic.logs import shown
 from medic.metrics import DEFAULT
 from medic.models import OURS, Classifier
 from medic.runs import memory
-from medic.runs.build import Network, build_network, build_objective, build_trainer
+from medic.runs.build import Network, build_network, build_objective, build_trainer, check_network
 from medic.runs.directory import Run, RunDirectory, run_hash
 from medic.runs.evaluation import Evaluator, choose_threshold, predictions
 from medic.runs.extend import extended
@@ -74,7 +74,7 @@ def train(
         tracker_names(recipe.execution.track)  # mistakes are found before images are read
         network = build_network(recipe)
         dataset = recipe.data.load(opened, device)
-        run = run_hash(recipe, dataset)
+        run = run_hash(recipe, recipe.data.fingerprint(dataset, recipe.tasks.axes or ()))
         directory = RunDirectory(Path(recipe.execution.output) / (recipe.execution.name or run))
         directory.check_named(recipe, run)
         if directory.done:
@@ -90,6 +90,33 @@ def train(
             with writing("run", directory.path):
                 session.run(received)
         return Run(directory.path)
+
+
+def describe_plan(asked: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the facts that a run reports before it trains, by name, and notes; check all settings, write nothing."""
+    with memory_checked(), _threads_restored():
+        recipe, opened = make_recipe(asked)
+        torch.set_num_threads(recipe.execution.threads or torch.get_num_threads())
+        tracker_names(recipe.execution.track)
+        check_network(recipe)
+        dataset = recipe.data.look(opened)
+        run = run_hash(recipe, recipe.data.fingerprint(dataset, recipe.tasks.axes or ()))
+        directory = RunDirectory(Path(recipe.execution.output) / (recipe.execution.name or run))
+        directory.check_named(recipe, run)
+        facts = list(describe(recipe, dataset, _divide(recipe, dataset), directory.path))
+        if directory.done:
+            facts.append(("state", "finished: nothing is left to train"))
+        elif directory.checkpoint.exists():
+            facts.append(("state", "started before: training resumes at its last checkpoint"))
+        return [*facts, *(("note", note) for note in _notes(recipe))]
+
+
+def _divide(recipe: Recipe, dataset: Dataset) -> Problem:
+    """Divide the images, and check that the target has those that the threshold rule needs."""
+    problem, rule = recipe.data.divide(dataset, recipe.seed), str(recipe.evaluation.threshold)
+    if openset.RULES[rule].oracle and not bool((problem.target.label < 0).any()):
+        raise MedicError(f"threshold {rule!r} needs unknown images, but the target has none")
+    return problem
 
 
 @contextmanager
@@ -144,7 +171,7 @@ class Session:
         self.hash, self.base = run, base
         self.device = recipe.execution.pick_device()
         self.writes = distributed.rank() == 0
-        self.problem = recipe.data.divide(dataset, recipe.seed)
+        self.problem = _divide(recipe, dataset)
         self.trainer = build_trainer(recipe, dataset, self.problem, network)
         assert recipe.evaluation.score is not None
         assert recipe.evaluation.threshold is not None
@@ -153,7 +180,6 @@ class Session:
         inference = self.trainer.inference(self._compiles_evaluation(), recipe.evaluation.views)
         score = openset.get_score(recipe.evaluation.score)
         self.evaluator = Evaluator(dataset.domains, self.problem, inference, score, self.rule)
-        self._check()
         self.records: list[dict[str, Any]] = []
         self.best: dict[str, Tensor] = {}
         self.losses: list[float] = []  # of the iterations since the last evaluation
@@ -170,19 +196,6 @@ class Session:
         evaluations = -(-self.recipe.optim.iterations // self.every)
         images = len(self.problem.train) + len(self.problem.validation)
         return self.recipe.compiles(self.device) and evaluations * images >= COMPILED
-
-    def _check(self) -> None:
-        """Check before anything is written that the model takes the images, and the threshold rule the target."""
-        try:
-            self.evaluator.inference(self.problem.train.indices[:1])
-        except MedicError:
-            raise
-        except (RuntimeError, ValueError, AssertionError, TypeError) as error:
-            shape = " × ".join(map(str, self.dataset.images.shape[1:]))
-            backbone, reason = self.recipe.model.backbone, first_line(error)
-            raise MedicError(f"backbone {backbone!r} does not take images of {shape}: {reason}") from error
-        if openset.RULES[self.rule].oracle and not bool((self.problem.target.label < 0).any()):
-            raise MedicError(f"threshold {self.rule!r} needs unknown images, but the target has none")
 
     def run(self, interrupts: Interrupts) -> None:
         """Train to the end, and write everything."""

@@ -9,8 +9,9 @@ from typing import Any
 
 import yaml
 
-from medic.data import DatasetSummary, benchmark
+from medic.data import benchmark
 from medic.errors import MedicError, check_choice
+from medic.runs.build import check_network
 from medic.runs.directory import RunDirectory, run_hash
 from medic.runs.recipe import make_recipe, open_once
 from medic.runs.settings import SETTINGS, load_yaml, setting_name
@@ -46,11 +47,12 @@ class Job:
 
 
 class Planner:
-    """Turns given settings into runs. Each dataset is opened and hashed once."""
+    """Turns given settings into runs. Each dataset is opened and hashed once, each network made and tried once."""
 
     def __init__(self) -> None:
         self._open = open_once()
-        self._summaries: dict[tuple[Any, ...], DatasetSummary] = {}
+        self._fingerprints: dict[tuple[Any, ...], str] = {}
+        self._networks: set[tuple[Any, ...]] = set()
 
     def job(self, asked: Mapping[str, Any]) -> Job:
         """Return the run that these settings describe; None stands for a setting's default."""
@@ -61,11 +63,15 @@ class Planner:
             raise MedicError(
                 f"name {recipe.execution.name!r}: runs of a sweep are named by their hash; leave out --name"
             )
-        data, axes = recipe.data, tuple(recipe.tasks.axes or ())
+        model, data, axes = recipe.model, recipe.data, tuple(recipe.tasks.axes or ())
+        network = (model.backbone, recipe.weights, data.image_size, model.head, model.layer, recipe.networks)
+        if network not in self._networks:
+            check_network(recipe)
+            self._networks.add(network)
         key = (id(opened), data.store_size, data.on_bad_image, data.validation, axes)
-        if key not in self._summaries:
-            self._summaries[key] = data.look(opened)
-        name = run_hash(recipe, self._summaries[key])
+        if key not in self._fingerprints:
+            self._fingerprints[key] = data.fingerprint(data.look(opened), axes)
+        name = run_hash(recipe, self._fingerprints[key])
         return Job(recipe.asked, recipe.settings, RunDirectory(Path(recipe.execution.output) / name))
 
     def jobs(self, asked: Iterable[Mapping[str, Any]]) -> list[Job]:

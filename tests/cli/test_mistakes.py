@@ -47,7 +47,7 @@ BOMB = "[&a0 [x, x], " + ", ".join(f"&a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" fo
     ([*TRAIN, "--output", "/proc/nothing"], "output /proc/nothing"),
     (["evaluate", "gone"], "gone"),
     ([*TRAIN, "--target", "each"], "sweep --span target=each"),
-    (["evaluate"], "run"),
+    (["evaluate"], "RUN"),
     (["evaluate", "gone", "--scor", "x"], "'--scor' '--score'"),
     (["demo", "--target", "streat"], "'streat' 'street'"),
     (["demo", "--iterations", "0"], "iterations 0"),

@@ -82,7 +82,7 @@ def started(weights):
     """The file of some weights, the name of a run that starts from them, and the sum of the first layer."""
     recipe, dataset, _ = loaded(backbone="resnet18", weights=weights)
     first = build_backbones(recipe)[0].module.conv1.weight.double().sum().item()
-    return str(recipe.weights), run_hash(recipe, dataset), first
+    return str(recipe.weights), run_hash(recipe, dataset.hash), first
 
 
 def test_names_are_fetched_once_and_count_as_their_file_does(hub, use_hub, state, tmp_path):

@@ -14,7 +14,6 @@ from medic.errors import MedicError
 from medic.runs.directory import Run
 from medic.runs.review import infer_again, review
 from medic.runs.settings import SETTINGS, read_yaml
-from medic.runs.train import Session
 from medic.tables.notes import differences
 from medic.tables.results import collect
 from medic.training import Trainer
@@ -218,13 +217,12 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_done_again(mini, t
     shutil.rmtree(path / "checkpoint")  # as runs come home from other machines
     done, times = path / "done", {file: file.stat().st_mtime_ns for file in path.glob("*.*")}
     done.rename(tmp_path / "elsewhere")
-    looked = Session._check
 
-    def late(session):
-        looked(session)
+    def late(recipe):  # called when the session is made, before the directory is locked
         (tmp_path / "elsewhere").rename(done)
+        return ()
 
-    monkeypatch.setattr(Session, "_check", late)
+    monkeypatch.setattr("medic.runs.train._notes", late)
     assert medic.train(**settings).path == path
     assert times == {file: file.stat().st_mtime_ns for file in path.glob("*.*")}
 

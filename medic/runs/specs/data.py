@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         Benchmark,
         ClassSplit,
         Dataset,
-        DatasetSummary,
         LazyDataset,
         Problem,
         Storage,
@@ -33,12 +32,17 @@ class DataSpec(Spec):
     """Images, domains and classes of a run, its validation split, and its augmentation."""
 
     dataset: str = setting("digits", "benchmark (`medic datasets` lists them)")
-    root: str | None = setting(None, "folder or table with the images, unless the benchmark is built in", local=True)
+    root: str | None = setting(
+        None, "folder or table with the images, unless the benchmark is built in", local=True, takes="DIR|FILE"
+    )
     image_size: int | None = setting(
-        None, "side of an image in pixels (default: the benchmark's or the backbone's)", limits=COUNT
+        None, "side of an image in pixels (default: the benchmark's or the backbone's)", limits=COUNT, takes="PX"
     )
     store_size: int | None = setting(
-        None, "side in pixels at which images are decoded and cached, to crop from (default: image size)", limits=COUNT
+        None,
+        "side in pixels at which images are decoded and cached, to crop from (default: image size)",
+        limits=COUNT,
+        takes="PX",
     )
     store: str = setting(
         "auto",
@@ -51,15 +55,16 @@ class DataSpec(Spec):
         None,
         "domains to test on, never trained on; several are evaluated one by one; `none` trains on every domain, to use "
         "the model (default: all but the sources)",
+        takes="DOMAIN",
     )
-    sources: list[str] | None = setting(None, "domains to train on (default: all but the target)")
+    sources: list[str] | None = setting(None, "domains to train on (default: all but the target)", takes="DOMAIN")
     split: str | None = setting(
         None, "known and unknown classes by name: pacs-6-1, or pacs-6-1-partial for partial classes"
     )
-    known: list[str] | None = setting(None, "known classes (default: the benchmark's)")
-    unknown: list[str] | None = setting(None, "unknown classes (default: all others)")
+    known: list[str] | None = setting(None, "known classes (default: the benchmark's)", takes="CLASS")
+    unknown: list[str] | None = setting(None, "unknown classes (default: all others)", takes="CLASS")
     partial: str | dict[str, list[str]] | list[str] | None = setting(
-        None, "known classes of sources that lack some: DOMAIN=CLASS,CLASS for each, or auto"
+        None, "known classes of sources that lack some: DOMAIN=CLASS,CLASS for each, or auto", takes="DOMAIN=A,B"
     )
     validation: str = setting(
         "cell",
@@ -67,14 +72,21 @@ class DataSpec(Spec):
         choices=("cell", "domainbed", "official"),
     )
     holdout: float | None = setting(
-        None, "fraction of the sources held out for validation (default: 0.2)", limits=FRACTION
+        None, "fraction of the sources held out for validation (default: 0.2)", limits=FRACTION, takes="FRACTION"
     )
-    trial_seed: int | None = setting(None, "seed of the validation split (default: the seed)", limits=NONNEGATIVE)
+    trial_seed: int | None = setting(
+        None, "seed of the validation split (default: the seed)", limits=NONNEGATIVE, takes="N"
+    )
     label_noise: float | None = setting(
-        None, "fraction of the sources' labels, validation included, that are made noisy", limits=FRACTION
+        None,
+        "fraction of the sources' labels, validation included, that are made noisy",
+        limits=FRACTION,
+        takes="FRACTION",
     )
     augment: str | dict[str, Any] | None = setting(
-        None, "augmentation: medic, domainbed, digits, none, or values such as scale=0.8:1,jitter=0.4"
+        None,
+        "augmentation: medic, domainbed, digits, none, or values such as scale=0.8:1,jitter=0.4",
+        takes="NAME|VALUES",
     )
 
     @property
@@ -153,8 +165,8 @@ class DataSpec(Spec):
         """Decode the images, or find them decoded."""
         return opened.load(self.storage(device))
 
-    def look(self, opened: "LazyDataset") -> "DatasetSummary":
-        """Summarise the dataset without decoding files."""
+    def look(self, opened: "LazyDataset") -> "Dataset":
+        """Return the dataset without writing anything; files are decoded only when their images are used."""
         import torch
 
         return opened.look(self.storage(torch.device("cpu")))
@@ -200,7 +212,7 @@ class DataSpec(Spec):
         )
         return replace(problem, train=train, validation=validation)
 
-    def fingerprint(self, dataset: "Dataset | DatasetSummary", axes: Iterable[str]) -> str:
+    def fingerprint(self, dataset: "Dataset", axes: Iterable[str]) -> str:
         """Return the hash of the images and of everything else of the data that the result depends on."""
         used = [dataset.hash]
         used += [f"{axis}={dataset.attributes[axis].tolist()}" for axis in sorted(axes)]

@@ -19,15 +19,23 @@ class EvaluationSpec(Spec):
         None, "confidence that ranks and rejects: bcls, cls, max-logit, energy, openmax, knn, … (default: the method's)"
     )
     threshold: str | None = setting(
-        None, "threshold rule: source, fixed, hard or oracle-10 (default: source, or hard where the system decides)"
+        None,
+        "threshold rule: source, fixed, hard or oracle-10 (default: source, or hard where the system decides)",
+        takes="RULE",
     )
     evaluate_every: int | None = setting(
-        None, "iterations between evaluations (default: 300, or a fifth of a short run)", limits=COUNT
+        None, "iterations between evaluations (default: 300, or a fifth of a short run)", limits=COUNT, takes="N"
     )
     checkpoint_every: int | None = setting(
-        None, "iterations between checkpoints (default: one minute; always at an evaluation)", limits=COUNT, local=True
+        None,
+        "iterations between checkpoints (default: one minute; always at an evaluation)",
+        limits=COUNT,
+        local=True,
+        takes="N",
     )
-    views: int = setting(1, "random views per image at test time, whose outputs are averaged: 32 in MVDG", limits=COUNT)
+    views: int = setting(
+        1, "random views per image at test time, whose outputs are averaged: 32 in MVDG", limits=COUNT, takes="N"
+    )
     save_features: bool = setting(
         False, "keep features in predictions.npz, of training images too, so that scores can be fitted on them"
     )

@@ -24,7 +24,7 @@ class ExecutionSpec(Spec):
     device: str = setting("auto", "auto, cpu or cuda", choices=("auto", "cpu", "cuda"), local=True)
     precision: str = setting(
         "auto",
-        "precision of the network: bf16, tf32 or fp32 (auto: bf16 on a GPU that supports it, else fp32)",
+        "precision of the network: fp32, tf32, bf16, or auto, which is bf16 on a GPU that supports it and else fp32",
         choices=("auto", "fp32", "tf32", "bf16"),
     )
     capture: str = setting(
@@ -42,9 +42,12 @@ class ExecutionSpec(Spec):
         "or a share of them in a sweep)",
         limits=Limits(1, 1024),
         local=True,
+        takes="N",
     )
-    track: str = setting("auto", "experiment trackers: auto, none, or a list of tensorboard, wandb, mlflow", local=True)
-    output: str = setting("runs", "directory in which the run's directory is created", local=True)
+    track: str = setting(
+        "auto", "experiment trackers: auto, none, or a list of tensorboard, wandb, mlflow", local=True, takes="NAME,…"
+    )
+    output: str = setting("runs", "directory in which the run's directory is created", local=True, takes="DIR")
     name: str | None = setting(
         None, "name of the run's directory in the output (default: a hash of what changes the result)", local=True
     )

@@ -22,6 +22,7 @@ class ModelSpec(Spec):
         None,
         "weights of the backbone: a safetensors or torch file, or timm's by name, imagenet-v1 or a tag like tv_in1k",
         local=True,
+        takes="FILE|NAME",
     )
     freeze: str | None = setting(
         None, "`backbone` trains the head alone, on features that are computed once", choices=("backbone",)

@@ -26,22 +26,29 @@ class ObjectiveSpec(Spec):
     )
     penalty: str | None = setting(None, "term added to the risk: balance, vrex, coral, … (default: the method's)")
     hparams: dict[str, Any] | str | None = setting(
-        None, "hyperparameters of the method: weight=10,ema=0.9 (`medic methods NAME` lists them)"
+        None, "hyperparameters of the method: weight=10,ema=0.9 (`medic methods NAME` lists them)", takes="NAME=X,…"
     )
     hparams_seed: int = setting(
         0,
         "draw lr, weight decay, batch size and hyperparameters as DomainBed does; 0 for the defaults",
         limits=NONNEGATIVE,
+        takes="N",
     )
     ova_scale: float | None = setting(
-        None, "factor of the one-vs-all loss: 1 in the paper, 0.5 in its authors' code (default: 0.5)", limits=POSITIVE
+        None,
+        "factor of the one-vs-all loss: 1 in the paper, 0.5 in its authors' code (default: 0.5)",
+        limits=POSITIVE,
+        takes="X",
     )
     ova_floor: float | None = setting(
         None,
         "added inside the logarithms of the one-vs-all loss: 1e-8 in the authors' code (default: 0)",
         limits=NONNEGATIVE,
+        takes="X",
     )
-    inner_lr: float | None = setting(None, "learning rate of the inner steps (default: the method's)", limits=POSITIVE)
+    inner_lr: float | None = setting(
+        None, "learning rate of the inner steps (default: the method's)", limits=POSITIVE, takes="RATE"
+    )
     order: str | None = setting(
         None,
         "derivatives through the inner steps: first or second order (default: the method's)",

@@ -17,21 +17,30 @@ if TYPE_CHECKING:
 class OptimSpec(Spec):
     """The outer optimizer, its schedule, and the averaging of weights."""
 
-    iterations: int = setting(300, "outer updates", limits=COUNT)
+    iterations: int = setting(300, "outer updates", limits=COUNT, takes="N")
     optimizer: str | None = setting(
         None, "sgd, adam or adamw (default: the method's)", choices=("sgd", "adam", "adamw")
     )
-    lr: float | None = setting(None, "learning rate (default: the method's or the benchmark's)", limits=POSITIVE)
-    momentum: float | None = setting(None, "momentum of sgd (default: the method's)", limits=Limits(0, 1, below=True))
-    weight_decay: float | None = setting(None, "weight decay (default: the method's)", limits=NONNEGATIVE)
-    head_lr_scale: float | None = setting(
-        None, "learning rate of the heads relative to the backbone's (default: the method's, 1)", limits=POSITIVE
+    lr: float | None = setting(
+        None, "learning rate (default: the method's or the benchmark's)", limits=POSITIVE, takes="RATE"
     )
-    clip_norm: float | None = setting(None, "largest norm of the gradient (default: unlimited)", limits=POSITIVE)
+    momentum: float | None = setting(
+        None, "momentum of sgd (default: the method's)", limits=Limits(0, 1, below=True), takes="X"
+    )
+    weight_decay: float | None = setting(None, "weight decay (default: the method's)", limits=NONNEGATIVE, takes="RATE")
+    head_lr_scale: float | None = setting(
+        None,
+        "learning rate of the heads relative to the backbone's (default: the method's, 1)",
+        limits=POSITIVE,
+        takes="X",
+    )
+    clip_norm: float | None = setting(
+        None, "largest norm of the gradient (default: unlimited)", limits=POSITIVE, takes="X"
+    )
     schedule: str | None = setting(
         None, "step, cosine or constant (default: the method's)", choices=("step", "cosine", "constant")
     )
-    warmup: int = setting(0, "iterations of linear warm-up", limits=NONNEGATIVE)
+    warmup: int = setting(0, "iterations of linear warm-up", limits=NONNEGATIVE, takes="N")
     averaging: str | None = setting(None, "average of weights as the result: swad, tail, ema or none (default: swad)")
 
     def completed(self) -> "OptimSpec":

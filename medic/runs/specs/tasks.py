@@ -16,32 +16,49 @@ if TYPE_CHECKING:
 class TaskSpec(Spec):
     """The grid of tasks, and the number of images per task."""
 
-    batch_size: int | None = setting(None, "images per task (default: --images divided by the tasks)", limits=COUNT)
-    images: int | None = setting(None, "images per iteration, over all tasks (default: the method's)", limits=COUNT)
+    batch_size: int | None = setting(
+        None, "images per task (default: --images divided by the tasks)", limits=COUNT, takes="N"
+    )
+    images: int | None = setting(
+        None, "images per iteration, over all tasks (default: the method's)", limits=COUNT, takes="N"
+    )
     domain_splits: int | None = setting(
-        None, "parts that the source domains are split into; 0 pools them (default: the method's)", limits=NONNEGATIVE
+        None,
+        "parts that the source domains are split into; 0 pools them (default: the method's)",
+        limits=NONNEGATIVE,
+        takes="N",
     )
     class_splits: int | None = setting(
-        None, "parts that the known classes are split into; 0 pools them (default: the method's)", limits=NONNEGATIVE
+        None,
+        "parts that the known classes are split into; 0 pools them (default: the method's)",
+        limits=NONNEGATIVE,
+        takes="N",
     )
     steps: int | list[int] | str | None = setting(
-        None, "tasks in each step, 3,3,3, or the number of steps (default: the method's)"
+        None, "tasks in each step, 3,3,3, or the number of steps (default: the method's)", takes="N,N,…"
     )
     repeat: int | None = setting(
-        None, "times that tasks and steps are drawn for one iteration (default: the method's, 1)", limits=COUNT
+        None,
+        "times that tasks and steps are drawn for one iteration (default: the method's, 1)",
+        limits=COUNT,
+        takes="N",
     )
     sampling: str | None = setting(
         None,
         "how classes are dealt over tasks: random, balanced, adaptive, probe, confusable, confusable-chain or "
         "informative (default: the method's)",
     )
-    axes: dict[str, int] | str | None = setting(None, "further axes of the grid with their splits: hospital=2,year=3")
+    axes: dict[str, int] | str | None = setting(
+        None, "further axes of the grid with their splits: hospital=2,year=3", takes="NAME=N,…"
+    )
     separate: str | None = setting(
         None,
-        "tasks of one domain may share a step (task) or not (step) (default: the method's)",
+        "whether tasks of one domain may share a step: task, they may, or step, they may not (default: the method's)",
         choices=("task", "step"),
     )
-    class_groups: int | None = setting(None, "split contiguous groups of classes instead of single ones", limits=COUNT)
+    class_groups: int | None = setting(
+        None, "split contiguous groups of classes instead of single ones", limits=COUNT, takes="N"
+    )
 
     def grid(self, method: "Method", domains: int, classes: int, axes: Sequence[str]) -> "GridSpec":
         """Return the method's grid, no larger than the data, with the settings that were asked for on top."""

@@ -88,7 +88,8 @@ class Executor(ABC):
 
 def option(help: str, default: Any = None, **arguments: Any) -> Any:
     """Declare a field of an executor as a command-line option; `arguments` are those of `add_argument`."""
-    return dataclasses.field(default=default, metadata={"help": help, "default": default, **arguments})
+    on_line = list(default) if isinstance(default, tuple) else default  # which argparse can extend
+    return dataclasses.field(default=default, metadata={"help": help, "default": on_line, **arguments})
 
 
 def executor_names() -> list[str]:

@@ -33,7 +33,7 @@ class Ray(Executor):
     """Tasks on a Ray cluster, or on a Ray that is started on this machine for the sweep."""
 
     address: str | None = option("Ray cluster to join (default: start one)", metavar="HOST:PORT")
-    host: str | None = option("address on which a started Ray listens (default: localhost)")
+    host: str | None = option("address on which a started Ray listens (default: localhost)", metavar="HOST")
     cpus_per_run: int | None = option("cores of a run on Ray (default: 1)", type=int, metavar="N")
 
     losses: ClassVar[int] = 0  # Ray itself restarts tasks, before it reports a loss

@@ -36,7 +36,9 @@ exec {command}"${{runs[SLURM_ARRAY_TASK_ID]}}".yaml
 class Slurm(Executor):
     """Array jobs. Settings and script are in `slurm` in the output directory, the output of runs in `logs`."""
 
-    slurm: Sequence[str] = option("options of sbatch: time=2:00:00 gpus=1", default=(), nargs="*", metavar="KEY=VALUE")
+    slurm: Sequence[str] = option(
+        "options of sbatch: time=2:00:00 gpus=1", default=(), nargs="*", action="extend", metavar="KEY=VALUE"
+    )
 
     waits: ClassVar[bool] = False
 

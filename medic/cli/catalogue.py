@@ -1,0 +1,113 @@
+"""The names that the command line lists and completes, in a file, so that a list or a typo does not wait for torch.
+
+Methods and benchmarks are defined beside code that imports torch, which takes seconds. `catalogue.json` holds what is
+listed of them. It is used only if the modules that define the names are those it was made from. After a change to
+them, `python -m medic.cli.catalogue` writes it anew.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from medic.errors import check_choice
+from medic.runs.specs.data import EACH, listed
+
+FILE = Path(__file__).with_name("catalogue.json")
+DEFINED = ("method*.py", "systems/*.py", "data/classes.py", "data/benchmarks/*.py", "tables/paper_tables.py")
+"""The modules that define what is listed, by patterns below the package."""
+
+
+def fingerprint() -> str:
+    """Return the hash of the modules that define what is listed."""
+    digest = hashlib.sha256()
+    for path in sorted(path for pattern in DEFINED for path in FILE.parents[1].glob(pattern)):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def stored() -> Mapping[str, Any] | None:
+    """Return the file, or None if it is outdated, or torch is imported, so that nobody waits for the registries."""
+    return None if "torch" in sys.modules else _read()
+
+
+@cache
+def _read() -> Mapping[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+        return found if found["fingerprint"] == fingerprint() else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def rows(kind: str, make: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return the entries of one kind: those of the file, or new ones."""
+    found = stored()
+    return make() if found is None else found[kind]
+
+
+def load() -> Mapping[str, Any]:
+    """Return the catalogue: the file, or what it would hold."""
+    return stored() or make()
+
+
+def make() -> dict[str, Any]:
+    """Make the catalogue from the registries."""
+    from medic.cli import datasets, methods, reproduce
+
+    return {
+        "fingerprint": fingerprint(),
+        "methods": methods.make_rows(),
+        "datasets": datasets.make_rows(),
+        "tables": reproduce.make_rows(),
+        "values": {name: list(values) for name, values in _values()},
+    }
+
+
+def _values() -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield the values of settings that a registry defines, for completion."""
+    from medic.data import RECIPES
+    from medic.methods import METHODS  # first, because systems add to the registries
+    from medic.models import HEADS, LAYERS, OURS
+    from medic.models.hub import V1
+    from medic.objectives import OBJECTIVES, PENALTIES
+    from medic.openset import RULES, SCORES
+    from medic.tasks import SAMPLERS
+    from medic.training import AVERAGES
+
+    assert METHODS
+    yield "backbone", (*OURS, "resnet18", "resnet50")
+    yield "weights", (V1,)
+    yield "augment", (*RECIPES,)
+    yield "head", (*HEADS,)
+    yield "layer", (*LAYERS, "none")
+    yield "objective", (*OBJECTIVES,)
+    yield "penalty", (*PENALTIES,)
+    yield "sampling", (*SAMPLERS,)
+    yield "averaging", (*AVERAGES, "none")
+    yield "score", (*SCORES,)
+    yield "threshold", (*RULES,)
+
+
+def check_names(settings: Mapping[str, Any]) -> None:
+    """Refuse an unknown method, dataset or domain before torch is imported; a run checks all settings again."""
+    found = stored()
+    if found is None:
+        return
+    if isinstance(method := settings.get("method"), str):
+        check_choice("method", method, [row["method"] for row in found["methods"]])
+    domains = {row["dataset"]: list(row["domains"]) for row in found["datasets"]}
+    if not isinstance(dataset := settings.get("dataset", "digits"), str):
+        return
+    own = domains[check_choice("dataset", dataset, domains)]
+    for name in ("target", "sources") if own else ():
+        for domain in listed(settings.get(name), own) or ():
+            if domain != EACH:
+                check_choice("domain", domain, own)
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(make(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

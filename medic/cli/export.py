@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medic.errors import MedicError, check_choice, counted
+from medic.errors import MedicError, counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,19 +18,28 @@ CHECKED = 256
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic export`."""
-    parser.add_argument("run", help="directory of a finished run, or of a model")
-    parser.add_argument("--format", default="onnx", metavar="FORMAT", help="onnx or torch-export [onnx]")
-    parser.add_argument("-o", "--output", metavar="FILE", help="file to write [model.onnx or model.pt2 in the run]")
+    parser.add_argument("run", metavar="RUN", help="directory of a finished run, or of a model")
     parser.add_argument(
-        "--images", nargs="+", metavar="PATH", help="images or folders to check the export on [256 target images]"
+        "--format", choices=tuple(SUFFIX), default="onnx", metavar="FORMAT", help="onnx or torch-export (default: onnx)"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="file to write (default: model.onnx or model.pt2 in the run)"
+    )
+    parser.add_argument(
+        "--images",
+        action="extend",
+        nargs="*",
+        metavar="PATH",
+        help="images or folders to check the export on (default: 256 target images)",
     )
     parser.add_argument("--root", metavar="DIR", help="folder of the run's images, if it moved")
 
 
 def run(arguments: Namespace) -> int:
     """Export a model and say how far the graph differs from it."""
-    form = check_choice("format", arguments.format, SUFFIX)
     from medic.deploy.export import export
+
+    form = arguments.format
 
     folder = Path(arguments.run)
     predictor, pixels = _opened(folder, arguments)

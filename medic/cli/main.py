@@ -31,6 +31,7 @@ COMMANDS = {
     "search": "search for hyperparameters of a method, by source validation alone",
     "reproduce": "train the runs of a table of the paper, and print it beside the paper's",
     "evaluate": "evaluate a finished run again, with any score and threshold",
+    "predict": "name the images in files, folders or lists by a trained model, or call them unknown",
     "runs": "list runs, finished or not, with their state and numbers",
     "table": "print a table of finished runs, beside the paper's on request",
     "analyze": "measure one aspect of finished runs, and draw it: gradients, boundaries, errors, …",

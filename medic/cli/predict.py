@@ -60,16 +60,15 @@ def run(arguments: Namespace) -> int:
     top = min(arguments.top, len(predictor.classes))
     rows_are_shown = output is None and sys.stdout.isatty()
     counts: Counter[str] = Counter()
-    with (
-        shown(arguments.quiet),
-        open_writer(output, kind, top, predictor.shown_threshold) as writer,
-        closing(predictor.stream(read, top, arguments.batch_size)) as results,
-        closing(results if rows_are_shown else _with_progress(results)) as results,
-    ):
-        for path, result in zip(named, results, strict=True):
-            writer.write(path, result)
-            counts["unreadable" if isinstance(result, Exception) else "known" if result.known else "unknown"] += 1
     with shown(arguments.quiet):
+        with (
+            open_writer(output, kind, top, predictor.shown_threshold) as writer,
+            closing(predictor.stream(read, top, arguments.batch_size)) as results,
+            closing(results if rows_are_shown else _with_progress(results)) as results,
+        ):
+            for path, result in zip(named, results, strict=True):
+                writer.write(path, result)
+                counts["unreadable" if isinstance(result, Exception) else "known" if result.known else "unknown"] += 1
         logger.info("%s", _summary(counts))
     return 1 if counts["unreadable"] else 0
 
@@ -103,11 +102,14 @@ def _with_progress(results: Iterator[T]) -> Generator[T]:
             now = time.monotonic()
             if now - last >= EVERY:
                 last = now
-                bar.update(task, description=f"{count:,} images  {count / (now - began):,.0f} images/s")
+                bar.update(task, description=f"{_images(count)}  {count / (now - began):,.0f} images/s")
 
 
 def _summary(counts: Mapping[str, int]) -> str:
-    total = sum(counts.values())
     parts = [f"{counts[name]:,} {name}" for name in ("known", "unknown")]
     parts += [f"{counts['unreadable']:,} unreadable"] if counts["unreadable"] else []
-    return f"{total:,} {'image' if total == 1 else 'images'}: {', '.join(parts)}"
+    return f"{_images(sum(counts.values()))}: {', '.join(parts)}"
+
+
+def _images(count: int) -> str:
+    return "1 image" if count == 1 else f"{count:,} images"

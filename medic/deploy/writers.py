@@ -159,6 +159,8 @@ def open_writer(output: Path | None, kind: str, top: int, threshold: float) -> I
     if output is None:
         yield text(sys.stdout.write, top, threshold)
         return
+    if output.is_dir():
+        raise MedicError(f"output {output} is a folder: name a file")
     with writing("output", output), atomic_write(output) as file:
         if kind == "parquet":
             writer: Writer = ParquetWriter(file, top, threshold)

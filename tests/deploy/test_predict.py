@@ -19,6 +19,7 @@ from medic.cli import main
 from medic.deploy import DESCRIPTION, WEIGHTS, writers
 from tests.data.pictures import picture
 from tests.messages import naming
+from tests.pages import DOCS, run_page
 
 
 @pytest.fixture
@@ -179,6 +180,7 @@ def test_threshold_of_a_score_that_is_not_a_probability(trained, images):
         (["--format", "parquet"], "parquet standard output -o"),
         (["-o", "out.txt"], "out.txt .csv .jsonl .parquet --format"),
         (["-o", "nowhere/out.csv"], "output nowhere/out.csv No such"),
+        (["-o", ".", "--format", "csv"], "output . folder"),
     ],
 )
 def test_mistakes(images, predict, options, message, monkeypatch, tmp_path):
@@ -296,3 +298,17 @@ def test_memory_does_not_grow_with_the_number_of_paths(images, predict, tmp_path
         assert peak(3500) - peak(500) < 200_000
     finally:
         tracemalloc.stop()
+
+
+def test_the_page_about_it(trained, tmp_path, monkeypatch, capsys):
+    """Its example in Python is run, and its table has the columns of a row."""
+    (tmp_path / "photos").mkdir()
+    for number in (1, 2):
+        picture(number).save(tmp_path / "photos" / f"{number}.png")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "first").symlink_to(trained.path)
+    monkeypatch.chdir(tmp_path)
+    run_page("docs/use.md", {})
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    columns = re.findall(r"^\| `(.+?)` *(?:,|\|)", (DOCS / "use.md").read_text().split("## Score")[0], re.MULTILINE)
+    assert columns == [name for name in writers.JsonWriter(print, 1, 0.5).columns if name != "top1_probability"]

@@ -24,7 +24,7 @@ from medic.tables.table import SELECTIONS
 
 DOCS = Path(__file__).parents[1] / "docs"
 DOMAINBED = (DOCS / "tutorials" / "domainbed.md").read_text()
-TEXTS = {name: (DOCS / f"{name}.md").read_text() for name in ("analysis", "methods", "sweeps", "tables")}
+TEXTS = {name: (DOCS / f"{name}.md").read_text() for name in ("analysis", "methods", "sweeps", "tables", "use")}
 
 
 def commands(text: str) -> list[str]:
@@ -91,7 +91,7 @@ def check(line: str, folder: Path) -> None:
 
 def test_there_are_some():
     counts = {name: len(commands(text)) for name, text in TEXTS.items()}
-    assert counts == {"analysis": 5, "methods": 3, "sweeps": 10, "tables": 9}
+    assert counts == {"analysis": 5, "methods": 3, "sweeps": 10, "tables": 9, "use": 3}
     assert len(commands(DOMAINBED)) == 3
 
 

@@ -1,6 +1,7 @@
 """A trained model in use: it names new images, or calls them unknown."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,12 +28,12 @@ from medic.deploy.model_file import (
 )
 from medic.errors import MedicError
 from medic.models import Classifier, Ensemble, Preprocessing
-from medic.openset import Score, Threshold, predicted_class
+from medic.openset import Score, Threshold, fixed, predicted_class
 from medic.outputs import Output
 from medic.training import infer
 
 UNKNOWN = "unknown"
-BATCH = 64
+BATCH, GPU_BATCH = 64, 512
 """Images in a forward pass; two more batches are decoded meanwhile."""
 
 
@@ -78,9 +79,10 @@ class Predictor:
         return found
 
     def stream(
-        self, images: AnyImage | Iterable[AnyImage], top: int = 3, batch_size: int = BATCH
-    ) -> Iterator[Prediction | BadImage]:
+        self, images: AnyImage | Iterable[AnyImage], top: int = 3, batch_size: int | None = None
+    ) -> Generator[Prediction | BadImage]:
         """Yield a prediction for every image, in order and in bounded memory; for an unreadable one its error."""
+        batch_size = batch_size or (GPU_BATCH if self.device.type == "cuda" else BATCH)
         batch: list[Pixels | BadImage] = []
         for pixels in ordered(self._try, each_image(images), 2 * batch_size):
             batch.append(pixels)
@@ -114,7 +116,7 @@ class Predictor:
     def decide(self, output: Output, top: int = 3) -> list[Prediction]:
         """Return the decisions for outputs of the network."""
         confidence = self.score(output)
-        shown = confidence.sigmoid() if self.score.probability else confidence
+        shown = self._shown(confidence)
         known = confidence >= self.threshold.value
         probabilities, order = output.logits.double().softmax(1).topk(min(top, len(self.classes)))
         chosen = zip(
@@ -136,9 +138,26 @@ class Predictor:
         place = torch.device(device)
         return replace(self, network=self.network.to(place), device=place)
 
-    def at(self, threshold: Threshold) -> "Predictor":
-        """Return the predictor with another threshold."""
+    def at(self, threshold: Threshold | float) -> "Predictor":
+        """Return the predictor with another threshold; a number is on the scale of `Prediction.score`."""
+        if not isinstance(threshold, Threshold):
+            if self.score.probability and not 0 <= threshold <= 1:
+                raise MedicError(f"threshold {threshold:g}: score {self.score.name!r} is a probability, give 0 to 1")
+            if math.isnan(threshold):
+                raise MedicError("threshold nan: give a number")
+            shown = float(threshold)
+            threshold = fixed(self.score, probability=shown) if self.score.probability else Threshold(shown, "fixed")
         return replace(self, threshold=threshold)
+
+    @property
+    def shown_threshold(self) -> float:
+        """The threshold on the scale of `Prediction.score`."""
+        if self.score.probability and self.threshold.probability is not None:
+            return self.threshold.probability
+        return float(self._shown(torch.tensor(self.threshold.value, dtype=torch.float64)))
+
+    def _shown(self, confidence: Tensor) -> Tensor:
+        return confidence.sigmoid() if self.score.probability else confidence
 
     def save(self, folder: Path | str) -> None:
         """Write `model.safetensors` and `model.json` into a folder; `load` reads them back."""

@@ -1,0 +1,118 @@
+"""`medic predict`."""
+
+import logging
+import os
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from itertools import tee
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from medic.errors import MedicError, check_choice
+from medic.logs import console, shown
+from medic.runs.layout import CONFIG
+
+if TYPE_CHECKING:
+    from medic.deploy import Predictor
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+EVERY = 0.2
+"""Seconds between two updates of the progress."""
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Add the options of `medic predict`."""
+    parser.add_argument("run", metavar="RUN", help="directory of a finished run, or of its model files")
+    parser.add_argument(
+        "paths", metavar="PATH", nargs="+", help="images, folders, quoted patterns, @FILE with a path per line, or -"
+    )
+    parser.add_argument("--top", type=int, default=3, metavar="K", help="number of likeliest classes in a row [3]")
+    parser.add_argument("-o", "--output", metavar="FILE", help="file to write: .csv, .jsonl or .parquet [-]")
+    parser.add_argument("--format", help="csv, jsonl or parquet [by the suffix of FILE, else csv]")
+    parser.add_argument(
+        "--threshold", type=float, metavar="X", help="call images with a lower score unknown [the run's]"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda [auto]")
+    parser.add_argument("--batch-size", type=int, metavar="N", help="images in a forward pass [64, on a GPU 512]")
+    parser.add_argument("--quiet", action="store_true", help="print no progress and no summary")
+
+
+def run(arguments: Namespace) -> int:
+    """Write a row per image; the exit code is 1 if an image could not be read."""
+    check_choice("device", arguments.device, ("auto", "cpu", "cuda"))
+    for name in ("top", "batch_size"):
+        if (value := getattr(arguments, name)) is not None and value < 1:
+            raise MedicError(f"--{name.replace('_', '-')} {value}: give a number of at least 1")
+    # Threads of torch that wait must not take the cores from those that decode. Read when torch is first imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from medic.deploy.paths import image_paths
+    from medic.deploy.writers import open_writer, pick_format
+
+    output = None if arguments.output is None else Path(arguments.output)
+    kind = pick_format(output, arguments.format)
+    named, read = tee(image_paths(arguments.paths))  # which keeps the paths between reading and writing alone
+    predictor = _load(Path(arguments.run), arguments.device)
+    if arguments.threshold is not None:
+        predictor = predictor.at(arguments.threshold)
+    top = min(arguments.top, len(predictor.classes))
+    rows_are_shown = output is None and sys.stdout.isatty()
+    counts: Counter[str] = Counter()
+    with shown(arguments.quiet):
+        with (
+            open_writer(output, kind, top, predictor.shown_threshold) as writer,
+            closing(predictor.stream(read, top, arguments.batch_size)) as results,
+            closing(results if rows_are_shown else _with_progress(results)) as results,
+        ):
+            for path, result in zip(named, results, strict=True):
+                writer.write(path, result)
+                counts["unreadable" if isinstance(result, Exception) else "known" if result.known else "unknown"] += 1
+        logger.info("%s", _summary(counts))
+    return 1 if counts["unreadable"] else 0
+
+
+def _load(path: Path, device: str) -> "Predictor":
+    """Read the model of a run, checked as other commands check it, or of a folder with its two files alone."""
+    from medic.deploy import DESCRIPTION, WEIGHTS, load
+    from medic.runs.directory import Run
+    from medic.runs.specs import ExecutionSpec
+
+    place = ExecutionSpec(device=device).pick_device()
+    folder = path.parent if path.name in (DESCRIPTION, WEIGHTS) else path
+    alone = (folder / DESCRIPTION).exists() and not (folder / CONFIG).exists()
+    return (load(folder) if alone else Run(folder).predictor).to(place)
+
+
+def _with_progress(results: Iterator[T]) -> Generator[T]:
+    """Yield the results, and show their number and speed if messages are shown on a terminal."""
+    if not (logger.isEnabledFor(logging.INFO) and console().is_terminal):
+        yield from results
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
+    # Standard output has rows, which a redirection would send to standard error.
+    with Progress(*columns, console=console(), transient=True, redirect_stdout=False) as bar:
+        task = bar.add_task("no image yet")
+        began = last = time.monotonic()
+        for count, result in enumerate(results, start=1):
+            yield result
+            now = time.monotonic()
+            if now - last >= EVERY:
+                last = now
+                bar.update(task, description=f"{_images(count)}  {count / (now - began):,.0f} images/s")
+
+
+def _summary(counts: Mapping[str, int]) -> str:
+    parts = [f"{counts[name]:,} {name}" for name in ("known", "unknown")]
+    parts += [f"{counts['unreadable']:,} unreadable"] if counts["unreadable"] else []
+    return f"{_images(sum(counts.values()))}: {', '.join(parts)}"
+
+
+def _images(count: int) -> str:
+    return "1 image" if count == 1 else f"{count:,} images"

@@ -1,0 +1,170 @@
+"""Predictions as rows of a file: CSV, JSON lines or Parquet, written as they come."""
+
+import csv
+import json
+import math
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from medic.data.decode import BadImage
+from medic.deploy.predictor import Prediction
+from medic.errors import MedicError, check_choice, lacking, one_line
+from medic.files import atomic_write, writing
+
+ROWS = 2**14
+"""Rows of a group in a Parquet file, which are written at once."""
+
+
+class Writer(ABC):
+    """Writes a row per image; every row has the same columns, and those of an unreadable image are empty."""
+
+    def __init__(self, top: int, threshold: float) -> None:
+        self.top, self.threshold = top, threshold
+        ranks = [name for rank in range(1, top + 1) for name in (f"top{rank}", f"top{rank}_probability")]
+        self.columns = ["path", "label", "known", "score", "threshold", *ranks, "error"]
+
+    @abstractmethod
+    def write(self, path: str, result: Prediction | BadImage) -> None:
+        """Write the row of an image."""
+
+    def close(self) -> None:  # noqa: B027, most writers keep nothing back
+        """Write what was kept back."""
+
+    def values(self, path: str, result: Prediction | BadImage) -> list[Any]:
+        """Return the values of a row, in the order of the columns."""
+        if isinstance(result, BadImage):
+            return [_text(path), *[None] * (len(self.columns) - 2), one_line(str(result))]
+        ranks = [value for name, probability in result.top for value in (_text(name), probability)]
+        return [_text(path), _text(result.label), result.known, result.score, self.threshold, *ranks, None]
+
+
+def _text(name: str) -> str:
+    """Return a name with undecodable bytes escaped, because text in a file is UTF-8."""
+    return name.encode(errors="backslashreplace").decode()
+
+
+class CsvWriter(Writer):
+    """Writes CSV below a line of column names; a path with commas, quotes or line breaks is quoted."""
+
+    def __init__(self, put: Callable[[str], object], top: int, threshold: float) -> None:
+        super().__init__(top, threshold)
+        # Python before 3.13 quotes a \\r only if lines end with one.
+        self._rows = csv.writer(_Lines(put), lineterminator="\r\n")
+        self._rows.writerow(self.columns)
+
+    def write(self, path: str, result: Prediction | BadImage) -> None:
+        """Write the row of an image."""
+        row = self.values(path, result)
+        row[2] = row[2] if row[2] is None else str(row[2]).lower()
+        self._rows.writerow(row)
+
+
+class _Lines:
+    """Ends lines as on Unix."""
+
+    def __init__(self, put: Callable[[str], object]) -> None:
+        self._put = put
+
+    def write(self, line: str) -> None:
+        """Write a line that ends with \\r and \\n."""
+        self._put(line[:-2] + "\n")
+
+
+class JsonWriter(Writer):
+    """Writes one JSON object per line; `top` is a list of classes with their probabilities."""
+
+    def __init__(self, put: Callable[[str], object], top: int, threshold: float) -> None:
+        super().__init__(top, threshold)
+        self._put = put
+
+    def write(self, path: str, result: Prediction | BadImage) -> None:
+        """Write the line of an image."""
+        *row, error = self.values(path, result)
+        row = [None if isinstance(value, float) and not math.isfinite(value) else value for value in row]
+        ranks = zip(row[5::2], row[6::2], strict=True) if error is None else ()
+        top = [{"class": name, "probability": probability} for name, probability in ranks]
+        found = {**dict(zip(self.columns[:5], row, strict=False)), "top": top, "error": error}
+        self._put(json.dumps(found) + "\n")
+
+
+class ParquetWriter(Writer):
+    """Writes Parquet, a group of rows at a time."""
+
+    def __init__(self, file: IO[bytes], top: int, threshold: float) -> None:
+        super().__init__(top, threshold)
+        pa, pq = _pyarrow()
+        kinds = {"known": pa.bool_(), "score": pa.float64(), "threshold": pa.float64()}
+        probability = {f"top{rank}_probability": pa.float64() for rank in range(1, top + 1)}
+        self._schema = pa.schema([(name, {**kinds, **probability}.get(name, pa.string())) for name in self.columns])
+        self._make, self._file = pa.table, pq.ParquetWriter(file, self._schema)
+        self._rows: list[list[Any]] = []
+
+    def write(self, path: str, result: Prediction | BadImage) -> None:
+        """Keep the row of an image, and write a group if it is full."""
+        self._rows.append(self.values(path, result))
+        if len(self._rows) == ROWS:
+            self._write_group()
+
+    def close(self) -> None:
+        """Write the last group and the end of the file."""
+        self._write_group()
+        self._file.close()
+
+    def _write_group(self) -> None:
+        if self._rows:
+            arrays = dict(zip(self.columns, zip(*self._rows, strict=True), strict=True))
+            self._file.write_table(self._make(arrays, schema=self._schema))
+            self._rows = []
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise lacking("--format parquet needs the package pyarrow", "parquet") from None
+    return pyarrow, parquet
+
+
+FORMATS = {"csv": ".csv", "jsonl": ".jsonl", "parquet": ".parquet"}
+"""The suffix of every format."""
+
+
+def pick_format(output: Path | None, asked: str | None) -> str:
+    """Return the format that is asked for or that the suffix of the output names; CSV to standard output."""
+    if asked is not None:
+        check_choice("format", asked, FORMATS)
+    elif output is None:
+        asked = "csv"
+    else:
+        asked = next((name for name, suffix in FORMATS.items() if suffix == output.suffix.lower()), None)
+        if asked is None:
+            endings = ", ".join(FORMATS.values())
+            raise MedicError(f"output {output} does not end in {endings}: rename it, or choose --format")
+    if asked == "parquet":
+        _pyarrow()
+        if output is None:
+            raise MedicError("--format parquet is not for standard output: name a file with -o FILE.parquet")
+    return asked
+
+
+@contextmanager
+def open_writer(output: Path | None, kind: str, top: int, threshold: float) -> Iterator[Writer]:
+    """Open a writer on standard output, or on a file that appears once everything is written."""
+    text: Callable[..., Writer] = CsvWriter if kind == "csv" else JsonWriter
+    if output is None:
+        yield text(sys.stdout.write, top, threshold)
+        return
+    if output.is_dir():
+        raise MedicError(f"output {output} is a folder: name a file")
+    with writing("output", output), atomic_write(output) as file:
+        if kind == "parquet":
+            writer: Writer = ParquetWriter(file, top, threshold)
+        else:
+            writer = text(lambda line: file.write(line.encode()), top, threshold)
+        yield writer
+        writer.close()

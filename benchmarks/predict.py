@@ -11,6 +11,9 @@ import argparse
 import itertools
 import json
 import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command does, before torch is imported
+
 import subprocess
 import sys
 import tempfile

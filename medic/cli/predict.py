@@ -1,6 +1,7 @@
 """`medic predict`."""
 
 import logging
+import os
 import sys
 import time
 from argparse import ArgumentParser, Namespace
@@ -48,6 +49,8 @@ def run(arguments: Namespace) -> int:
     for name in ("top", "batch_size"):
         if (value := getattr(arguments, name)) is not None and value < 1:
             raise MedicError(f"--{name.replace('_', '-')} {value}: give a number of at least 1")
+    # Threads of torch that wait must not take the cores from those that decode. Read when torch is first imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from medic.deploy.paths import image_paths
     from medic.deploy.writers import open_writer, pick_format
 

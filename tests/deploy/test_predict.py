@@ -312,3 +312,13 @@ def test_the_page_about_it(trained, tmp_path, monkeypatch, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 2
     columns = re.findall(r"^\| `(.+?)` *(?:,|\|)", (DOCS / "use.md").read_text().split("## Score")[0], re.MULTILINE)
     assert columns == [name for name in writers.JsonWriter(print, 1, 0.5).columns if name != "top1_probability"]
+
+
+def test_waiting_threads_of_torch_leave_the_cores_to_decoding(images, predict, monkeypatch):
+    """The variable is read when torch is imported, so nothing may import it before the command sets it."""
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    assert predict(images / "z" / "cat", "--quiet")[0] == 0
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    early = "import medic.cli.options; from medic.cli.main import make_parser; make_parser('predict')"
+    check = f"import sys; {early}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

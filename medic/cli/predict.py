@@ -12,7 +12,7 @@ from itertools import tee
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from medic.errors import MedicError, check_choice
+from medic.errors import MedicError
 from medic.logs import console, shown
 from medic.runs.layout import CONFIG
 
@@ -32,20 +32,31 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "paths", metavar="PATH", nargs="+", help="images, folders, quoted patterns, @FILE with a path per line, or -"
     )
-    parser.add_argument("--top", type=int, default=3, metavar="K", help="number of likeliest classes in a row [3]")
-    parser.add_argument("-o", "--output", metavar="FILE", help="file to write: .csv, .jsonl or .parquet [-]")
-    parser.add_argument("--format", help="csv, jsonl or parquet [by the suffix of FILE, else csv]")
     parser.add_argument(
-        "--threshold", type=float, metavar="X", help="call images with a lower score unknown [the run's]"
+        "--top", type=int, default=3, metavar="K", help="number of likeliest classes in a row (default: 3)"
     )
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda [auto]")
-    parser.add_argument("--batch-size", type=int, metavar="N", help="images in a forward pass [64, on a GPU 512]")
+    parser.add_argument("-o", "--output", metavar="FILE", help="file to write: .csv, .jsonl or .parquet (default: -)")
+    parser.add_argument(
+        "--format", metavar="FORMAT", help="csv, jsonl or parquet (default: by the suffix of FILE, else csv)"
+    )
+    parser.add_argument(
+        "--threshold", type=float, metavar="X", help="call images with a lower score unknown (default: the run's)"
+    )
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        metavar="DEVICE",
+        help="auto, cpu or cuda (default: auto)",
+    )
+    parser.add_argument(
+        "--batch-size", type=int, metavar="N", help="images in a forward pass (default: 64, on a GPU 512)"
+    )
     parser.add_argument("--quiet", action="store_true", help="print no progress and no summary")
 
 
 def run(arguments: Namespace) -> int:
     """Write a row per image; the exit code is 1 if an image could not be read."""
-    check_choice("device", arguments.device, ("auto", "cpu", "cuda"))
     for name in ("top", "batch_size"):
         if (value := getattr(arguments, name)) is not None and value < 1:
             raise MedicError(f"--{name.replace('_', '-')} {value}: give a number of at least 1")

@@ -75,12 +75,10 @@ def _lines(file: IO[bytes], name: str) -> Iterator[str]:
 
 
 def _matches(pattern: str) -> Iterator[str]:
-    """Yield the files that a pattern matches, sorted, and the images below folders that it matches."""
-    for path in sorted(set(glob.iglob(pattern, recursive=True))):
-        if os.path.isdir(path):
-            yield from walk(path)
-        else:
-            yield path
+    """Return the files that a pattern matches, sorted, and the images below folders that it matches."""
+    matched = sorted(glob.iglob(pattern, recursive=True))
+    found = (path for match in matched for path in (walk(match) if os.path.isdir(match) else [match]))
+    return iter(dict.fromkeys(found))  # `**` may match a folder and what is in it
 
 
 def walk(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[str]:

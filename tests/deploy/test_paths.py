@@ -62,7 +62,7 @@ def test_a_pattern_matches_as_those_of_a_shell(tree, pattern):
 
 
 def test_a_folder_that_a_pattern_matches_is_walked(tree):
-    assert paths("a*") == ["a-b/6.webp", "a.png", "a/1.JPG", "a/b/3.jpeg"]
+    assert paths("a*") == ["a/1.JPG", "a/b/3.jpeg", "a-b/6.webp", "a.png"]
     assert paths("b/**") == ["b/7.png"]
 
 

@@ -32,6 +32,7 @@ COMMANDS = {
     "reproduce": "train the runs of a table of the paper, and print it beside the paper's",
     "evaluate": "evaluate a finished run again, with any score and threshold",
     "export": "write a model as one graph, ONNX or torch.export, with its decision, and check it",
+    "serve": "answer over HTTP: a page to drop images on, and POST /predict",
     "runs": "list runs, finished or not, with their state and numbers",
     "table": "print a table of finished runs, beside the paper's on request",
     "analyze": "measure one aspect of finished runs, and draw it: gradients, boundaries, errors, …",

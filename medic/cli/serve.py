@@ -1,0 +1,74 @@
+"""`medic serve`."""
+
+import os
+from argparse import ArgumentParser, Namespace
+
+from medic.errors import MedicError, check_choice
+
+TOKEN = "MEDIC_TOKEN"
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Add the options of `medic serve`."""
+    parser.add_argument("run", help="directory of a finished run, or of a model")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1, this machine alone]")
+    parser.add_argument("--port", type=int, default=8000, help="port to listen on, 0 for any free one [8000]")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda [auto]")
+    parser.add_argument(
+        "--token", help=f"secret that clients send, required beyond this machine [environment variable {TOKEN}]"
+    )
+    parser.add_argument(
+        "--allowed-hosts", nargs="+", default=[], metavar="NAME",
+        help="names by which clients address the service, * for any [localhost, addresses in numbers, --host]",
+    )  # fmt: skip
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images in a forward pass [32]")
+    parser.add_argument(
+        "--wait-ms", type=float, default=5, metavar="MS", help="longest wait for images that are being decoded [5]"
+    )
+    parser.add_argument("--queue", type=int, default=256, metavar="N", help="images waiting before 503 [256]")
+    parser.add_argument("--max-bytes", type=int, default=2**25, metavar="N", help="bytes of a request [32 MiB]")
+    parser.add_argument("--max-files", type=int, default=64, metavar="N", help="images of a request [64]")
+    parser.add_argument(
+        "--max-pixels", type=int, default=50_000_000, metavar="N", help="pixels of an image [50 million]"
+    )
+    parser.add_argument("--timeout", type=float, default=30, metavar="S", help="seconds of a request [30]")
+
+
+def run(arguments: Namespace) -> int:
+    """Serve a model until the process is asked to stop."""
+    from medic.deploy.service import Limits
+    from medic.deploy.service.server import address_of, is_loopback, listen
+    from medic.deploy.service.server import run as serve
+
+    limits = Limits(
+        bytes=arguments.max_bytes, files=arguments.max_files, pixels=arguments.max_pixels, seconds=arguments.timeout,
+        queue=arguments.queue, batch_size=arguments.batch_size, wait=arguments.wait_ms / 1000,
+    )  # fmt: skip
+    token = read_token(arguments.token)
+    if token is None and not is_loopback(arguments.host):
+        raise MedicError(f"--host {arguments.host} lets other machines connect: set a token with {TOKEN} or --token")
+    check_choice("device", arguments.device, ("auto", "cpu", "cuda"))
+
+    import torch
+
+    from medic.deploy import load
+    from medic.deploy.service.app import make_app
+
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        raise MedicError("--device cuda: torch finds no GPU; use --device cpu")
+    device = "cuda" if arguments.device != "cpu" and torch.cuda.is_available() else "cpu"
+    predictor = load(arguments.run, device)
+    app = make_app(predictor, limits, token, [arguments.host.lower(), *map(str.lower, arguments.allowed_hosts)])
+    # The first pass is slow, and tells whether the model takes photographs at all.
+    predictor.outputs(torch.zeros(1, 3, predictor.decoded, predictor.decoded, dtype=torch.uint8))
+    listening = listen(arguments.host, arguments.port)
+    serve(app, listening, lambda: print(f"serving {arguments.run} at {address_of(listening)}", flush=True))
+    return 0
+
+
+def read_token(given: str | None) -> str | None:
+    """Return the token of the option or of the environment."""
+    token = os.environ.get(TOKEN) if given is None else given
+    if token is not None and (not token.isascii() or not token.isprintable() or not token.strip() or " " in token):
+        raise MedicError(f"--token or {TOKEN} must be printable ASCII characters without spaces")
+    return token

@@ -2,8 +2,13 @@
 
 import os
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from medic.errors import MedicError, check_choice
+
+if TYPE_CHECKING:
+    from medic.deploy.service import Limits
 
 TOKEN = "MEDIC_TOKEN"
 
@@ -32,6 +37,9 @@ def add_options(parser: ArgumentParser) -> None:
         "--max-pixels", type=int, default=50_000_000, metavar="N", help="pixels of an image [50 million]"
     )
     parser.add_argument("--timeout", type=float, default=30, metavar="S", help="seconds of a request [30]")
+    parser.add_argument("--ray", action="store_true", help="serve as a Ray Serve deployment")
+    parser.add_argument("--replicas", type=int, metavar="N", help="for --ray: processes that hold the model [1]")
+    parser.add_argument("--address", metavar="HOST:PORT", help="for --ray: cluster to join [a Ray of this machine]")
 
 
 def run(arguments: Namespace) -> int:
@@ -47,6 +55,9 @@ def run(arguments: Namespace) -> int:
     token = read_token(arguments.token)
     if token is None and not is_loopback(arguments.host):
         raise MedicError(f"--host {arguments.host} lets other machines connect: set a token with {TOKEN} or --token")
+    for name in ("replicas", "address"):
+        if getattr(arguments, name) is not None and not arguments.ray:
+            raise MedicError(f"--{name} is only used with --ray: add --ray, or leave out --{name}")
     check_choice("device", arguments.device, ("auto", "cpu", "cuda"))
 
     import torch
@@ -57,13 +68,35 @@ def run(arguments: Namespace) -> int:
     if arguments.device == "cuda" and not torch.cuda.is_available():
         raise MedicError("--device cuda: torch finds no GPU; use --device cpu")
     device = "cuda" if arguments.device != "cpu" and torch.cuda.is_available() else "cpu"
+    hosts = [arguments.host.lower(), *map(str.lower, arguments.allowed_hosts)]
     predictor = load(arguments.run, device)
-    app = make_app(predictor, limits, token, [arguments.host.lower(), *map(str.lower, arguments.allowed_hosts)])
+    app = make_app(predictor, limits, token, hosts)
     # The first pass is slow, and tells whether the model takes photographs at all.
     predictor.outputs(torch.zeros(1, 3, predictor.decoded, predictor.decoded, dtype=torch.uint8))
+    if arguments.ray:
+        _serve_on_ray(arguments, device, limits, token, hosts)
+        return 0
     listening = listen(arguments.host, arguments.port)
     serve(app, listening, lambda: print(f"serving {arguments.run} at {address_of(listening)}", flush=True))
     return 0
+
+
+def _serve_on_ray(arguments: Namespace, device: str, limits: "Limits", token: str | None, hosts: list[str]) -> None:
+    from medic.sweeps.executors.ray import connect
+
+    replicas = 1 if arguments.replicas is None else arguments.replicas
+    if replicas < 1:
+        raise MedicError(f"--replicas {replicas}: give a number above 0")
+    # Ray counts a core for each replica, its controller and its proxy.
+    connect(arguments.address, None, max(os.cpu_count() or 1, replicas + 2))
+    from medic.deploy.service.ray import make_deployment
+    from medic.deploy.service.ray import run as serve
+
+    deployment = make_deployment(Path(arguments.run).resolve(), device, limits, token, hosts, replicas)
+    address = f"http://{arguments.host}:{arguments.port}"
+    serve(
+        deployment, arguments.host, arguments.port, lambda: print(f"serving {arguments.run} at {address}", flush=True)
+    )
 
 
 def read_token(given: str | None) -> str | None:

@@ -380,22 +380,24 @@ def started(trained):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_it_after_what_was_accepted(started, paths, number):
     process, url = started
-    files = [("files", (str(n), paths[n % len(paths)].read_bytes())) for n in range(64)]
-    with ThreadPoolExecutor(4) as pool:
-        answers = [pool.submit(httpx.post, f"{url}/predict", files=files, timeout=30) for _ in range(4)]
-        while not any(one.running() for one in answers):
-            time.sleep(0.001)
-        time.sleep(0.15)
+    data = paths[0].read_bytes()
+    head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\nExpect: 100-continue\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), timeout=20) as connection:
+        connection.sendall(head.encode())
+        assert b" 100 " in connection.recv(1000)  # the request is accepted, and its body is waited for
         process.send_signal(number)
-        done = [one.result() if one.exception() is None else None for one in answers]
+        assert "stopping" in process.stderr.readline()
+        time.sleep(0.3)
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{url}/health")
+        connection.sendall(data)
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+    assert b" 200 " in answer.splitlines()[0]
+    assert b'"label"' in answer
     assert process.wait(15) == 0
-    assert any(done)
-    assert all(one is None or one.status_code in (200, 503) for one in done)
-    assert all(len(one.json()["predictions"]) == 64 for one in done if one is not None and one.status_code == 200)
-    _, errors = process.communicate()
-    assert "Traceback" not in errors
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{url}/health")
+    assert "Traceback" not in process.communicate()[1]
 
 
 def test_it_stops_although_a_client_is_slow(started):
@@ -428,6 +430,25 @@ def test_mistakes_of_the_command(trained, monkeypatch, capsys):
         assert naming_all("in use --port", failing("--port", str(taken.getsockname()[1])))
     assert "--queue 1" in failing("--queue", "1")
     assert "device" in failing("--device", "tpu")
+    assert "--ray" in failing("--replicas", "2")
+    assert "--replicas 0" in failing("--ray", "--replicas", "0")
+
+
+@pytest.mark.slow
+def test_replicas_on_ray(trained, paths):
+    """The same application answers from two processes, and stops on a signal."""
+    pytest.importorskip("ray.serve")
+    with listen("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    options = ["--port", str(port), "--device", "cpu", "--ray", "--replicas", "2"]
+    command = [sys.executable, "-m", "medic", "serve", str(trained.path), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert f"http://127.0.0.1:{port}" in process.stdout.readline()
+        for path, prediction in zip(paths, trained.predictor.predict(paths), strict=True):
+            answer = httpx.post(f"http://127.0.0.1:{port}/predict", content=path.read_bytes(), timeout=30).json()
+            like(answer["predictions"][0], prediction, answer["model"]["threshold"])
+        process.terminate()
+        assert process.wait(60) == 0
 
 
 def test_metrics_are_prometheus_text(service, paths):

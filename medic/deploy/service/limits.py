@@ -8,7 +8,7 @@ from medic.errors import MedicError
 BODIES = 8
 """Request bodies of the largest size that are held at a time; beyond, requests are answered with 503."""
 DECODERS = min(4, os.cpu_count() or 1)
-"""Threads that decode. Each may hold one image of `Limits.pixels`, at about 12 bytes per pixel."""
+"""Threads that decode. Each may hold one image of `Limits.pixels`, at up to 20 bytes per pixel."""
 
 
 @dataclass(frozen=True)

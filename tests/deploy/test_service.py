@@ -263,9 +263,9 @@ def test_too_many_bytes(trained, paths):
         assert "medic_held_bytes 0" in numbers
 
 
-def test_bodies_of_all_requests_have_a_limit(trained, paths):
-    """Clients that never end their requests cannot fill the memory."""
-    with Service(trained.predictor, Limits(bytes=10_000, seconds=3)) as service:
+def test_bodies_of_all_requests_have_a_limit(trained, paths, caplog):
+    """Clients that never end their requests cannot fill the memory, and leave nothing behind."""
+    with Service(trained.predictor, Limits(bytes=10_000, seconds=30)) as service:
         head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10000\r\n\r\n"
         held = []
         try:
@@ -278,6 +278,11 @@ def test_bodies_of_all_requests_have_a_limit(trained, paths):
         finally:
             for one in held:
                 one.close()
+        until = time.monotonic() + 2  # before the requests run out of time
+        while "medic_held_bytes 0" not in httpx.get(f"{service.url}/metrics").text:
+            assert time.monotonic() < until
+        assert service.post(paths[0].read_bytes()).status_code == 200
+    assert caplog.text == ""
 
 
 def test_a_slow_body_is_408(trained):

@@ -177,6 +177,8 @@ class Guard:
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Answer a request."""
+        from starlette.requests import ClientDisconnect
+
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         begun = False
@@ -199,9 +201,9 @@ class Guard:
             return await _send(sending, *problem)
         try:
             await self.app(scope, receive, sending)
-        except Exception as error:  # a client learns nothing of what is inside
-            if type(error).__name__ == "ClientDisconnect":
-                return None
+        except ClientDisconnect:  # while its request was read
+            return None
+        except Exception:  # a client learns nothing of what is inside
             number = uuid.uuid4().hex[:12]
             logger.exception("error %s", number)
             if not begun:

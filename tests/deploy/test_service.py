@@ -417,6 +417,17 @@ def test_it_stops_although_a_client_is_slow(started):
         assert time.monotonic() - begun < 15
 
 
+def test_clients_cannot_fill_the_log(started):
+    process, url = started
+    assert httpx.post(f"{url}/predict", content=b"nonsense", headers=FORM).status_code == 400
+    with socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), timeout=20) as connection:
+        connection.sendall(b"\x16\x03 nonsense\r\n\r\n")
+        assert b" 400 " in connection.recv(1000)
+    process.terminate()
+    (line,) = process.communicate(timeout=20)[1].splitlines()
+    assert "stopping" in line
+
+
 def test_mistakes_of_the_command(trained, monkeypatch, capsys):
     from medic.cli import main
 

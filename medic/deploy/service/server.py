@@ -55,9 +55,12 @@ def run(app: "FastAPI", listening: socket.socket, ready: Callable[[], None]) -> 
     except ImportError as error:
         raise lacking("the service needs uvicorn", "serve") from error
     config = uvicorn.Config(
-        app, log_config=None, log_level="warning", access_log=False, server_header=False, ws="none", lifespan="on",
+        app, log_config=None, log_level="error", access_log=False, server_header=False, ws="none", lifespan="on",
         proxy_headers=False, limit_concurrency=CONNECTIONS, timeout_graceful_shutdown=GRACE, timeout_keep_alive=15,
     )  # fmt: skip
+
+    # It logs every damaged form, and clients must not be able to fill a disk with messages.
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
     class Server(uvicorn.Server):
         """Stops without raising the signal again, and says when it is ready."""

@@ -1,0 +1,134 @@
+"""`medic serve`."""
+
+import os
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from medic.errors import MedicError, check_choice
+
+if TYPE_CHECKING:
+    from medic.deploy.service import Limits
+
+TOKEN = "MEDIC_TOKEN"
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Add the options of `medic serve`."""
+    parser.add_argument("run", metavar="RUN", help="directory of a finished run, or of a model")
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        metavar="HOST",
+        help="address to listen on (default: 127.0.0.1, this machine alone)",
+    )
+    parser.add_argument(
+        "--port", type=int, default=8000, metavar="PORT", help="port to listen on, 0 for any free one (default: 8000)"
+    )
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        metavar="DEVICE",
+        help="auto, cpu or cuda (default: auto)",
+    )
+    parser.add_argument(
+        "--token",
+        metavar="TOKEN",
+        help=f"secret that clients send, required beyond this machine (default: environment variable {TOKEN})",
+    )
+    parser.add_argument(
+        "--allowed-hosts", action="extend", nargs="*", default=[], metavar="NAME",
+        help="names by which clients address the service, * for any (default: localhost, addresses in numbers, --host)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--batch-size", type=int, default=32, metavar="N", help="images in a forward pass (default: 32)"
+    )
+    parser.add_argument(
+        "--wait-ms",
+        type=float,
+        default=5,
+        metavar="MS",
+        help="longest wait for images that are being decoded (default: 5)",
+    )
+    parser.add_argument("--queue", type=int, default=256, metavar="N", help="images waiting before 503 (default: 256)")
+    parser.add_argument(
+        "--max-bytes", type=int, default=2**25, metavar="N", help="bytes of a request (default: 32 MiB)"
+    )
+    parser.add_argument("--max-files", type=int, default=64, metavar="N", help="images of a request (default: 64)")
+    parser.add_argument(
+        "--max-pixels", type=int, default=50_000_000, metavar="N", help="pixels of an image (default: 50 million)"
+    )
+    parser.add_argument("--timeout", type=float, default=30, metavar="S", help="seconds of a request (default: 30)")
+    parser.add_argument("--ray", action="store_true", help="serve as a Ray Serve deployment")
+    parser.add_argument(
+        "--replicas", type=int, metavar="N", help="for --ray: processes that hold the model (default: 1)"
+    )
+    parser.add_argument(
+        "--address", metavar="HOST:PORT", help="for --ray: cluster to join (default: a Ray of this machine)"
+    )
+
+
+def run(arguments: Namespace) -> int:
+    """Serve a model until the process is asked to stop."""
+    from medic.deploy.service import Limits
+    from medic.deploy.service.server import address_of, is_loopback, listen
+    from medic.deploy.service.server import run as serve
+
+    limits = Limits(
+        bytes=arguments.max_bytes, files=arguments.max_files, pixels=arguments.max_pixels, seconds=arguments.timeout,
+        queue=arguments.queue, batch_size=arguments.batch_size, wait=arguments.wait_ms / 1000,
+    )  # fmt: skip
+    token = read_token(arguments.token)
+    if token is None and not is_loopback(arguments.host):
+        raise MedicError(f"--host {arguments.host} lets other machines connect: set a token with {TOKEN} or --token")
+    for name in ("replicas", "address"):
+        if getattr(arguments, name) is not None and not arguments.ray:
+            raise MedicError(f"--{name} is only used with --ray: add --ray, or leave out --{name}")
+    check_choice("device", arguments.device, ("auto", "cpu", "cuda"))
+
+    import torch
+
+    from medic.deploy import load
+    from medic.deploy.service.app import make_app
+
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        raise MedicError("--device cuda: torch finds no GPU; use --device cpu")
+    device = "cuda" if arguments.device != "cpu" and torch.cuda.is_available() else "cpu"
+    hosts = [arguments.host.lower(), *map(str.lower, arguments.allowed_hosts)]
+    predictor = load(arguments.run, device)
+    app = make_app(predictor, limits, token, hosts)
+    # The first pass is slow, and tells whether the model takes photographs at all.
+    predictor.outputs(torch.zeros(1, 3, predictor.decoded, predictor.decoded, dtype=torch.uint8))
+    if arguments.ray:
+        _serve_on_ray(arguments, device, limits, token, hosts)
+        return 0
+    listening = listen(arguments.host, arguments.port)
+    serve(app, listening, lambda: print(f"serving {arguments.run} at {address_of(listening)}", flush=True))
+    return 0
+
+
+def _serve_on_ray(arguments: Namespace, device: str, limits: "Limits", token: str | None, hosts: list[str]) -> None:
+    from medic.sweeps.executors.ray import connect
+
+    replicas = 1 if arguments.replicas is None else arguments.replicas
+    if replicas < 1:
+        raise MedicError(f"--replicas {replicas}: give a number above 0")
+    # Ray counts a core for each replica, its controller and its proxy.
+    connect(arguments.address, None, max(os.cpu_count() or 1, replicas + 2))
+    from medic.deploy.service.ray import make_deployment
+    from medic.deploy.service.ray import run as serve
+
+    deployment = make_deployment(Path(arguments.run).resolve(), device, limits, token, hosts, replicas)
+    address = f"http://{arguments.host}:{arguments.port}"
+    serve(
+        deployment, arguments.host, arguments.port, lambda: print(f"serving {arguments.run} at {address}", flush=True)
+    )
+
+
+def read_token(given: str | None) -> str | None:
+    """Return the token of the option or of the environment."""
+    token = os.environ.get(TOKEN) if given is None else given
+    if token is not None and (not token.isascii() or not token.isprintable() or not token.strip() or " " in token):
+        raise MedicError(f"--token or {TOKEN} must be printable ASCII characters without spaces")
+    return token

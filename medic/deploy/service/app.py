@@ -1,0 +1,333 @@
+"""The HTTP application: `POST /predict`, a page, health, metrics and OpenAPI."""
+
+import asyncio
+import hmac
+import json
+import logging
+import math
+import time
+import uuid
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
+
+import psutil
+
+from medic._version import __version__
+from medic.data.decode import BadImage
+from medic.deploy.predictor import Prediction, Predictor
+from medic.deploy.service.batcher import Batcher, Full
+from medic.deploy.service.body import Bodies, Refused, split
+from medic.deploy.service.limits import Limits
+from medic.deploy.service.metrics import Metrics
+from medic.deploy.service.page import make_page
+from medic.errors import lacking, one_line
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+logger = logging.getLogger(__name__)
+
+HEADERS = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+NO_CONTENT = "default-src 'none'; frame-ancestors 'none'"
+OPEN = ("/", "/health")
+"""Paths that need no token: the page has a field for it, and probes have none. Neither says anything of the model."""
+RETRY = 1
+"""Seconds after which a client may try again."""
+CLASSES = 1000
+"""The most classes in an answer, per image."""
+
+
+def make_app(
+    predictor: Predictor, limits: Limits | None = None, token: str | None = None, hosts: Collection[str] = ()
+) -> "FastAPI":
+    """Return the application of a model.
+
+    With a `token`, clients send it as `Authorization: Bearer TOKEN`. The Host header must be localhost, an address in
+    numbers, or one of `hosts`; `*` allows any.
+    """
+    try:
+        import python_multipart  # noqa: F401, which forms need
+        from fastapi import FastAPI, Query, Request
+        from fastapi.exceptions import RequestValidationError
+        from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+        from starlette.exceptions import HTTPException
+    except ImportError as error:
+        raise lacking("the service needs fastapi, uvicorn and python-multipart", "serve") from error
+
+    limits, metrics = limits or Limits(), Metrics()
+    batcher, bodies = Batcher(predictor, limits, metrics), Bodies(limits)
+    page, policy = make_page({"bytes": limits.bytes, "token": token is not None})
+    model = describe(predictor)
+    started = time.time()
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with batcher:
+            yield
+
+    app = FastAPI(
+        title="medic", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
+        description="Names images, or calls them unknown.", separate_input_output_schemas=False,
+    )  # fmt: skip
+    app.state.batcher = batcher
+
+    def failure(status: int, message: str) -> JSONResponse:
+        headers = {}
+        if status in (503, 504):
+            headers["retry-after"] = str(RETRY)
+        if status in (408, 413):
+            headers["connection"] = "close"  # the rest of the body is not read
+        return JSONResponse({"error": message}, status, headers)
+
+    async def uploads(request: Request, body: bytearray) -> list[Any]:
+        await bodies.read(request, body)
+        return await batcher.run(split, body, request.headers.get("content-type", ""), limits)
+
+    async def answer(request: Request, top: int) -> JSONResponse:
+        body = bytearray()
+        reading = True
+        try:
+            batcher.check_room(1)
+            async with asyncio.timeout(limits.seconds):
+                images = await uploads(request, body)
+                bodies.release(body)
+                reading = False
+                found = await batcher.decide([image.data for image in images], top)
+        except Full:
+            return failure(503, "the service is busy: try again later")
+        except TimeoutError:
+            late = f"within {limits.seconds:g} s"
+            return failure(408, f"the request did not arrive {late}") if reading else failure(504, f"no answer {late}")
+        except Refused as error:
+            return failure(error.status, str(error))
+        finally:
+            bodies.release(body)
+        for one in found:
+            metrics.images.add("error" if isinstance(one, BadImage) else "known" if one.known else "unknown")
+        predictions = [
+            describe_prediction(image.name, one, model["threshold"]) for image, one in zip(images, found, strict=True)
+        ]
+        bad = all(isinstance(one, BadImage) for one in found)
+        return JSONResponse({"predictions": predictions, "model": model}, 422 if bad else 200)
+
+    @app.post("/predict", summary="Decide on images", responses=RESPONSES, openapi_extra=BODY)
+    async def predict(request: Request, top: Annotated[int, Query(ge=1, le=CLASSES)] = 3) -> JSONResponse:
+        """Name each image, or call it unknown.
+
+        Send one image as the body, or several in the field `files` of a form. An image that cannot be read has an
+        `error` in its place; the status is 422 if no image can be read.
+        """
+        begun = time.perf_counter()
+        response = await answer(request, top)
+        metrics.seconds.observe(time.perf_counter() - begun)
+        return response
+
+    @app.get("/health", summary="Whether the service answers")
+    async def health() -> dict[str, str]:
+        """Return `ok`. Needs no token."""
+        return {"status": "ok"}
+
+    @app.get("/metrics", summary="Metrics for Prometheus", response_class=PlainTextResponse)
+    async def show_metrics() -> PlainTextResponse:
+        """Return counters, latencies and the length of the queue, as text."""
+        gauges = {
+            "medic_queue_images": (batcher.queued, "Images that were accepted and are not answered."),
+            "medic_queue_limit": (limits.queue, "Images that can be queued."),
+            "medic_held_bytes": (bodies.held, "Bytes of request bodies in memory."),
+            "process_resident_memory_bytes": (psutil.Process().memory_info().rss, "Resident memory."),
+            "process_start_time_seconds": (started, "Start of the service, in seconds since 1970."),
+        }
+        return PlainTextResponse(metrics.text(gauges), media_type="text/plain; version=0.0.4")
+
+    @app.get("/", include_in_schema=False)
+    async def show_page() -> HTMLResponse:
+        return HTMLResponse(page, headers={"content-security-policy": policy})
+
+    @app.exception_handler(HTTPException)
+    async def refuse(_: Request, error: HTTPException) -> JSONResponse:
+        return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def refuse_query(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        return JSONResponse({"error": one_line(f"{first['loc'][-1]}: {first['msg']}")}, 422)
+
+    app.add_middleware(Guard, metrics=metrics, token=token, hosts=frozenset(hosts))
+    return app
+
+
+class Guard:
+    """Checks host, origin and token before anything is read, and lets no error but its number reach a client."""
+
+    def __init__(self, app: "ASGIApp", metrics: Metrics, token: str | None, hosts: Collection[str]) -> None:
+        self.app = app
+        self.metrics = metrics
+        self.token = None if token is None else token.encode()
+        self.hosts = hosts
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Answer a request."""
+        from starlette.requests import ClientDisconnect
+
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        begun = False
+
+        async def sending(message: "Message") -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                self.metrics.requests.add(str(message["status"]))
+                present = {name for name, _ in message["headers"]}
+                own = {"content-security-policy": NO_CONTENT, **HEADERS}
+                missing = [
+                    (name.encode(), value.encode()) for name, value in own.items() if name.encode() not in present
+                ]
+                message = {**message, "headers": [*message["headers"], *missing]}
+            await send(message)
+
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        if problem := self._problem(scope["path"], headers):
+            return await _send(sending, *problem)
+        try:
+            await self.app(scope, receive, sending)
+        except ClientDisconnect:  # while its request was read
+            return None
+        except Exception:  # a client learns nothing of what is inside
+            number = uuid.uuid4().hex[:12]
+            logger.exception("error %s", number)
+            if not begun:
+                await _send(sending, 500, f"internal error {number}; the log of the service has its reason")
+        return None
+
+    def _problem(self, path: str, headers: Mapping[bytes, str]) -> tuple[int, str] | None:
+        """Return the status and the message for a request that is not allowed."""
+        host, origin = headers.get(b"host", ""), headers.get(b"origin")
+        if not self._allowed(f"//{host}"):
+            return 403, f"host {_quoted(host)} is not allowed: start the service with --allowed-hosts NAME"
+        if origin is not None and not self._allowed(origin):
+            return 403, f"pages of {_quoted(origin)} may not use this service"
+        if self.token is not None and path not in OPEN:
+            kind, _, given = headers.get(b"authorization", "").partition(" ")
+            right = hmac.compare_digest(given.strip().encode("latin-1"), self.token)
+            if kind.lower() != "bearer" or not right:
+                return 401, "send the token of the service as `Authorization: Bearer TOKEN`"
+        return None
+
+    def _allowed(self, address: str) -> bool:
+        """Whether the host of an address is ours: a page that rebinds its own name to our address has another one."""
+        try:
+            name = urlsplit(address).hostname
+        except ValueError:
+            return False
+        if name is None:
+            return False
+        return "*" in self.hosts or name == "localhost" or name in self.hosts or _is_number(name)
+
+
+def _is_number(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _quoted(text: str) -> str:
+    return one_line(repr(text[:100]))
+
+
+async def _send(send: "Send", status: int, message: str) -> None:
+    headers = [(b"content-type", b"application/json")]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps({"error": message}).encode()})
+
+
+def describe(predictor: Predictor) -> dict[str, Any]:
+    """Return what an answer says of the model; the threshold is on the scale of the scores."""
+    threshold, score = predictor.threshold, predictor.score
+    value = threshold.value
+    if score.probability:
+        value = 1 / (1 + math.exp(-value)) if value > -700 else 0.0
+    return {
+        "score": score.name,
+        "probability": score.probability,
+        "threshold": _finite(value),
+        "rule": threshold.rule,
+        "classes": len(predictor.classes),
+        "sha256": predictor.description.get("sha256"),
+        "medic": __version__,
+    }
+
+
+def describe_prediction(name: str, found: Prediction | BadImage, threshold: float | None) -> dict[str, Any]:
+    """Return an entry of an answer; a number that is not finite is null, because JSON has none."""
+    if isinstance(found, BadImage):
+        return {"name": name, "error": one_line(str(found))}
+    return {
+        "name": name,
+        "label": found.label,
+        "known": found.known,
+        "score": _finite(found.score),
+        "threshold": threshold,
+        "top": [{"class": label, "probability": _finite(value)} for label, value in found.top],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+def _json(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+_TEXT, _NUMBER = {"type": "string"}, {"type": ["number", "null"]}
+_BINARY = {"type": "string", "format": "binary"}
+_TOP = {"type": "array", "items": _object(**{"class": _TEXT, "probability": _NUMBER})}
+_PREDICTION = _object(
+    name=_TEXT, label=_TEXT, known={"type": "boolean"}, score=_NUMBER, threshold=_NUMBER, top=_TOP, error=_TEXT
+)
+_MODEL = _object(
+    score=_TEXT, probability={"type": "boolean"}, threshold=_NUMBER, rule=_TEXT, classes={"type": "integer"},
+    sha256={"type": ["string", "null"]}, medic=_TEXT,
+)  # fmt: skip
+_ANSWER = _json(_object(predictions={"type": "array", "items": _PREDICTION}, model=_MODEL))
+_FAILURES = {
+    400: "the form is damaged, or has no file", 401: "the token is missing or wrong", 403: "host or origin not allowed",
+    408: "the request did not arrive in time", 413: "too many bytes or images", 415: "not an image and not a form",
+    503: "the queue is full: try again after Retry-After seconds", 504: "no answer in time",
+}  # fmt: skip
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"description": "a prediction per image; one that cannot be read has an error", "content": _ANSWER},
+    422: {"description": "no image can be read, or the query is wrong", "content": _ANSWER},
+    **{status: {"description": text, "content": _json(_object(error=_TEXT))} for status, text in _FAILURES.items()},
+}
+BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {**_object(files={"type": "array", "items": _BINARY}), "required": ["files"]}
+            },
+            "image/*": {"schema": _BINARY},
+            "application/octet-stream": {"schema": _BINARY},
+        },
+    }
+}

@@ -1,0 +1,144 @@
+"""The body of a request as images: read with a limit, and taken apart outside the event loop."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from medic.deploy.service.limits import BODIES, Limits
+from medic.errors import one_line
+
+if TYPE_CHECKING:
+    from fastapi import Request
+
+FIELD = "files"
+LINGER = 1.0
+"""Seconds for which the rest of a body that is too large is discarded, so that the client reads the answer."""
+LONGEST_NAME = 200
+
+
+class Refused(Exception):
+    """A request that is answered with an error: an HTTP status and one line."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Upload(NamedTuple):
+    """An image of a request. The name is only shown."""
+
+    name: str
+    data: bytes
+
+
+@dataclass
+class Bodies:
+    """Reads bodies; all that are held at a time have a limit too."""
+
+    limits: Limits
+    held: int = 0
+
+    async def read(self, request: "Request", body: bytearray) -> None:
+        """Append the body of a request to `body`; call `release` when the request ends."""
+        declared = request.headers.get("content-length", "")
+        if declared.isdecimal() and int(declared[:20]) > self.limits.bytes and "expect" in request.headers:
+            raise self._too_large()  # the client waits for permission to send
+        async for chunk in request.stream():
+            if len(body) + len(chunk) > self.limits.bytes:
+                await self._discard(request)
+                raise self._too_large()
+            if self.held + len(chunk) > BODIES * self.limits.bytes:
+                raise Refused(503, "too many large requests: try again later")
+            body += chunk
+            self.held += len(chunk)
+
+    def release(self, body: bytearray) -> None:
+        """Forget a body that was read."""
+        self.held -= len(body)
+        body.clear()
+
+    async def _discard(self, request: "Request") -> None:
+        try:
+            async with asyncio.timeout(LINGER):
+                while (await request.receive()).get("more_body"):
+                    pass
+        except TimeoutError:
+            pass
+
+    def _too_large(self) -> Refused:
+        return Refused(413, f"the request has more than {self.limits.bytes:,} bytes: send fewer or smaller images")
+
+
+def split(body: bytearray, kind: str, limits: Limits) -> list[Upload]:
+    """Return the images of a body: those of a form, or one that is the body itself."""
+    name = kind.partition(";")[0].strip().lower()
+    if name == "multipart/form-data":
+        found = _parts(bytes(body), kind, limits)
+        if not found:
+            raise Refused(400, f"the form has no file: send images in the field {FIELD!r}")
+        return found
+    if name.startswith("image/") or name in ("", "application/octet-stream"):
+        if not body:
+            raise Refused(400, "the body is empty: send an image")
+        return [Upload("image", bytes(body))]
+    expected = "multipart/form-data, image/* or application/octet-stream"
+    raise Refused(415, f"Content-Type {_shown(name)}: expected {expected}")
+
+
+def _parts(body: bytes, kind: str, limits: Limits) -> list[Upload]:
+    from python_multipart.exceptions import FormParserError
+    from python_multipart.multipart import MultipartParser, parse_options_header
+
+    found: list[Upload] = []
+    headers: dict[bytes, bytes] = {}
+    name, value, data = bytearray(), bytearray(), bytearray()
+
+    def header() -> None:
+        headers[bytes(name).lower()] = bytes(value)
+        name.clear()
+        value.clear()
+
+    def begin() -> None:
+        if len(found) == limits.files:
+            raise Refused(413, f"the request has more than {limits.files} images: send fewer at a time")
+        headers.clear()
+        data.clear()
+
+    def end() -> None:
+        options = parse_options_header(headers.get(b"content-disposition", b""))[1]
+        field = options.get(b"name", b"").decode("utf-8", "replace")
+        if field != FIELD or b"filename" not in options:
+            what = "file" if b"filename" in options else "text"
+            raise Refused(
+                400, f"the form has a {what} in the field {_shown(field)}: send images in the field {FIELD!r}"
+            )
+        found.append(Upload(options[b"filename"].decode("utf-8", "replace")[:LONGEST_NAME], bytes(data)))
+
+    ended: list[bool] = []
+    try:
+        boundary = parse_options_header(kind)[1].get(b"boundary")
+        if not boundary:
+            raise Refused(400, "Content-Type multipart/form-data lacks its boundary")
+        callbacks: Mapping[str, object] = {
+            "on_part_begin": begin,
+            "on_header_field": lambda text, start, stop: name.extend(text[start:stop]),
+            "on_header_value": lambda text, start, stop: value.extend(text[start:stop]),
+            "on_header_end": header,
+            "on_part_data": lambda text, start, stop: data.extend(text[start:stop]),
+            "on_part_end": end,
+            "on_end": lambda: ended.append(True),
+        }
+        parser = MultipartParser(boundary, callbacks)  # type: ignore[arg-type]
+        parser.write(body)
+        parser.finalize()
+    except FormParserError as error:
+        raise Refused(400, "the form is damaged: send multipart/form-data") from error
+    if not ended:
+        raise Refused(400, "the form is cut off: its last boundary is missing")
+    return found
+
+
+def _shown(text: str) -> str:
+    """Return a client's text as it may be part of a line."""
+    return one_line(repr(text[:LONGEST_NAME]))

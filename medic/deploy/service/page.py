@@ -1,0 +1,27 @@
+"""The page of the service: one HTML file with its style and script inside, which asks for nothing but decisions."""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+
+def make_page(data: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the page, and the content security policy that allows its own style and script alone.
+
+    `data` reaches the script as JSON.
+    """
+    html = (files("medic.deploy.service") / "page.html").read_text(encoding="utf-8")
+    digests = {}
+    for tag in ("style", "script"):
+        found = re.search(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
+        assert found is not None
+        digests[tag] = base64.b64encode(hashlib.sha256(found[1].encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{digests['script']}'; style-src 'sha256-{digests['style']}'; "
+        "img-src blob: data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return html.replace("{{ data }}", json.dumps(data).replace("<", "\\u003c")), policy

@@ -1,0 +1,116 @@
+"""The page of the service in a real browser: choose images, read the decision, move the threshold."""
+
+import json
+import shutil
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from tests.deploy.test_service import Service
+
+BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs chromium and chromedriver")
+
+DROP = """
+const [name, bytes] = arguments, transfer = new DataTransfer();
+transfer.items.add(new File([new Uint8Array(bytes)], name));
+document.getElementById("drop").dispatchEvent(new DragEvent("drop", {dataTransfer: transfer, bubbles: true}));
+"""
+MOVE = """
+const slider = document.getElementById("slider");
+slider.value = arguments[0];
+slider.dispatchEvent(new Event("input", {bubbles: true}));
+"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    webdriver = pytest.importorskip("selenium.webdriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+def open_page(browser, url, width, dark):
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+    for kind in ("performance", "browser"):
+        browser.get_log(kind)
+    browser.get(url)
+
+
+def requests(browser):
+    """The addresses that the page has asked for."""
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    sent = [one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"]
+    return {url for url in sent if not url.startswith(("data:", "blob:"))}
+
+
+def cards(browser, count):
+    """The cards of the page, once it has this many answers."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    chosen = "#list li:not(.waiting)"
+    WebDriverWait(browser, 20).until(lambda _: len(browser.find_elements("css selector", chosen)) == count)
+    return browser.find_elements("css selector", chosen)
+
+
+def label(card):
+    return card.find_element("css selector", ".label").text
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True), (390, False)])
+def test_images_are_named(browser, trained, images, tmp_path, width, dark):
+    paths = sorted(images.glob("z/*/*.png"))[::3]
+    (tmp_path / "bad <b>.png").write_bytes(b"no image")
+    expected = trained.predictor.predict(paths)
+    with Service(trained.predictor) as service:
+        open_page(browser, service.url, width, dark)
+        chosen = [*paths, tmp_path / "bad <b>.png"]
+        browser.find_element("id", "files").send_keys("\n".join(map(str, chosen)))
+        found = cards(browser, len(chosen))
+        for card, prediction in zip(found, expected, strict=False):
+            assert label(card) == prediction.label
+            assert f"score {prediction.score:.3f}" in card.text
+            nearest = [cell.text for cell in card.find_elements("css selector", "td:first-child")]
+            assert nearest == [name for name, _ in prediction.top]
+        assert "not an image" in label(found[-1])
+        assert "bad <b>.png" in found[-1].text
+        browser.execute_script(DROP, "dropped.png", list(paths[0].read_bytes()))
+        assert label(cards(browser, len(chosen) + 1)[-1]) == expected[0].label
+        browser.save_screenshot(str(tmp_path / "page.png"))
+
+        browser.execute_script(MOVE, 1)
+        assert {label(card) for card in found[:-1]} == {"unknown"}
+        browser.execute_script(MOVE, 0)
+        assert [label(card) for card in found[:-1]] == [prediction.top[0][0] for prediction in expected]
+        assert browser.find_element("id", "known").text == str(len(paths) + 1)
+        browser.find_element("id", "reset").click()
+        assert [label(card) for card in found[:-1]] == [prediction.label for prediction in expected]
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+        asked = requests(browser)
+        assert asked == {f"{service.url}/", f"{service.url}/predict?top=5"}
+        severe = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+        assert all("422" in message for message in severe)  # the browser itself reports the bad image
+        assert len(severe) == 1
+        browser.find_element("id", "clear").click()
+        assert browser.find_elements("css selector", "#list li") == []
+
+
+def test_a_token_is_asked_for(browser, trained, images):
+    path = sorted(images.glob("z/*/*.png"))[0]
+    with Service(trained.predictor, token="secret") as service:
+        open_page(browser, service.url, 390, False)
+        browser.find_element("id", "files").send_keys(str(path))
+        assert "token" in label(cards(browser, 1)[0])
+        browser.find_element("id", "token").send_keys("secret")
+        browser.find_element("id", "files").send_keys(str(path))
+        assert label(cards(browser, 2)[1]) == trained.predictor.predict(path)[0].label

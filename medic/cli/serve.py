@@ -20,7 +20,7 @@ def add_options(parser: ArgumentParser) -> None:
         "--host",
         default="127.0.0.1",
         metavar="HOST",
-        help="address to listen on (default: 127.0.0.1, this machine alone)",
+        help="address to listen on; others than this machine need a token (default: 127.0.0.1)",
     )
     parser.add_argument(
         "--port", type=int, default=8000, metavar="PORT", help="port to listen on, 0 for any free one (default: 8000)"
@@ -53,11 +53,11 @@ def add_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--queue", type=int, default=256, metavar="N", help="images waiting before 503 (default: 256)")
     parser.add_argument(
-        "--max-bytes", type=int, default=2**25, metavar="N", help="bytes of a request (default: 32 MiB)"
+        "--max-bytes", type=int, default=2**25, metavar="N", help="bytes of a request (default: 33554432)"
     )
     parser.add_argument("--max-files", type=int, default=64, metavar="N", help="images of a request (default: 64)")
     parser.add_argument(
-        "--max-pixels", type=int, default=50_000_000, metavar="N", help="pixels of an image (default: 50 million)"
+        "--max-pixels", type=int, default=50_000_000, metavar="N", help="pixels of an image (default: 50000000)"
     )
     parser.add_argument("--timeout", type=float, default=30, metavar="S", help="seconds of a request (default: 30)")
     parser.add_argument("--ray", action="store_true", help="serve as a Ray Serve deployment")

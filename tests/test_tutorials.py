@@ -79,8 +79,9 @@ def test_own_loop_learns(block):
 
 
 def test_method(here, mini, monkeypatch, capsys):
-    monkeypatch.setitem(medic.METHODS, "calm", None)  # removed after the test
-    monkeypatch.setitem(PENALTIES, "confidence", None)
+    for registry, name in ((medic.METHODS, "calm"), (PENALTIES, "confidence")):
+        monkeypatch.setitem(registry, name, None)  # so that it is removed after the test
+        del registry[name]
     run_page("docs/tutorials/method.md", SMALLER)
     runs = [medic.Run(path) for path in (here / "calm-runs").iterdir() if path.is_dir()]
     assert sorted(run.settings["method"] for run in runs) == ["calm", "erm", "medic++", "medic++"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from medic.errors import check_choice
-from medic.runs.specs.data import EACH, listed
+from medic.runs.specs.data import EACH, NONE, listed
 
 FILE = Path(__file__).with_name("catalogue.json")
 DEFINED = ("method*.py", "systems/*.py", "data/classes.py", "data/benchmarks/*.py", "tables/paper_tables.py")
@@ -105,7 +105,7 @@ def check_names(settings: Mapping[str, Any]) -> None:
     own = domains[check_choice("dataset", dataset, domains)]
     for name in ("target", "sources") if own else ():
         for domain in listed(settings.get(name), own) or ():
-            if domain != EACH:
+            if domain not in (EACH, NONE):
                 check_choice("domain", domain, own)
 
 

@@ -13,8 +13,6 @@ from medic.data.holdout import Parts
 from medic.errors import MedicError, check_choice, warn
 
 UNKNOWN = -1
-NONE = "none"
-"""In place of a target: every domain is trained on, and held-out images of all of them are evaluated."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +53,7 @@ class Problem:
 def choose_domains(
     domains: Sequence[str], targets: Sequence[str] | None, sources: Sequence[str] | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return sources and targets in the order of `domains`; if one is None, it is all other domains.
-
-    The target `none` leaves no domain out.
-    """
-    if targets == [NONE] and NONE not in domains:
-        for domain in sources or ():
-            check_choice("domain", domain, domains)
-        return tuple(d for d in domains if sources is None or d in sources), (NONE,)
+    """Return sources and targets in the order of `domains`; if one is None, it is all other domains."""
     for domain in (*(targets or ()), *(sources or ())):
         check_choice("domain", domain, domains)
     if targets is None and sources is None:
@@ -89,7 +80,7 @@ def make_problem(
     parts: Parts,
     on_empty: Literal["error", "warn"] = "error",
 ) -> Problem:
-    """Divide a dataset into training, validation and evaluation images.
+    """Divide a dataset into training, validation and evaluation images; without targets, held-out images are evaluated.
 
     `on_empty` decides about a source domain without images of a known class that `classes.partial` expects there.
     """
@@ -97,8 +88,7 @@ def make_problem(
     label = torch.tensor([position.get(name, UNKNOWN) for name in dataset.classes])[dataset.label]
     unknown = torch.tensor([name in classes.unknown for name in dataset.classes])[dataset.label]
     known = label != UNKNOWN
-    unseen = [name for name in targets if name in dataset.domains]
-    source_at, target_at = (tuple(map(dataset.domains.index, names)) for names in (sources, unseen))
+    source_at, target_at = (tuple(map(dataset.domains.index, names)) for names in (sources, targets))
     source, target = (torch.isin(dataset.domain, torch.tensor(at, dtype=torch.long)) for at in (source_at, target_at))
     trained = source & known & _allowed(dataset, classes)
 
@@ -108,7 +98,7 @@ def make_problem(
         return Samples(indices, label[indices], dataset.domain[indices], attributes)
 
     evaluated = target & (known | unknown) & parts.target
-    if not unseen:
+    if not targets:
         evaluated = (trained & parts.validation) | (source & unknown)
     problem = Problem(
         known=classes.known,

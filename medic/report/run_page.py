@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from medic import openset
 from medic.analysis.of_runs import true_classes
 from medic.data import benchmark
-from medic.data.problem import NONE
 from medic.metrics import METRICS, Metric
 from medic.openset.thresholds import RULES
 from medic.report.pages import packed, write_page
 from medic.report.thumbnails import thumbnails
 from medic.runs.directory import Run
+from medic.runs.specs.data import NONE
 from medic.tables.results import Result, short
 
 SHOWN = ("acc", "hscore", "acc_k", "acc_u", "oscr", "auroc")

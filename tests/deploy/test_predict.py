@@ -277,6 +277,7 @@ def test_the_reader_has_gone(process, images):
     assert running.returncode == 141
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_paths(images, predict, tmp_path, monkeypatch):
     """3,000 more paths take less than 67 bytes each: a path alone takes more."""
     values, sizes = writers.Writer.values, []

@@ -382,7 +382,7 @@ def started(trained):
     process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_stops_it_after_what_was_accepted(started, paths, number):
     process, url = started
     data = paths[0].read_bytes()
@@ -405,6 +405,7 @@ def test_a_signal_stops_it_after_what_was_accepted(started, paths, number):
     assert "Traceback" not in process.communicate()[1]
 
 
+@pytest.mark.slow
 def test_it_stops_although_a_client_is_slow(started):
     process, url = started
     port = int(url.rsplit(":", 1)[1])
@@ -417,6 +418,7 @@ def test_it_stops_although_a_client_is_slow(started):
         assert time.monotonic() - begun < 15
 
 
+@pytest.mark.slow
 def test_clients_cannot_fill_the_log(started):
     process, url = started
     assert httpx.post(f"{url}/predict", content=b"nonsense", headers=FORM).status_code == 400

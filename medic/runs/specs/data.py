@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         Storage,
     )
 
+NONE = "none"
+"""In place of a target: every domain is trained on, and held-out images of all of them are evaluated."""
 EACH = "each"
 """In a sweep, in place of values: every domain of the dataset, one after the other."""
 
@@ -110,7 +112,11 @@ class DataSpec(Spec):
         for name, values in given.items():
             if EACH in (values or ()) and EACH not in domains:
                 raise MedicError(f"{name} {EACH!r} means a run per domain: use `medic sweep --span {name}={EACH}`")
-        sources, targets = choose_domains(domains, given["target"], given["sources"])
+        if given["target"] == [NONE] and NONE not in domains:
+            chosen = [check_choice("domain", name, domains) for name in given["sources"] or domains]
+            sources, targets = tuple(name for name in domains if name in chosen), tuple[str, ...]([NONE])
+        else:
+            sources, targets = choose_domains(domains, given["target"], given["sources"])
         official = self.validation == "official"
         if official and (self.holdout or self.trial_seed) is not None:
             raise MedicError("holdout and trial_seed have no effect with validation 'official': leave them out")
@@ -183,7 +189,7 @@ class DataSpec(Spec):
         problem = make_problem(
             dataset,
             self.sources or (),
-            list(self.target or ()),
+            [name for name in self.target or () if name in dataset.domains],
             self.classes,
             parts,
             on_empty,  # type: ignore[arg-type]

@@ -187,6 +187,7 @@ def test_embed_draws_known_and_unknown_images(make_run):
     drawn("embed", found)
 
 
+@pytest.mark.slow
 def test_embed_notes_runs_with_other_images(make_run):
     runs = [make_run("erm"), make_run("medic++"), make_run("erm", target="printed")]
     assert embed.measure(runs[:2]).same_images

@@ -268,6 +268,7 @@ def test_rows_come_before_the_last_path_and_ctrl_c_stops(process, images):
     assert (running.returncode, err) == (130, b"medic: stopped\n")
 
 
+@pytest.mark.slow
 def test_the_reader_has_gone(process, images):
     with process() as running:
         running.stdout.close()

@@ -85,6 +85,7 @@ def interrupt(process):
     return process.stderr.readline(), time.monotonic() - began
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_long_iteration(folder, tmp_path):
     with start(folder, tmp_path, "training", "Trainer", "step", 4) as process:
         line, seconds = interrupt(process)

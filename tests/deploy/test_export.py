@@ -14,7 +14,7 @@ from medic.errors import MedicError
 from medic.openset import SCORES, Threshold
 from tests.messages import naming
 
-PLAIN = ["bcls", pytest.param("cls", marks=pytest.mark.slow), pytest.param("energy", marks=pytest.mark.slow)]
+PLAIN = ["bcls", pytest.param("cls", marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What `medic predict` costs: images per second against a bare forward pass, and memory as paths grow.
+"""Measure `medic predict`: images per second against a bare forward pass, and memory as paths grow.
 
     python benchmarks/predict.py --backbone resnet18 --paths 1000 10000 100000 --output predict.json
 

@@ -24,7 +24,7 @@ from medic.runs.directory import Run
 
 
 class Seen(NamedTuple):
-    """What rules may see of a run: a score, validation outputs with labels (N,), and target outputs."""
+    """The part of a run that rules may see: a score, validation outputs with labels (N,), and target outputs."""
 
     score: Score
     validation: Output

@@ -43,7 +43,7 @@ class Cost(Result):
     place: str
     """The device."""
     missing: str = ""
-    """Why no run of ERM is compared, and the options that train one; empty if a run is compared."""
+    """The reason why no run of ERM is compared, with the options that train one; empty if one is."""
 
     def rows(self) -> list[dict[str, str]]:
         """Return a row per number of steps, with ERM first."""

@@ -4,12 +4,14 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from medic.cli.opening import open_model
 from medic.errors import MedicError, counted
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from medic.deploy import Predictor
+    from medic.runs.directory import Run
 
 SUFFIX = {"onnx": ".onnx", "torch-export": ".pt2"}
 CHECKED = 256
@@ -41,9 +43,9 @@ def run(arguments: Namespace) -> int:
 
     form = arguments.format
 
-    folder = Path(arguments.run)
-    predictor, pixels = _opened(folder, arguments)
-    path = folder / f"model{SUFFIX[form]}" if arguments.output is None else Path(arguments.output)
+    predictor, finished = open_model(arguments.run)
+    pixels = _pixels(predictor, finished, arguments)
+    path = Path(arguments.run) / f"model{SUFFIX[form]}" if arguments.output is None else Path(arguments.output)
     difference = export(predictor, path, form, pixels)
     size = path.stat().st_size / 2**20
     checked = f"{counted(len(pixels), 'image')} decided alike, scores within {difference:.0e}"
@@ -51,23 +53,18 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _opened(folder: Path, arguments: Namespace) -> "tuple[Predictor, Tensor]":
-    """Return the model, and pixels to check the export on."""
+def _pixels(predictor: "Predictor", finished: "Run | None", arguments: Namespace) -> "Tensor":
+    """Return pixels to check the export on."""
     import numpy as np
     import torch
 
-    from medic.deploy import load
     from medic.deploy.inputs import to_pixels
     from medic.deploy.paths import image_paths
-    from medic.runs.directory import Run
-    from medic.runs.layout import CONFIG
     from medic.runs.review import target_pixels
 
-    finished = Run(folder) if (folder / CONFIG).exists() else None
-    predictor = load(folder) if finished is None else finished.predictor
     if arguments.images is not None:
-        paths = list(image_paths(arguments.images))
-        return predictor, torch.from_numpy(np.stack([to_pixels(path, predictor.decoded) for path in paths]))
+        found = [to_pixels(path, predictor.decoded) for path in image_paths(arguments.images)]
+        return torch.from_numpy(np.stack(found))
     if finished is None:
-        raise MedicError(f"{folder} is not a run, so it has no images: give some to check the export on with --images")
-    return predictor, target_pixels(finished, CHECKED, arguments.root)
+        raise MedicError(f"{arguments.run} is no run, so it has no images: give some for the check with --images")
+    return target_pixels(finished, CHECKED, arguments.root)

@@ -10,14 +10,12 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from itertools import tee
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from medic.cli.opening import open_model
+from medic.cli.options import add_device_option
 from medic.errors import MedicError
 from medic.logs import console, shown
-from medic.runs.layout import CONFIG
-
-if TYPE_CHECKING:
-    from medic.deploy import Predictor
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -42,13 +40,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--threshold", type=float, metavar="X", help="call images with a lower score unknown (default: the run's)"
     )
-    parser.add_argument(
-        "--device",
-        choices=("auto", "cpu", "cuda"),
-        default="auto",
-        metavar="DEVICE",
-        help="auto, cpu or cuda (default: auto)",
-    )
+    add_device_option(parser, default="auto")
     parser.add_argument(
         "--batch-size", type=int, metavar="N", help="images in a forward pass (default: 64, on a GPU 512)"
     )
@@ -68,7 +60,7 @@ def run(arguments: Namespace) -> int:
     output = None if arguments.output is None else Path(arguments.output)
     kind = pick_format(output, arguments.format)
     named, read = tee(image_paths(arguments.paths))  # which keeps the paths between reading and writing alone
-    predictor = _load(Path(arguments.run), arguments.device)
+    predictor, _ = open_model(arguments.run, arguments.device)
     if arguments.threshold is not None:
         predictor = predictor.at(arguments.threshold)
     top = min(arguments.top, len(predictor.classes))
@@ -85,18 +77,6 @@ def run(arguments: Namespace) -> int:
                 counts["unreadable" if isinstance(result, Exception) else "known" if result.known else "unknown"] += 1
         logger.info("%s", _summary(counts))
     return 1 if counts["unreadable"] else 0
-
-
-def _load(path: Path, device: str) -> "Predictor":
-    """Read the model of a run, checked as other commands check it, or of a folder with its two files alone."""
-    from medic.deploy import DESCRIPTION, WEIGHTS, load
-    from medic.runs.directory import Run
-    from medic.runs.specs import ExecutionSpec
-
-    place = ExecutionSpec(device=device).pick_device()
-    folder = path.parent if path.name in (DESCRIPTION, WEIGHTS) else path
-    alone = (folder / DESCRIPTION).exists() and not (folder / CONFIG).exists()
-    return (load(folder) if alone else Run(folder).predictor).to(place)
 
 
 def _with_progress(results: Iterator[T]) -> Generator[T]:

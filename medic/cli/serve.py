@@ -5,7 +5,9 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medic.errors import MedicError, check_choice
+from medic.cli.opening import open_model
+from medic.cli.options import add_device_option
+from medic.errors import MedicError
 
 if TYPE_CHECKING:
     from medic.deploy.service import Limits
@@ -25,13 +27,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--port", type=int, default=8000, metavar="PORT", help="port to listen on, 0 for any free one (default: 8000)"
     )
-    parser.add_argument(
-        "--device",
-        choices=("auto", "cpu", "cuda"),
-        default="auto",
-        metavar="DEVICE",
-        help="auto, cpu or cuda (default: auto)",
-    )
+    add_device_option(parser, default="auto")
     parser.add_argument(
         "--token",
         metavar="TOKEN",
@@ -85,23 +81,18 @@ def run(arguments: Namespace) -> int:
     for name in ("replicas", "address"):
         if getattr(arguments, name) is not None and not arguments.ray:
             raise MedicError(f"--{name} is only used with --ray: add --ray, or leave out --{name}")
-    check_choice("device", arguments.device, ("auto", "cpu", "cuda"))
 
     import torch
 
-    from medic.deploy import load
     from medic.deploy.service.app import make_app
 
-    if arguments.device == "cuda" and not torch.cuda.is_available():
-        raise MedicError("--device cuda: torch finds no GPU; use --device cpu")
-    device = "cuda" if arguments.device != "cpu" and torch.cuda.is_available() else "cpu"
     hosts = [arguments.host.lower(), *map(str.lower, arguments.allowed_hosts)]
-    predictor = load(arguments.run, device)
+    predictor, _ = open_model(arguments.run, arguments.device)
     app = make_app(predictor, limits, token, hosts)
     # The first pass is slow, and tells whether the model takes photographs at all.
     predictor.outputs(torch.zeros(1, 3, predictor.decoded, predictor.decoded, dtype=torch.uint8))
     if arguments.ray:
-        _serve_on_ray(arguments, device, limits, token, hosts)
+        _serve_on_ray(arguments, predictor.device.type, limits, token, hosts)
         return 0
     listening = listen(arguments.host, arguments.port)
     serve(app, listening, lambda: print(f"serving {arguments.run} at {address_of(listening)}", flush=True))

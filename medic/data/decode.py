@@ -44,32 +44,32 @@ def read_file(path: str) -> bytes:
     raise BadImage(f"{path} {problem}")
 
 
-def decode(data: bytes, size: int, name: str) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+def decode(data: bytes, size: int, name: str, limit: int = MAX_PIXELS) -> tuple[NDArray[np.uint8], tuple[int, int]]:
     """Decode an image, upright and in RGB, and resize it to a square as the benchmarks do.
 
-    Returns the pixels (3, size, size), and the height and width before resizing. Channels of 16 bits keep their upper
-    eight, and floats in [0, 1] are multiplied by 255, whatever values an image has. CMYK, palettes and grey become RGB;
-    transparent pixels keep the stored colour, as in torchvision.
+    Returns the pixels (3, size, size), and the height and width before resizing; more than `limit` pixels are refused.
+    Channels of 16 bits keep their upper eight, and floats in [0, 1] are multiplied by 255, whatever values an image
+    has. CMYK, palettes and grey become RGB; transparent pixels keep the stored colour, as in torchvision.
     """
     if not data:
         raise BadImage(f"{name} is empty")
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            return squared(image, size, name)
+            return squared(image, size, name, limit)
     except (BadImage, MemoryError):
         raise
     except UnidentifiedImageError:
         raise BadImage(f"{name} is not an image of a format that is read: {', '.join(FORMATS)}") from None
     except Image.DecompressionBombError:
-        raise _too_large(name) from None
+        raise _too_large(name, limit) from None
     except Exception as error:  # Pillow raises any type for a damaged file
         raise BadImage(f"{name} is damaged: {first_line(error)}") from error
 
 
-def squared(image: Image.Image, size: int, name: str) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+def squared(image: Image.Image, size: int, name: str, limit: int) -> tuple[NDArray[np.uint8], tuple[int, int]]:
     """Return an image as `decode` does, and leave the image itself upright."""
-    if image.width * image.height > MAX_PIXELS or max(image.size) > MAX_SIDE:
-        raise _too_large(name)
+    if image.width * image.height > limit or max(image.size) > MAX_SIDE:
+        raise _too_large(name, limit)
     try:
         ImageOps.exif_transpose(image, in_place=True)
         rgb = _to_rgb(image, name)
@@ -83,8 +83,8 @@ def squared(image: Image.Image, size: int, name: str) -> tuple[NDArray[np.uint8]
         raise BadImage(f"{name} is damaged: {first_line(error)}") from error
 
 
-def _too_large(name: str) -> BadImage:
-    limits = f"{MAX_PIXELS // 10**6} million pixels, or {MAX_SIDE} on a side"
+def _too_large(name: str, limit: int) -> BadImage:
+    limits = f"{limit / 10**6:.3g} million pixels, or {MAX_SIDE} on a side"
     return BadImage(f"{name} has more than {limits}: shrink it")
 
 

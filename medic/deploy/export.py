@@ -28,7 +28,7 @@ TOLERANCE = 1e-4
 EXAMPLE = 3
 """Images in the batch that is traced; not 1 and not a number of channels, which a tracer may take for a constant."""
 
-Run = Callable[[NDArray[np.uint8]], dict[str, NDArray[Any]]]
+Runtime = Callable[[NDArray[np.uint8]], dict[str, NDArray[Any]]]
 """A graph in its own runtime: pixels (N, C, decoded, decoded) to outputs by name."""
 
 
@@ -49,7 +49,7 @@ class DecisionGraph(nn.Module):
         output = self.network(predictor.preprocessing(images.float() / 255))
         confidence = predictor.score(output)
         label = torch.where(confidence >= predictor.threshold.value, output.logits.argmax(1), -1)
-        return label, confidence.sigmoid() if predictor.score.probability else confidence, output.logits
+        return label, predictor.shown(confidence), output.logits
 
 
 def export(predictor: Predictor, path: Path, form: str, pixels: Tensor) -> float:
@@ -87,7 +87,7 @@ def _trace(predictor: Predictor) -> Any:
         raise MedicError(f"{part} cannot be exported: {first_line(error)}") from error
 
 
-def _write_program(predictor: Predictor, path: Path) -> Run:
+def _write_program(predictor: Predictor, path: Path) -> Runtime:
     described = json.dumps(_metadata(predictor))
     with path.open("wb") as file:
         torch.export.save(_trace(predictor), file, extra_files={DESCRIPTION: described})
@@ -101,7 +101,7 @@ def _write_program(predictor: Predictor, path: Path) -> Run:
     return run
 
 
-def _write_onnx(predictor: Predictor, path: Path) -> Run:
+def _write_onnx(predictor: Predictor, path: Path) -> Runtime:
     try:
         import onnx
         import onnxruntime
@@ -140,13 +140,13 @@ def _metadata(predictor: Predictor) -> dict[str, Any]:
     }
 
 
-def _compare(predictor: Predictor, run: Run, pixels: Tensor) -> float:
+def _compare(predictor: Predictor, run: Runtime, pixels: Tensor) -> float:
     """Refuse a graph that decides otherwise than the model; return the largest difference of a score."""
     worst = 0.0
     for part in pixels.split(64):
         output = predictor.outputs(part)
         confidence = predictor.score(output)
-        score = confidence.sigmoid() if predictor.score.probability else confidence
+        score = predictor.shown(confidence)
         found = run(part.numpy())
         scale = float(output.logits.abs().max()) + 1
         logits = float(np.abs(found["logits"] - output.logits.numpy()).max()) / scale

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from medic.data.decode import BadImage, decode, read_file, squared
+from medic.data.decode import MAX_PIXELS, BadImage, decode, read_file, squared
 from medic.errors import MedicError
 
 AnyImage: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.generic] | Tensor
@@ -25,13 +25,13 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-def to_pixels(image: AnyImage, size: int) -> Pixels:
-    """Return the pixels (3, size, size) of an image, made as those of files in training."""
+def to_pixels(image: AnyImage, size: int, limit: int = MAX_PIXELS) -> Pixels:
+    """Return the pixels (3, size, size) of an image of at most `limit` pixels, made as those of files in training."""
     if isinstance(image, str | Path):
-        return decode(read_file(str(image)), size, str(image))[0]
+        return decode(read_file(str(image)), size, str(image), limit)[0]
     if isinstance(image, bytes):
-        return decode(image, size, "the image")[0]
-    return squared(image.copy() if isinstance(image, Image.Image) else _to_pil(image), size, "the image")[0]
+        return decode(image, size, "the image", limit)[0]
+    return squared(image.copy() if isinstance(image, Image.Image) else _to_pil(image), size, "the image", limit)[0]
 
 
 def each_image(images: AnyImage | Iterable[AnyImage]) -> Iterable[AnyImage]:

@@ -36,7 +36,7 @@ MAX_VIEWS = 10_000
 
 
 def write_model(folder: Path, network: nn.Module, score: Score, described: Mapping[str, Any]) -> None:
-    """Write both files; the description gains the format, the names of the score's tensors, and a checksum."""
+    """Write both files; the description gains the format and the checksum of the weights."""
     fitted = score.function.tensors if isinstance(score.function, Fitted) else {}
     tensors = {**network.state_dict(), **{f"{SCORE}{name}": tensor for name, tensor in fitted.items()}}
     content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medic.data.decode import BadImage
+from medic.data.decode import MAX_PIXELS, BadImage
 from medic.data.images import Resident
 from medic.deploy.inputs import AnyImage, Pixels, each_image, ordered, to_pixels
 from medic.deploy.model_file import (
@@ -84,16 +84,20 @@ class Predictor:
         """Yield a prediction for every image, in order and in bounded memory; for an unreadable one its error."""
         batch_size = batch_size or (GPU_BATCH if self.device.type == "cuda" else BATCH)
         batch: list[Pixels | BadImage] = []
-        for pixels in ordered(self._try, each_image(images), 2 * batch_size):
+        for pixels in ordered(self.read, each_image(images), 2 * batch_size):
             batch.append(pixels)
             if len(batch) == batch_size:
                 yield from self._decide(batch, top)
                 batch = []
         yield from self._decide(batch, top)
 
-    def _try(self, image: AnyImage) -> Pixels | BadImage:
+    def read(self, image: AnyImage, limit: int = MAX_PIXELS) -> Pixels | BadImage:
+        """Return the pixels (3, decoded, decoded) of an image, or the error of one that cannot be read.
+
+        An image with more than `limit` pixels is not decoded.
+        """
         try:
-            return to_pixels(image, self.decoded)
+            return to_pixels(image, self.decoded, limit)
         except BadImage as error:
             return error
 
@@ -116,7 +120,7 @@ class Predictor:
     def decide(self, output: Output, top: int = 3) -> list[Prediction]:
         """Return the decisions for outputs of the network."""
         confidence = self.score(output)
-        shown = self._shown(confidence)
+        shown = self.shown(confidence)
         known = confidence >= self.threshold.value
         probabilities, order = output.logits.double().softmax(1).topk(min(top, len(self.classes)))
         chosen = zip(
@@ -154,9 +158,10 @@ class Predictor:
         """The threshold on the scale of `Prediction.score`."""
         if self.score.probability and self.threshold.probability is not None:
             return self.threshold.probability
-        return float(self._shown(torch.tensor(self.threshold.value, dtype=torch.float64)))
+        return float(self.shown(torch.tensor(self.threshold.value, dtype=torch.float64)))
 
-    def _shown(self, confidence: Tensor) -> Tensor:
+    def shown(self, confidence: Tensor) -> Tensor:
+        """Return confidences on the scale of `Prediction.score`: probabilities, if the score is one."""
         return confidence.sigmoid() if self.score.probability else confidence
 
     def save(self, folder: Path | str) -> None:

@@ -1,16 +1,13 @@
 """The page of the service in a real browser: choose images, read the decision, move the threshold."""
 
-import json
-import shutil
-
 import pytest
 
 pytest.importorskip("fastapi")
 
+from tests.browser import needs_browser, open_address, requests
 from tests.deploy.test_service import Service
 
-BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs chromium and chromedriver")
+pytestmark = needs_browser
 
 DROP = """
 const [name, bytes] = arguments, transfer = new DataTransfer();
@@ -22,36 +19,6 @@ const slider = document.getElementById("slider");
 slider.value = arguments[0];
 slider.dispatchEvent(new Event("input", {bubbles: true}));
 """
-
-
-@pytest.fixture(scope="module")
-def browser():
-    webdriver = pytest.importorskip("selenium.webdriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
-
-
-def open_page(browser, url, width, dark):
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-    for kind in ("performance", "browser"):
-        browser.get_log(kind)
-    browser.get(url)
-
-
-def requests(browser):
-    """The addresses that the page has asked for."""
-    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    sent = [one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"]
-    return {url for url in sent if not url.startswith(("data:", "blob:"))}
 
 
 def cards(browser, count):
@@ -73,7 +40,7 @@ def test_images_are_named(browser, trained, images, tmp_path, width, dark):
     (tmp_path / "bad <b>.png").write_bytes(b"no image")
     expected = trained.predictor.predict(paths)
     with Service(trained.predictor) as service:
-        open_page(browser, service.url, width, dark)
+        open_address(browser, service.url, width, dark)
         chosen = [*paths, tmp_path / "bad <b>.png"]
         browser.find_element("id", "files").send_keys("\n".join(map(str, chosen)))
         found = cards(browser, len(chosen))
@@ -96,7 +63,7 @@ def test_images_are_named(browser, trained, images, tmp_path, width, dark):
         browser.find_element("id", "reset").click()
         assert [label(card) for card in found[:-1]] == [prediction.label for prediction in expected]
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width
-        asked = requests(browser)
+        asked = set(requests(browser))
         assert asked == {f"{service.url}/", f"{service.url}/predict?top=5"}
         severe = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
         assert all("422" in message for message in severe)  # the browser itself reports the bad image
@@ -108,7 +75,7 @@ def test_images_are_named(browser, trained, images, tmp_path, width, dark):
 def test_a_token_is_asked_for(browser, trained, images):
     path = sorted(images.glob("z/*/*.png"))[0]
     with Service(trained.predictor, token="secret") as service:
-        open_page(browser, service.url, 390, False)
+        open_address(browser, service.url, 390, False)
         browser.find_element("id", "files").send_keys(str(path))
         assert "token" in label(cards(browser, 1)[0])
         browser.find_element("id", "token").send_keys("secret")

@@ -1,8 +1,5 @@
 """The reports in a real browser: what a reader drags, sorts and opens."""
 
-import json
-import shutil
-
 import numpy as np
 import pytest
 import scipy.stats
@@ -12,39 +9,10 @@ from medic import openset
 from medic.report.run_page import write_report
 from medic.report.table_page import write_table_report
 from medic.tables.results import collect
+from tests.browser import needs_browser, open_address, requests
 from tests.tables.written import write_run
 
-BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs chromium and chromedriver")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    webdriver = pytest.importorskip("selenium.webdriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
-
-
-def open_page(browser, path, width=1280, dark=False):
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-    browser.get_log("performance")
-    browser.get(path.as_uri())
-
-
-def requests(browser):
-    """The addresses that the page has asked for."""
-    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    sent = [one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"]
-    return [url for url in sent if not url.startswith("data:")]
+pytestmark = needs_browser
 
 
 @pytest.fixture
@@ -59,7 +27,7 @@ def test_a_run(browser, runs, tmp_path, width, dark):
     from selenium.webdriver import ActionChains
 
     run = runs[-1]
-    open_page(browser, write_report(run, tmp_path / "page.html"), width, dark)
+    open_address(browser, write_report(run, tmp_path / "page.html"), width, dark)
     output, label, _ = run.outputs("target")
     confidence, prediction = run.score(output), openset.predicted_class(output)
     seen = set()
@@ -88,7 +56,7 @@ def test_a_run(browser, runs, tmp_path, width, dark):
 
 
 def test_the_keyboard_moves_the_threshold(browser, runs, tmp_path):
-    open_page(browser, write_report(runs[-1], tmp_path / "page.html"))
+    open_address(browser, write_report(runs[-1], tmp_path / "page.html"))
     slider = browser.find_element("id", "slider")
     before = browser.find_element("id", "threshold").get_attribute("data-threshold")
     slider.send_keys("\ue014")  # the right arrow
@@ -106,14 +74,14 @@ def test_a_name_is_text(browser, runs, tmp_path, monkeypatch):
     names = run.predictions["class"].astype("U40")
     names[names == "7"] = "<img src=x onerror=alert(1)>"
     monkeypatch.setitem(run.__dict__, "predictions", {**run.predictions, "class": names})
-    open_page(browser, write_report(run, tmp_path / "page.html"))
+    open_address(browser, write_report(run, tmp_path / "page.html"))
     assert "<img src=x onerror=alert(1)>" in browser.find_element("id", "classes").text
     assert requests(browser) == [(tmp_path / "page.html").as_uri()]
 
 
 def test_a_folder(browser, runs, tmp_path):
     page = write_table_report(collect([runs[0].path.parent]), "some runs", tmp_path / "page.html")
-    open_page(browser, page)
+    open_address(browser, page)
 
     def labels():
         return [cell.text for cell in browser.find_elements("css selector", "#grid tbody th")]
@@ -153,7 +121,7 @@ def test_a_phone_shows_numbers_of_long_names(browser, runs, tmp_path):
         "predictions": {**run.predictions, "class": names},
         "settings": {**run.settings, "known": ["a class with a name of many words " * 9, *"12345"]},
     }
-    open_page(browser, write_report(run, tmp_path / "page.html"), 390)
+    open_address(browser, write_report(run, tmp_path / "page.html"), 390)
     for table in ("#confusions", "#matrix", "#classes"):
         number = browser.find_element("css selector", f"{table} tbody tr:last-child td")
         assert browser.execute_script(INSIDE, number), table
@@ -175,7 +143,7 @@ def test_a_closed_set_and_many_classes(browser, runs, tmp_path):
     number = np.arange(kept.sum())
     arrays |= {"label": number % 60, "logits": np.eye(60, dtype=np.float32)[(number + (number % 5 == 0)) % 60]}
     run.__dict__ |= {"predictions": arrays, "settings": {**run.settings, "known": known}}
-    open_page(browser, write_report(run, tmp_path / "page.html"))
+    open_address(browser, write_report(run, tmp_path / "page.html"))
     assert "30 classes with the most errors, of 60" in browser.find_element("id", "matrix-note").text
     assert len(browser.find_elements("css selector", "#matrix tbody tr")) == 30
     assert "unknown" not in browser.find_element("id", "matrix").text
@@ -198,7 +166,7 @@ def test_any_two_rows_are_compared(browser, tmp_path):
         label = f"{method}{target}{seed}"
         write_run(tmp_path / "runs", label, method, target, seed, (draw[row, column, seed], 0.1), asked={})
     page = write_table_report(collect([tmp_path / "runs"]), "runs", tmp_path / "page.html")
-    open_page(browser, page, 390)
+    open_address(browser, page, 390)
     for name, number in (("base", 40), ("other", 41)):
         browser.find_element("css selector", f"#{name} option[value='{number}']").click()
     difference = 100 * (draw[41] - draw[40]).mean(1)

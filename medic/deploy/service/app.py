@@ -258,13 +258,10 @@ async def _send(send: "Send", status: int, message: str) -> None:
 def describe(predictor: Predictor) -> dict[str, Any]:
     """Return what an answer says of the model; the threshold is on the scale of the scores."""
     threshold, score = predictor.threshold, predictor.score
-    value = threshold.value
-    if score.probability:
-        value = 1 / (1 + math.exp(-value)) if value > -700 else 0.0
     return {
         "score": score.name,
         "probability": score.probability,
-        "threshold": _finite(value),
+        "threshold": _finite(predictor.shown_threshold),
         "rule": threshold.rule,
         "classes": len(predictor.classes),
         "sha256": predictor.description.get("sha256"),

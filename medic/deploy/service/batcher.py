@@ -1,7 +1,6 @@
 """Micro-batches: images of many requests share a forward pass, behind a bounded queue."""
 
 import asyncio
-import io
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,9 +8,8 @@ from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
-from PIL import Image
 
-from medic.data.decode import FORMATS, BadImage
+from medic.data.decode import BadImage
 from medic.deploy.inputs import Pixels
 from medic.deploy.predictor import Prediction, Predictor
 from medic.deploy.service.limits import DECODERS, Limits
@@ -96,7 +94,7 @@ class Batcher:
         def ended(_: object) -> None:
             self._decoding -= 1
 
-        decoded = asyncio.get_running_loop().run_in_executor(self._pool, self._decode, image)
+        decoded = asyncio.get_running_loop().run_in_executor(self._pool, self.predictor.read, image, self.limits.pixels)
         decoded.add_done_callback(ended)
         return decoded
 
@@ -107,18 +105,6 @@ class Batcher:
         answer: asyncio.Future[Prediction] = asyncio.get_running_loop().create_future()
         self._decoded.put_nowait(_Decoded(pixels, top, answer))
         return await answer
-
-    def _decode(self, image: bytes) -> Pixels | BadImage:
-        """Decode an image whose header promises no more pixels than are allowed."""
-        try:
-            with Image.open(io.BytesIO(image), formats=FORMATS) as opened:
-                pixels = opened.width * opened.height
-        except Exception:  # the predictor finds the reason
-            pixels = 0
-        if pixels > self.limits.pixels:
-            limit = f"{self.limits.pixels / 10**6:g} million pixels"
-            return BadImage(f"the image has {pixels / 10**6:.1f} million pixels, and the limit is {limit}: shrink it")
-        return self.predictor._try(image)
 
     async def _serve(self) -> None:
         """Hand batches to the model, one at a time."""

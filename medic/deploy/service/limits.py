@@ -13,7 +13,7 @@ DECODERS = min(4, os.cpu_count() or 1)
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request and all requests together may take."""
+    """Limits of one request, and of all requests together."""
 
     bytes: int = 32 * 2**20
     """Bytes of the body of a request."""

@@ -38,7 +38,7 @@ class Histogram:
 
 @dataclass
 class Metrics:
-    """What the service has done since its start. Only the event loop writes it."""
+    """Counters and latencies since the start of the service. Only the event loop writes them."""
 
     requests: Counter = field(default_factory=lambda: Counter("status"))
     images: Counter = field(default_factory=lambda: Counter("outcome"))

@@ -1,0 +1,22 @@
+"""The model that a command works with: of a finished run, or of a folder with its two files alone."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from medic.deploy import Predictor
+    from medic.runs.directory import Run
+
+
+def open_model(place: str, device: str = "cpu") -> "tuple[Predictor, Run | None]":
+    """Return a model on a device, and its run if the place is one, whose files are then checked as elsewhere."""
+    from medic.deploy import DESCRIPTION, WEIGHTS, load
+    from medic.runs.directory import Run
+    from medic.runs.layout import CONFIG
+    from medic.runs.specs import ExecutionSpec
+
+    chosen, path = ExecutionSpec(device=device).pick_device(), Path(place)
+    folder = path.parent if path.name in (DESCRIPTION, WEIGHTS) else path
+    alone = (folder / DESCRIPTION).exists() and not (folder / CONFIG).exists()
+    run = None if alone else Run(folder)
+    return (load(folder) if run is None else run.predictor).to(chosen), run

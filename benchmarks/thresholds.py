@@ -1,9 +1,11 @@
-"""Compare rules that choose the threshold of finished runs: H-score on the target, by rule and method.
+"""Compare rules that decide which target images of finished runs are unknown: H-score on the target by rule and method.
 
     python -m benchmarks.thresholds runs/digits runs/pacs
 
-A folder holds finished runs of one benchmark. A rule sees the outputs for validation images of the sources with their
-labels; one that is called transductive also sees the target's, without labels. Oracles show what is lost.
+A folder holds finished runs of one benchmark; `FOLDER-folds` may hold their folds (`benchmarks.folds`), and runs may
+have outputs for augmented views (`benchmarks.views`). A rule sees the outputs for validation images of the sources with
+their labels, and for views and folds of them; one that is called transductive also sees the target's, without labels.
+An oracle shows what is lost.
 """
 
 import argparse
@@ -16,57 +18,71 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.folds import Fold, find_folds
+from benchmarks.views import read_views
 from medic import openset
 from medic.openset import Score, get_score
-from medic.openset.scores import CheckedOutput
 from medic.outputs import Output
 from medic.runs.directory import Run
+from medic.runs.evaluation import LabelledOutputs
 
 
 class Seen(NamedTuple):
-    """The part of a run that rules may see: a score, validation outputs with labels (N,), and target outputs."""
+    """The part of a run that rules may see."""
 
     score: Score
     validation: Output
     label: Tensor
+    """Of the validation images (N,)."""
     target: Output
+    validation_views: Sequence[Output]
+    target_views: Sequence[Output]
+    folds: Sequence[Fold]
 
 
-Rule = Callable[[Seen], float]
+Rule = Callable[[Seen], Tensor | None]
+"""Returns which target images (N,) are accepted as known, or None where it does not apply."""
 
 
-def keeps(share: float) -> Rule:
-    """Accept a share of the validation images."""
-    return lambda seen: openset.source(seen.score, validation=seen.validation, keep=share).value
+def at(choose: Callable[[Seen], float | None]) -> Rule:
+    """Return the rule of a threshold."""
 
-
-def keeps_correct(share: float) -> Rule:
-    """Accept a share of the validation images that are classified correctly."""
-
-    def rule(seen: Seen) -> float:
-        correct = openset.predicted_class(seen.validation) == seen.label
-        return openset.source(seen.score, validation=seen.validation.map(lambda part: part[correct]), keep=share).value
+    def rule(seen: Seen) -> Tensor | None:
+        value = choose(seen)
+        return None if value is None else seen.score(seen.target) >= value
 
     return rule
 
 
+def keeping(share: float) -> Rule:
+    """Accept a share of the validation images."""
+    return at(lambda seen: openset.source(seen.score, validation=seen.validation, keep=share).value)
+
+
+def keeping_correct(share: float) -> Rule:
+    """Accept a share of the validation images that are classified correctly."""
+
+    def choose(seen: Seen) -> float:
+        correct = openset.predicted_class(seen.validation) == seen.label
+        return openset.source(seen.score, validation=seen.validation.map(lambda part: part[correct]), keep=share).value
+
+    return at(choose)
+
+
+def keeping_views(share: float) -> Rule:
+    """Accept a share of the augmented validation images, which are harder than plain ones."""
+
+    def choose(seen: Seen) -> float | None:
+        if not seen.validation_views:
+            return None
+        return openset.source(seen.score, validation=Output.cat(seen.validation_views), keep=share).value
+
+    return at(choose)
+
+
 def fixed(probability: float) -> Rule:
     """Accept from a probability on."""
-    return lambda seen: openset.fixed(seen.score, probability=probability).value
-
-
-def left_out(seen: Seen) -> float:
-    """Choose the best H-score where every class is unknown in turn: its images, scored without its outputs."""
-    classes = seen.validation.logits.shape[1]
-    pseudo = []
-    for k in range(classes):
-        others = [c for c in range(classes) if c != k]
-        own = seen.label == k
-        logits, ova = seen.validation.logits[own][:, others], seen.validation.ova
-        pseudo.append(seen.score(Output(logits, None if ova is None else ova[own][:, :, others])))
-    return best_threshold(
-        seen.score(seen.validation), openset.predicted_class(seen.validation) == seen.label, torch.cat(pseudo)
-    )
+    return at(lambda s: openset.fixed(s.score, probability=probability).value if s.score.probability else None)
 
 
 def best_threshold(known: Tensor, correct: Tensor, unknown: Tensor) -> float:
@@ -76,6 +92,70 @@ def best_threshold(known: Tensor, correct: Tensor, unknown: Tensor) -> float:
     rejected = unknown[None] < grid[:, None]
     k, u = accepted.double().mean(1), rejected.double().mean(1)
     return float(grid[(2 * k * u / (k + u).clamp(min=1e-12)).argmax()])
+
+
+def outputs_left_out(seen: Seen) -> float:
+    """Choose the best H-score where every class is unknown in turn: its images, scored without its outputs."""
+    classes = seen.validation.logits.shape[1]
+    pseudo = []
+    for k in range(classes):
+        others = [c for c in range(classes) if c != k]
+        own = seen.label == k
+        logits, ova = seen.validation.logits[own][:, others], seen.validation.ova
+        pseudo.append(seen.score(Output(logits, None if ova is None else ova[own][:, :, others])))
+    correct = openset.predicted_class(seen.validation) == seen.label
+    return best_threshold(seen.score(seen.validation), correct, torch.cat(pseudo))
+
+
+def _best_of(score: Score, known: LabelledOutputs, unknown: LabelledOutputs) -> float:
+    correct = openset.predicted_class(known.output) == known.label
+    return best_threshold(score(known.output), correct, score(unknown.output))
+
+
+def best_of_fold(fold: Fold, score: Score, shifted: bool) -> float:
+    """Return the best threshold for the classes that a fold leaves out: in its sources, or in its left-out domain."""
+    if not shifted:
+        return _best_of(score, fold.validation, fold.classes)
+    known = fold.domain.label >= 0
+    return _best_of(score, fold.domain.where(known), fold.domain.where(~known))
+
+
+def fold_threshold(shifted: bool) -> Rule:
+    """Take the mean threshold of the folds."""
+
+    def choose(seen: Seen) -> float | None:
+        return fmean(best_of_fold(fold, seen.score, shifted) for fold in seen.folds) if seen.folds else None
+
+    return at(choose)
+
+
+def fold_acceptance(shifted: bool) -> Rule:
+    """Accept the share of validation images that the best thresholds of the folds accept of theirs, on average."""
+
+    def choose(seen: Seen) -> float | None:
+        if not seen.folds:
+            return None
+        shares = [
+            float((seen.score(f.validation.output) >= best_of_fold(f, seen.score, shifted)).double().mean())
+            for f in seen.folds
+        ]
+        return openset.source(seen.score, validation=seen.validation, keep=max(fmean(shares), 1e-3)).value
+
+    return at(choose)
+
+
+def agreement(base: Rule | None = None) -> Rule:
+    """Accept where all views have the same class, and another rule accepts too if given."""
+
+    def rule(seen: Seen) -> Tensor | None:
+        if not seen.target_views:
+            return None
+        plain = openset.predicted_class(seen.target)
+        agree = torch.stack([openset.predicted_class(view) == plain for view in seen.target_views]).all(0)
+        accepted = base(seen) if base else None
+        return agree if accepted is None else agree & accepted
+
+    return rule
 
 
 def otsu(seen: Seen) -> float:
@@ -100,43 +180,59 @@ def mixture(seen: Seen) -> float:
 
 SHARES = (0.99, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)
 RULES: dict[str, Rule] = {
-    **{f"accept {100 * share:.0f} % of validation": keeps(share) for share in SHARES},
-    **{f"accept {100 * share:.0f} % of correct validation": keeps_correct(share) for share in (0.95, 0.9, 0.8)},
+    **{f"accept {100 * share:.0f} % of validation": keeping(share) for share in SHARES},
+    **{f"accept {100 * share:.0f} % of correct validation": keeping_correct(share) for share in (0.95, 0.9, 0.8)},
+    **{f"accept {100 * share:.0f} % of augmented validation": keeping_views(share) for share in (0.95, 0.9, 0.8)},
     **{f"probability {p}": fixed(p) for p in (0.5, 0.7, 0.9, 0.95, 0.99)},
-    "every class left out in turn": left_out,
-    "Otsu (transductive)": otsu,
-    "two components (transductive)": mixture,
+    "outputs of every class left out in turn": at(outputs_left_out),
+    "left-out classes, threshold": fold_threshold(shifted=False),
+    "left-out classes, acceptance": fold_acceptance(shifted=False),
+    "left-out classes and domain, threshold": fold_threshold(shifted=True),
+    "left-out classes and domain, acceptance": fold_acceptance(shifted=True),
+    "four views agree": agreement(),
+    "four views agree, accept 95 % of validation": agreement(keeping(0.95)),
+    "four views agree, accept 90 % of validation": agreement(keeping(0.9)),
+    "Otsu (transductive)": at(otsu),
+    "two components (transductive)": at(mixture),
 }
 ORACLE = "(best on the labelled target, which nobody may use)"
 
 
-def measure(run: Run, name: str) -> dict[str, float]:
+def measure(run: Run, score: Score, folds: Sequence[Fold]) -> dict[str, float]:
     """Return the H-score of a run in percent by rule, with one score."""
-    score = get_score(name)
     validation, target = run.outputs("validation"), run.outputs("target")
-    seen = Seen(score, validation.output, validation.label, target.output)
-    confidence, prediction = score(target.output), CheckedOutput(target.output).prediction
-    known = target.label >= 0
+    views = [read_views(run, split) or () for split in ("validation", "target")]
+    readable = [fold for fold in folds if fold.reads(score)]
+    seen = Seen(score, validation.output, validation.label, target.output, *views, readable)
+    prediction, known = openset.predicted_class(target.output), target.label >= 0
     found = {}
     for rule, choose in RULES.items():
-        if not rule.startswith("probability") or score.probability:
-            decided = openset.hscore(confidence, prediction, target.label, choose(seen))
-            found[rule] = 100 * decided.hscore
+        accepted = choose(seen)
+        if accepted is not None:
+            decided = torch.where(accepted, prediction, -1)
+            found[rule] = 100 * openset.hard_hscore(decided, target.label).hscore
+    confidence = score(target.output)
     best = best_threshold(confidence[known], (prediction == target.label)[known], confidence[~known])
     found[ORACLE] = 100 * openset.hscore(confidence, prediction, target.label, best).hscore
     return found
 
 
+def finished(folder: Path) -> list[Run]:
+    """Return the finished runs of a folder."""
+    return [Run(path.parent) for path in sorted(folder.glob("*/done"))]
+
+
 def print_folder(folder: Path, scores: Sequence[str]) -> None:
     """Print a table of the runs of a folder: a row per rule, a column per method and score, and their mean."""
     cells: dict[str, dict[str, list[float]]] = {}
-    for path in sorted(folder.glob("*/done")):
-        run = Run(path.parent)
-        own = run.settings["score"]
-        for name in {own, *scores}:
-            if get_score(name).reads(run.outputs("validation").output) and get_score(name).fitter is None:
+    candidates = finished(folder.with_name(f"{folder.name}-folds"))
+    for run in finished(folder):
+        folds = find_folds(run, candidates)
+        for name in {run.settings["score"], *scores}:
+            score = get_score(name)
+            if score.reads(run.outputs("validation").output) and score.fitter is None:
                 column = f"{run.settings['method']} {name}"
-                for rule, value in measure(run, name).items():
+                for rule, value in measure(run, score, folds).items():
                     cells.setdefault(rule, {}).setdefault(column, []).append(value)
     columns = sorted({column for row in cells.values() for column in row})
     counts = ", ".join(f"{column}: {len(cells[ORACLE][column])}" for column in columns)

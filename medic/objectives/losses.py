@@ -1,5 +1,6 @@
 """The losses of the paper, cross-entropy and one-vs-all, and the objectives made of them."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -40,7 +41,7 @@ class Ova:
         others = odds.scatter(1, y[:, None], -torch.inf).amax(dim=1)
         logs = functional.softplus(-own), functional.softplus(others)
         if self.floor:
-            least = own.new_tensor(self.floor).log()
+            least = own.new_full((), math.log(self.floor))  # filled on the device, so that a CUDA graph can hold it
             logs = -torch.logaddexp(-logs[0], least), -torch.logaddexp(-logs[1], least)
         return self.scale * (logs[0] + logs[1])
 

@@ -78,6 +78,11 @@ def test_an_iteration_asks_for_nothing(mini, name):
     assert len(iterate(mini, method=name)) == 1
 
 
+@pytest.mark.parametrize("protocol", ["paper", "authors"])
+def test_a_protocol(mini, protocol):
+    assert len(iterate(mini, protocol=protocol)) == 1
+
+
 @pytest.mark.parametrize("penalty", [name for name in PENALTIES if name not in ("groupdro", "fishr")])
 def test_every_penalty_goes_with_a_chain(mini, penalty):
     assert len(iterate(mini, method="reptile", penalty=penalty)) == 1

@@ -9,6 +9,7 @@ and the same compiled and captured as a CUDA graph. They share backbone, precisi
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -108,6 +109,7 @@ def gpu_rows(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         recipe, opened = make_recipe({**asked, "compile": compiled, **settings})
         dataset = dataset or recipe.data.load(opened, device)
         row, trainer = product(label, recipe, dataset, arguments.seconds)
+        print(f"{label}: {row['images/s']:,.0f} images/s", file=sys.stderr, flush=True)
         if arguments.profile:
             profile(label, trainer.step, trainer.wait)
         rows.append(

@@ -33,6 +33,7 @@ COMMANDS = {
     "reproduce": "train the runs of a table of the paper, and print it beside the paper's",
     "evaluate": "evaluate a finished run again, with any score and threshold",
     "predict": "name the images in files, folders or lists by a trained model, or call them unknown",
+    "calibrate": "choose the threshold of a trained model, and see what each choice accepts and rejects",
     "export": "write a model as one graph, ONNX or torch.export, with its decision, and check it",
     "serve": "answer over HTTP: a page to drop images on, and POST /predict",
     "runs": "list runs, finished or not, with their state and numbers",

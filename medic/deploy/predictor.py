@@ -1,8 +1,9 @@
 """A trained model in use: it names new images, or calls them unknown."""
 
 import math
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,14 +83,33 @@ class Predictor:
         self, images: AnyImage | Iterable[AnyImage], top: int = 3, batch_size: int | None = None
     ) -> Generator[Prediction | BadImage]:
         """Yield a prediction for every image, in order and in bounded memory; for an unreadable one its error."""
+        for batch, output in self._passes(images, batch_size):
+            found = iter(() if output is None else self.decide(output, top))
+            for pixels in batch:
+                yield pixels if isinstance(pixels, BadImage) else next(found)
+
+    def infer(self, images: AnyImage | Iterable[AnyImage]) -> Output:
+        """Return the network's outputs for images, in order; an unreadable one raises an error."""
+        outputs = []
+        for batch, output in self._passes(images):
+            for pixels in batch:
+                if isinstance(pixels, BadImage):
+                    raise pixels
+            if output is not None:
+                outputs.append(output)
+        if not outputs:
+            raise MedicError("no image was given")
+        return Output.cat(outputs)
+
+    def _passes(
+        self, images: AnyImage | Iterable[AnyImage], batch_size: int | None = None
+    ) -> Generator[tuple[list[Pixels | BadImage], Output | None]]:
+        """Yield batches of images, and the outputs for the readable ones among them, if any."""
         batch_size = batch_size or (GPU_BATCH if self.device.type == "cuda" else BATCH)
-        batch: list[Pixels | BadImage] = []
-        for pixels in ordered(self.read, each_image(images), 2 * batch_size):
-            batch.append(pixels)
-            if len(batch) == batch_size:
-                yield from self._decide(batch, top)
-                batch = []
-        yield from self._decide(batch, top)
+        read = ordered(self.read, each_image(images), 2 * batch_size)
+        while batch := list(islice(read, batch_size)):
+            readable = [pixels for pixels in batch if not isinstance(pixels, BadImage)]
+            yield batch, self.outputs(torch.from_numpy(np.stack(readable))) if readable else None
 
     def read(self, image: AnyImage, limit: int = MAX_PIXELS) -> Pixels | BadImage:
         """Return the pixels (3, decoded, decoded) of an image, or the error of one that cannot be read.
@@ -100,12 +120,6 @@ class Predictor:
             return to_pixels(image, self.decoded, limit)
         except BadImage as error:
             return error
-
-    def _decide(self, batch: list[Pixels | BadImage], top: int) -> Iterator[Prediction | BadImage]:
-        readable = [pixels for pixels in batch if not isinstance(pixels, BadImage)]
-        found = iter(self.decide(self.outputs(torch.from_numpy(np.stack(readable))), top) if readable else ())
-        for pixels in batch:
-            yield pixels if isinstance(pixels, BadImage) else next(found)
 
     def outputs(self, pixels: Tensor) -> Output:
         """Return the network's outputs, on the CPU, for uint8 pixels (N, 3, decoded, decoded)."""

@@ -1,0 +1,124 @@
+"""`medic calibrate`."""
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from medic.cli.opening import open_model
+from medic.cli.options import add_device_option
+from medic.errors import MedicError, counted
+from medic.report.table import print_rows
+
+if TYPE_CHECKING:
+    from medic.deploy.calibration import Calibration, Effect, Labelled
+    from medic.openset import Threshold
+    from medic.runs.directory import Run
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Add the options of `medic calibrate`."""
+    parser.add_argument("run", metavar="RUN", help="directory of a finished run, or of its model files")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument(
+        "--accept", type=float, metavar="P", help="accept a known image with at least this probability, as in 0.9"
+    )
+    choice.add_argument("--threshold", type=float, metavar="X", help="call images with a lower score unknown")
+    choice.add_argument(
+        "--cost",
+        type=float,
+        metavar="C",
+        help="an unknown image that is accepted costs C times a known one that is lost, both equally frequent",
+    )
+    parser.add_argument(
+        "--labels", metavar="FILE", help="CSV with path and label of images to calibrate on (default: validation)"
+    )
+    parser.add_argument(
+        "--images", nargs="+", metavar="PATH", help="images without labels, from the place of use: files, folders, …"
+    )
+    parser.add_argument("-o", "--output", metavar="DIR", help="write the model with the chosen threshold to a folder")
+    add_device_option(parser, default="auto")
+
+
+def run(arguments: Namespace) -> int:
+    """Print what thresholds accept and reject, and write the model with the chosen one."""
+    from medic.deploy.calibration import Calibration, Labelled, label_images, read_labels
+    from medic.deploy.paths import image_paths
+
+    rows = None if arguments.labels is None else read_labels(Path(arguments.labels))
+    paths = None if arguments.images is None else image_paths(arguments.images)
+    predictor, run = open_model(arguments.run, arguments.device)
+    labelled: Labelled | None = None
+    if rows is not None:
+        labelled = label_images(predictor, rows, f"the images of {arguments.labels}")
+    elif run is not None:
+        labelled = _held_out(run)
+    calibration = Calibration(predictor, labelled, None if paths is None else predictor.infer(paths))
+    if labelled is None and paths is None and arguments.threshold is None:
+        raise MedicError(
+            f"{arguments.run} is a model without its run: give images of the place of use with --labels or --images"
+        )
+    chosen = _chosen(arguments, calibration)
+    found = [calibration.effect(threshold) for threshold in calibration.comparisons()]
+    if chosen is not None:
+        found = [effect for effect in found if effect.threshold.rule != chosen.rule] + [calibration.effect(chosen)]
+    found.sort(key=lambda effect: effect.threshold.value)
+    _print(found, chosen, calibration)
+    if arguments.output is None:
+        if chosen is not None:
+            print("\nwrite the model with this threshold by adding --output DIR")
+    elif chosen is None:
+        raise MedicError("--output: choose a threshold with --accept, --threshold, --cost, --labels or --images")
+    else:
+        predictor.to("cpu").at(chosen).save(Path(arguments.output))
+        print(f"\nwritten: {arguments.output}, for `medic predict`, `medic serve` and `medic export`")
+    return 0
+
+
+def _chosen(arguments: Namespace, calibration: "Calibration") -> "Threshold | None":
+    """Return the threshold that the options choose, or None if they choose none."""
+    if arguments.threshold is not None:
+        return calibration.predictor.at(arguments.threshold).threshold
+    if arguments.accept is not None:
+        return calibration.accepting(arguments.accept)
+    if arguments.cost is not None:
+        return calibration.best(arguments.cost)
+    if arguments.labels is not None:
+        return calibration.best()
+    return None if arguments.images is None else calibration.dividing()
+
+
+def _held_out(run: "Run") -> "Labelled":
+    """Return what a run has held out of its sources: validation images, and those of unknown classes."""
+    from medic.deploy.calibration import Labelled
+    from medic.runs.evaluation import LabelledOutputs
+
+    parts = [run.outputs(split) for split in ("validation", "source-unknown") if split in run.splits]
+    joined = LabelledOutputs.cat(parts)
+    return Labelled(joined.output, joined.label, "the held-out images of the sources")
+
+
+def _print(found: "list[Effect]", chosen: "Threshold | None", calibration: "Calibration") -> None:
+    """Print a row per threshold, from lenient to strict, and which images the columns are about."""
+    titles = {"accepted": "known accepted", "named": "and named right", "rejected": "unknown rejected", "unlabelled":
+              "images accepted"}  # fmt: skip
+    present = {name: title for name, title in titles.items() if any(getattr(one, name) is not None for one in found)}
+    shown = []
+    for effect in found:
+        threshold = effect.threshold
+        value = threshold.value if threshold.probability is None else threshold.probability
+        mark = "→" if threshold == chosen else "•" if threshold == calibration.predictor.threshold else ""
+        rates = {title: f"{100 * getattr(effect, name):.1f}" for name, title in present.items()}
+        shown.append({"": mark, "rule": threshold.rule, "threshold": f"{value:.4f}", **rates})
+    print_rows(shown, numeric=["threshold", *present.values()])
+    notes = ["• the model's threshold", *(["→ the chosen one"] if chosen is not None else [])]
+    if (labelled := calibration.labelled) is not None:
+        known = int((labelled.label >= 0).sum())
+        others = len(labelled.label) - known
+        notes.append(f"in percent of {known:,} known and {others:,} unknown images: {labelled.about}")
+    if calibration.unlabelled is not None:
+        notes.append(f"images accepted: of {counted(len(calibration.unlabelled.logits), 'image')} without labels")
+    print()
+    for note in notes:
+        print(note)
+    if labelled is not None:
+        print("`accept P %` holds for new images of the same origin; in a new domain fewer known images are accepted")

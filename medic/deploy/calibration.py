@@ -1,0 +1,145 @@
+"""The choice of a threshold for a model in use, and what it accepts and rejects."""
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from medic.deploy.predictor import UNKNOWN, Predictor
+from medic.errors import MedicError
+from medic.openset import Threshold, decide, predicted_class
+from medic.openset.calibration import best_threshold, conformal, two_components
+from medic.outputs import Output
+
+SHARES = (0.99, 0.95, 0.9, 0.8, 0.7)
+"""The acceptance rates that are shown for comparison."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Outputs for labelled images: a known class or -1 (N,); `about` says which images they are."""
+
+    output: Output
+    label: Tensor
+    about: str
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a threshold does, as fractions: None where there is no such image.
+
+    `accepted` and `named` are of known images: those taken for known, and those that also get their own class.
+    `rejected` is of unknown images, `unlabelled` the accepted fraction of images without labels.
+    """
+
+    threshold: Threshold
+    accepted: float | None
+    named: float | None
+    rejected: float | None
+    unlabelled: float | None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A model with what its threshold can be chosen by: labelled images, images without labels, or both."""
+
+    predictor: Predictor
+    labelled: Labelled | None = None
+    unlabelled: Output | None = None
+
+    def accepting(self, share: float) -> Threshold:
+        """Return the threshold that accepts a known image with a probability of at least `share`; see `conformal`."""
+        labelled = self._labelled()
+        known = labelled.label >= 0
+        return self._threshold(conformal(self._confidence(labelled)[known], share), f"accept {100 * share:g} %")
+
+    def best(self, cost: float | None = None) -> Threshold:
+        """Return the threshold with the best H-score, or with the least cost; see `best_threshold`."""
+        labelled = self._labelled()
+        if not bool((labelled.label < 0).any()):
+            raise MedicError(f"no unknown image among {labelled.about}: label some images `{UNKNOWN}` (--labels FILE)")
+        value = best_threshold(self._confidence(labelled), predicted_class(labelled.output), labelled.label, cost)
+        return self._threshold(value, "best H-score" if cost is None else f"cost {cost:g}")
+
+    def dividing(self) -> Threshold:
+        """Return the threshold between two components of the images without labels; see `two_components`."""
+        if self.unlabelled is None:
+            raise MedicError("no images without labels: give them with --images")
+        return self._threshold(two_components(self.predictor.score(self.unlabelled)), "two components")
+
+    def comparisons(self) -> Iterator[Threshold]:
+        """Yield thresholds to compare: the model's own, several acceptance rates, and what else the images allow."""
+        yield self.predictor.threshold
+        if self.labelled is not None:
+            yield from map(self.accepting, SHARES)
+        if self.predictor.score.probability:
+            yield self.predictor.at(0.5).threshold._replace(rule="probability 0.5")
+        if self.unlabelled is not None:
+            yield self.dividing()
+        if self.labelled is not None and bool((self.labelled.label < 0).any()):
+            yield self.best()
+
+    def effect(self, threshold: Threshold) -> Effect:
+        """Return what a threshold does."""
+        accepted = named = rejected = unlabelled = None
+        if self.labelled is not None:
+            label, confidence = self.labelled.label, self._confidence(self.labelled)
+            known = label >= 0
+            decision = decide(confidence, predicted_class(self.labelled.output), threshold.value)
+            accepted, named = _mean(decision[known] >= 0), _mean(decision[known] == label[known])
+            rejected = _mean(decision[~known] < 0)
+        if self.unlabelled is not None:
+            unlabelled = _mean(self.predictor.score(self.unlabelled) >= threshold.value)
+        return Effect(threshold, accepted, named, rejected, unlabelled)
+
+    def _labelled(self) -> Labelled:
+        if self.labelled is None:
+            raise MedicError("a model without its run has no validation images: give labelled ones with --labels")
+        return self.labelled
+
+    def _confidence(self, labelled: Labelled) -> Tensor:
+        return self.predictor.score(labelled.output)
+
+    def _threshold(self, value: float, rule: str) -> Threshold:
+        shown = float(self.predictor.shown(torch.tensor(value, dtype=torch.float64)))
+        return Threshold(value, rule, shown if self.predictor.score.probability else None)
+
+
+def _mean(mask: Tensor) -> float | None:
+    return float(mask.double().mean()) if len(mask) else None
+
+
+def read_labels(path: Path) -> list[tuple[str, str]]:
+    """Read the paths and labels of images from a CSV file with the columns `path` and `label`.
+
+    Paths are relative to the folder of the file.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            columns = reader.fieldnames or []
+            if missing := [name for name in ("path", "label") if name not in columns]:
+                found = ", ".join(columns) or "none"
+                raise MedicError(f"{path} has no column {missing[0]!r}: it needs path and label (its columns: {found})")
+            rows = [(row["path"], row["label"]) for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise MedicError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    for number, (name, label) in enumerate(rows, start=2):
+        if not name or not label:
+            raise MedicError(f"{path}, line {number}: no {'label' if name else 'path'}")
+    if not rows:
+        raise MedicError(f"{path} has no rows")
+    return [(str(path.parent / name), label) for name, label in rows]
+
+
+def label_images(predictor: Predictor, rows: list[tuple[str, str]], about: str) -> Labelled:
+    """Infer labelled images; a label that is no class of the model is unknown."""
+    position = {name: index for index, name in enumerate(predictor.classes)}
+    label = torch.tensor([position.get(name, -1) for _, name in rows])
+    if not bool((label >= 0).any()):
+        classes = ", ".join(predictor.classes[:5])
+        raise MedicError(f"{about}: no label is a class of the model ({classes}, …); the first is {rows[0][1]!r}")
+    return Labelled(predictor.infer([path for path, _ in rows]), label, about)

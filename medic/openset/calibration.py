@@ -1,0 +1,68 @@
+"""Thresholds from calibration samples: with a guarantee, by what mistakes cost, or from samples without labels."""
+
+import torch
+from torch import Tensor
+
+from medic.errors import MedicError
+from medic.fields import POSITIVE, Limits, check_range
+from medic.openset.metrics import Outcomes, as_confidence
+from medic.openset.scores import Values
+
+
+def conformal(confidence: Values, accept: float) -> float:
+    """Return the largest threshold that accepts a new known sample with a probability of at least `accept`.
+
+    It is the ⌊(1 − accept)(N + 1)⌋-th smallest of the confidences (N,) of known samples, as in split conformal
+    prediction. The guarantee is for samples that are exchangeable with these, such as further images of the same
+    domains; a new domain breaks it. If N is too small for any rejection, it is the smallest confidence, which accepts
+    with a probability of at least N / (N + 1).
+    """
+    check_range("an acceptance rate", Limits(0, 1, above=True), accept=accept)
+    sorted_ = as_confidence(confidence).sort().values
+    count = len(sorted_)
+    if not count:
+        raise MedicError("no known sample to choose a threshold by")
+    # Compared as quotients, because (1 − 0.9) · 10 is less than 1 in floating point.
+    rejected = int((torch.arange(1, count + 1, dtype=torch.float64) / (count + 1) >= accept).sum())
+    return float(sorted_[max(rejected, 1) - 1])
+
+
+def best_threshold(confidence: Values, prediction: Values, label: Values, cost: float | None = None) -> float:
+    """Return the threshold with the best H-score on labelled samples, or with the least cost.
+
+    An accepted unknown sample costs `cost`, and a known sample that is rejected or misnamed 1; both kinds count as
+    equally frequent: `cost · (1 − acc_u) + (1 − acc_k)` is least. Of equally good thresholds the smallest is returned.
+    """
+    outcomes = Outcomes.of(prediction, label)
+    outcomes.check_unknown()
+    if cost is not None:
+        check_range("the cost of an accepted unknown sample", POSITIVE, cost=cost)
+    level = as_confidence(confidence)
+    ranking = outcomes.rank(level)
+    acc_k = ranking.correct.double() / ranking.known[-1]
+    acc_u = 1 - ranking.unknown.double() / ranking.unknown[-1]
+    if cost is None:
+        worth = 2 * acc_k * acc_u / (acc_k + acc_u).clamp(min=torch.finfo(torch.float64).tiny)
+    else:
+        worth = cost * acc_u + acc_k
+    grid = level.unique()
+    above = grid[-1:].nextafter(grid.new_tensor(torch.inf))  # rejects everything
+    return float(torch.cat([grid, above])[int(worth.flip(0).argmax())])
+
+
+def two_components(confidence: Values) -> float:
+    """Return the confidence at which two normal components, fitted to unlabelled samples (N,), are equally likely.
+
+    It sees the samples to be decided on, which is called transductive. It supposes that both kinds are among them, in
+    comparable numbers, and that the unknown ones have the lower confidence.
+    """
+    from sklearn.mixture import GaussianMixture
+
+    values = as_confidence(confidence)
+    if len(values.unique()) < 2:
+        raise MedicError(f"{len(values)} samples with one confidence have no two components: give more images")
+    fitted = GaussianMixture(2, random_state=0, n_init=3).fit(values.cpu().numpy()[:, None])
+    low, high = sorted(fitted.means_[:, 0].tolist())
+    grid = torch.linspace(low, high, 1001, dtype=torch.float64)
+    upper: Tensor = torch.from_numpy(fitted.predict_proba(grid.numpy()[:, None])[:, int(fitted.means_.argmax())])
+    return float(grid[int((upper >= 0.5).byte().argmax())])

@@ -1,0 +1,115 @@
+"""`medic calibrate`: what thresholds accept and reject, and the model with the chosen one."""
+
+import csv
+
+import numpy as np
+import pytest
+import torch
+
+import medic
+from medic.cli import main
+from medic.deploy.calibration import Calibration, label_images, read_labels
+from medic.openset import decide, hard_hscore, predicted_class
+
+
+@pytest.fixture
+def labels(images, tmp_path):
+    """A file with the true class of every image of the domain z; `bird` is no class of the model."""
+    rows = [(str(path), path.parent.name) for path in sorted(images.glob("z/*/*.png"))]
+    path = tmp_path / "labels.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("path", "label"), *rows])
+    return path
+
+
+def calibrate(*arguments):
+    return main(["calibrate", *map(str, arguments)])
+
+
+def test_everything_is_shown_and_nothing_written(trained, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert calibrate(trained.path) == 0
+    out = capsys.readouterr().out
+    assert "accept 95 %" in out
+    assert "• the model's threshold" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9])
+def test_the_written_model_accepts_what_was_asked(trained, tmp_path, share, capsys):
+    assert calibrate(trained.path, "--accept", share, "--output", tmp_path / "model") == 0
+    assert "→" in capsys.readouterr().out
+    model = medic.load(tmp_path / "model")
+    assert model.threshold.rule == f"accept {100 * share:g} %"
+    validation = trained.outputs("validation").output
+    accepted = float((model.score(validation) >= model.threshold.value).double().mean())
+    assert accepted >= share
+    old = trained.predictor.network.state_dict()
+    assert all(torch.equal(weights, old[name]) for name, weights in model.network.state_dict().items())
+
+
+def test_labels_choose_the_best_hscore(trained, labels, tmp_path):
+    assert calibrate(trained.path, "--labels", labels, "--output", tmp_path / "model") == 0
+    model = medic.load(tmp_path / "model")
+    labelled = label_images(model, read_labels(labels), "")
+    confidence, prediction = model.score(labelled.output), predicted_class(labelled.output)
+
+    def hscore(value):
+        return hard_hscore(decide(confidence, prediction, value), labelled.label).hscore
+
+    tried = np.linspace(float(confidence.min()) - 1, float(confidence.max()) + 1, 500)
+    assert hscore(model.threshold.value) >= max(map(hscore, tried))
+
+
+def test_an_effect_is_what_predictions_do(trained, labels):
+    calibration = Calibration(trained.predictor, label_images(trained.predictor, read_labels(labels), ""))
+    effect = calibration.effect(trained.predictor.at(0.5).threshold)
+    found = trained.predictor.at(0.5).predict([path for path, _ in read_labels(labels)])
+    known = [
+        (one, label) for one, (_, label) in zip(found, read_labels(labels), strict=True) if label in ("cat", "dog")
+    ]
+    others = [one for one, (_, label) in zip(found, read_labels(labels), strict=True) if label not in ("cat", "dog")]
+    assert effect.accepted == np.mean([one.known for one, _ in known])
+    assert effect.named == np.mean([one.label == label for one, label in known])
+    assert effect.rejected == np.mean([not one.known for one in others])
+
+
+def test_images_without_labels_are_divided(trained, images, capsys):
+    assert calibrate(trained.path, "--images", images / "z") == 0
+    out = capsys.readouterr().out
+    assert "two components" in out
+    assert "without labels" in out
+
+
+def test_a_model_alone_can_be_calibrated_on_images(trained, labels, tmp_path, capsys):
+    trained.predictor.save(tmp_path / "alone")
+    assert calibrate(tmp_path / "alone", "--labels", labels, "--cost", 2) == 0
+    assert "cost 2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("content", "expected"), [
+    ("", "no column 'path'"),
+    ("path,class\na.png,cat\n", "no column 'label'"),
+    ("path,label\n", "no rows"),
+    ("path,label\na.png,\n", "line 2: no label"),
+    ("path,label\nmissing.png,cat\n", "missing.png"),
+    ("path,label\na.png,zebra\n", "no label is a class of the model"),
+])  # fmt: skip
+def test_bad_labels(trained, tmp_path, capsys, content, expected):
+    path = tmp_path / "labels.csv"
+    path.write_text(content)
+    assert calibrate(trained.path, "--labels", path) == 2
+    error = capsys.readouterr().err
+    assert expected in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("options", [
+    ("--accept", "1.5"), ("--accept", "0"), ("--threshold", "2"), ("--cost", "-1"), ("--labels", "/nowhere.csv"),
+    ("--images", "/nowhere"), ("--output", "x"), ("--accept", "0.9", "--cost", "2"),
+])  # fmt: skip
+def test_mistakes_are_one_line(trained, capsys, options, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert calibrate(trained.path, *options) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,66 @@
+"""Thresholds from calibration samples."""
+
+import numpy as np
+import pytest
+import torch
+
+from medic.errors import MedicError
+from medic.openset import decide, hard_hscore
+from medic.openset.calibration import best_threshold, conformal, two_components
+
+
+@pytest.mark.parametrize(("count", "accept", "place"), [
+    (9, 0.9, 1), (19, 0.95, 1), (19, 0.9, 2), (99, 0.95, 5), (100, 0.95, 5), (10, 0.5, 5), (4, 0.95, 1), (4, 1.0, 1),
+])  # fmt: skip
+def test_conformal_is_an_order_statistic(count, accept, place):
+    confidence = torch.randperm(count).double()
+    assert conformal(confidence, accept) == place - 1
+
+
+@pytest.mark.parametrize("accept", [0.5, 0.8, 0.95])
+def test_conformal_keeps_its_promise(accept):
+    """Over many calibration sets of 39 samples, a new sample is accepted as often as promised, and not much more."""
+    rng = np.random.default_rng(0)
+    draws = rng.normal(size=(20000, 40))
+    accepted = [row[39] >= conformal(row[:39], accept) for row in draws[:4000]]
+    exact = 1 - np.floor((1 - accept) * 40 + 1e-9) / 40
+    assert exact >= accept
+    assert np.mean(accepted) == pytest.approx(exact, abs=0.02)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_best_threshold_is_the_best_of_all(seed):
+    rng = np.random.default_rng(seed)
+    label = rng.integers(-1, 3, 30)
+    label[:2] = (-1, 0)
+    prediction, confidence = rng.integers(0, 3, 30), rng.integers(0, 12, 30).astype(float)
+    tried = np.arange(-1, 14) - 0.5
+
+    def at(value):
+        return hard_hscore(decide(confidence, prediction, value), label)
+
+    found = at(best_threshold(confidence, prediction, label))
+    assert found.hscore == pytest.approx(max(at(value).hscore for value in tried), abs=1e-12)
+    for cost in (0.1, 1, 10):
+        mine = at(best_threshold(confidence, prediction, label, cost))
+        costs = [cost * (1 - h.acc_u) + 1 - h.acc_k for h in map(at, tried)]
+        assert cost * (1 - mine.acc_u) + 1 - mine.acc_k == pytest.approx(min(costs), abs=1e-12)
+
+
+def test_two_components_are_divided_between_their_means():
+    rng = np.random.default_rng(2)
+    mixed = np.concatenate([rng.normal(-3, 1, 500), rng.normal(3, 1, 500)])
+    assert two_components(mixed) == pytest.approx(0, abs=0.15)
+
+
+@pytest.mark.parametrize("call", [
+    lambda: conformal([], 0.9),
+    lambda: conformal([1.0], 0),
+    lambda: conformal([1.0, float("nan")], 0.9),
+    lambda: best_threshold([1.0, 2.0], [0, 1], [0, 1]),
+    lambda: best_threshold([1.0, 2.0], [0, 1], [0, -1], cost=0),
+    lambda: two_components([1.0, 1.0]),
+])  # fmt: skip
+def test_mistakes(call):
+    with pytest.raises(MedicError):
+        call()

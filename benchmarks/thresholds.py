@@ -1,6 +1,7 @@
 """Compare rules that decide which target images of finished runs are unknown: H-score on the target by rule and method.
 
-    python -m benchmarks.thresholds runs/digits runs/pacs
+    python -m benchmarks.thresholds runs/digits runs/pacs --pack benchmarks/records/thresholds.jsonl.gz
+    python -m benchmarks.thresholds benchmarks/records/thresholds.jsonl.gz
 
 A folder holds finished runs of one benchmark; `FOLDER-folds` may hold their folds (`benchmarks.folds`), and runs may
 have outputs for augmented views (`benchmarks.views`). A rule sees the outputs for validation images of the sources with
@@ -9,19 +10,22 @@ An oracle shows what is lost.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+import gzip
+import json
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from benchmarks.folds import Fold, find_folds
+from benchmarks.study import interval
 from benchmarks.views import read_views
 from medic import openset
 from medic.openset import Score, get_score
+from medic.openset.calibration import two_components
 from medic.outputs import Output
 from medic.runs.directory import Run
 from medic.runs.evaluation import LabelledOutputs
@@ -56,7 +60,7 @@ def at(choose: Callable[[Seen], float | None]) -> Rule:
 
 def keeping(share: float) -> Rule:
     """Accept a share of the validation images."""
-    return at(lambda seen: openset.source(seen.score, validation=seen.validation, keep=share).value)
+    return at(lambda seen: openset.source(seen.score, validation=seen.validation, accept=share).value)
 
 
 def keeping_correct(share: float) -> Rule:
@@ -64,7 +68,9 @@ def keeping_correct(share: float) -> Rule:
 
     def choose(seen: Seen) -> float:
         correct = openset.predicted_class(seen.validation) == seen.label
-        return openset.source(seen.score, validation=seen.validation.map(lambda part: part[correct]), keep=share).value
+        return openset.source(
+            seen.score, validation=seen.validation.map(lambda part: part[correct]), accept=share
+        ).value
 
     return at(choose)
 
@@ -75,7 +81,7 @@ def keeping_views(share: float) -> Rule:
     def choose(seen: Seen) -> float | None:
         if not seen.validation_views:
             return None
-        return openset.source(seen.score, validation=Output.cat(seen.validation_views), keep=share).value
+        return openset.source(seen.score, validation=Output.cat(seen.validation_views), accept=share).value
 
     return at(choose)
 
@@ -139,7 +145,7 @@ def fold_acceptance(shifted: bool) -> Rule:
             float((seen.score(f.validation.output) >= best_of_fold(f, seen.score, shifted)).double().mean())
             for f in seen.folds
         ]
-        return openset.source(seen.score, validation=seen.validation, keep=max(fmean(shares), 1e-3)).value
+        return openset.source(seen.score, validation=seen.validation, accept=max(fmean(shares), 1e-3)).value
 
     return at(choose)
 
@@ -169,13 +175,7 @@ def otsu(seen: Seen) -> float:
 
 def mixture(seen: Seen) -> float:
     """Take the confidence at which two normal components of the target's are equally likely; transductive."""
-    from sklearn.mixture import GaussianMixture
-
-    values = seen.score(seen.target).numpy()[:, None]
-    fitted = GaussianMixture(2, random_state=0, n_init=3).fit(values)
-    upper = int(fitted.means_[:, 0].argmax())
-    grid = np.linspace(fitted.means_.min(), fitted.means_.max(), 1001)[:, None]
-    return float(grid[int((fitted.predict_proba(grid)[:, upper] >= 0.5).argmax()), 0])
+    return two_components(seen.score(seen.target))
 
 
 SHARES = (0.99, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)
@@ -195,6 +195,7 @@ RULES: dict[str, Rule] = {
     "Otsu (transductive)": at(otsu),
     "two components (transductive)": at(mixture),
 }
+BASE = "accept 95 % of validation"
 ORACLE = "(best on the labelled target, which nobody may use)"
 
 
@@ -222,33 +223,70 @@ def finished(folder: Path) -> list[Run]:
     return [Run(path.parent) for path in sorted(folder.glob("*/done"))]
 
 
-def print_folder(folder: Path, scores: Sequence[str]) -> None:
-    """Print a table of the runs of a folder: a row per rule, a column per method and score, and their mean."""
-    cells: dict[str, dict[str, list[float]]] = {}
+class Record(NamedTuple):
+    """The H-scores of a run in percent by rule."""
+
+    benchmark: str
+    column: str
+    """The method and the score."""
+    target: str
+    seed: int
+    hscores: dict[str, float]
+
+
+def measure_folder(folder: Path, scores: Sequence[str]) -> Iterator[Record]:
+    """Measure the runs of a folder by their own score, and by further ones."""
     candidates = finished(folder.with_name(f"{folder.name}-folds"))
     for run in finished(folder):
         folds = find_folds(run, candidates)
-        for name in {run.settings["score"], *scores}:
+        for name in dict.fromkeys((run.settings["score"], *scores)):
             score = get_score(name)
             if score.reads(run.outputs("validation").output) and score.fitter is None:
                 column = f"{run.settings['method']} {name}"
-                for rule, value in measure(run, score, folds).items():
-                    cells.setdefault(rule, {}).setdefault(column, []).append(value)
-    columns = sorted({column for row in cells.values() for column in row})
+                target = " ".join(run.settings["target"])
+                yield Record(folder.name, column, target, run.settings["seed"], measure(run, score, folds))
+
+
+def print_table(benchmark: str, records: Sequence[Record]) -> None:
+    """Print a row per rule with a column per method and score, the mean, and the difference to today's rule."""
+    cells: dict[str, dict[str, list[float]]] = {}
+    changes: dict[str, dict[tuple[str, int], list[float]]] = {}
+    for record in records:
+        for rule, value in record.hscores.items():
+            cells.setdefault(rule, {}).setdefault(record.column, []).append(value)
+            change = value - record.hscores[BASE]
+            changes.setdefault(rule, {}).setdefault((record.target, record.seed), []).append(change)
+    columns = sorted({record.column for record in records})
     counts = ", ".join(f"{column}: {len(cells[ORACLE][column])}" for column in columns)
-    print(f"\n{folder}: H-score in percent, mean over runs ({counts})\n")
-    print("| rule | " + " | ".join(columns) + " | mean |")
-    print("|---" * (len(columns) + 2) + "|")
+    print(
+        f"\n{benchmark}: H-score in percent, mean over runs ({counts}); differences with 95 % intervals over targets\n"
+    )
+    print("| rule | " + " | ".join(columns) + " | mean | difference |")
+    print("|---" * (len(columns) + 3) + "|")
     for rule, row in cells.items():
-        means = {column: fmean(row[column]) for column in columns if column in row}
-        shown = [f"{means[column]:.1f}" if column in means else "–" for column in columns]
-        print(f"| {rule} | {' | '.join(shown)} | {fmean(means.values()):.1f} |")
+        means = [fmean(row[column]) for column in columns if column in row]
+        shown = [f"{fmean(row[column]):.1f}" if column in row else "–" for column in columns]
+        shift, half = interval({run: fmean(values) for run, values in changes[rule].items()})
+        print(f"| {rule} | {' | '.join(shown)} | {fmean(means):.2f} | {shift:+.2f} ± {half:.2f} |")
+
+
+def read(place: Path, scores: Sequence[str]) -> list[Record]:
+    """Read a file of records, or measure the runs of a folder."""
+    if place.is_dir():
+        return list(measure_folder(place, scores))
+    with gzip.open(place, "rt") as file:
+        return [Record(**json.loads(line)) for line in file]
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("places", nargs="+", type=Path, help="folders of runs, or a file of records")
     parser.add_argument("--scores", nargs="*", default=[], help="further scores [the run's own]")
+    parser.add_argument("--pack", type=Path, help="write the records, to be read instead of the runs")
     arguments = parser.parse_args()
-    for folder in arguments.folders:
-        print_folder(folder, arguments.scores)
+    every = [record for place in arguments.places for record in read(place, arguments.scores)]
+    for benchmark in dict.fromkeys(record.benchmark for record in every):
+        print_table(benchmark, [record for record in every if record.benchmark == benchmark])
+    if arguments.pack:
+        with gzip.open(arguments.pack, "wt") as packed:
+            packed.writelines(json.dumps(record._asdict()) + "\n" for record in every)

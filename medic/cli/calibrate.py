@@ -33,7 +33,11 @@ def add_options(parser: ArgumentParser) -> None:
         "--labels", metavar="FILE", help="CSV with path and label of images to calibrate on (default: validation)"
     )
     parser.add_argument(
-        "--images", nargs="+", metavar="PATH", help="images without labels, from the place of use: files, folders, …"
+        "--images",
+        nargs="+",
+        action="extend",
+        metavar="PATH",
+        help="images without labels, from the place of use: files, folders, …",
     )
     parser.add_argument("-o", "--output", metavar="DIR", help="write the model with the chosen threshold to a folder")
     add_device_option(parser, default="auto")

@@ -16,7 +16,9 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--score", metavar="NAME", help="cls, bcls, max-logit, energy, knn, … (default: all available ones)"
     )
-    parser.add_argument("--threshold", metavar="RULE", help="source, fixed, hard or oracle-10 (default: the run's)")
+    parser.add_argument(
+        "--threshold", metavar="RULE", help="source, fixed, hard, two-components or oracle-10 (default: the run's)"
+    )
     parser.add_argument("--rerun", action="store_true", help="run the model on the images again")
     add_device_option(parser, "for --rerun: ")
     parser.add_argument("--json", action="store_true", help="print as JSON")

@@ -1,5 +1,6 @@
 """Open set recognition: confidence scores, metrics and threshold rules."""
 
+from medic.openset.calibration import best_threshold, conformal, two_components
 from medic.openset.fitted import Fitted, Mahalanobis, Nearest, OpenMax
 from medic.openset.metrics import (
     RANKING_METRICS,
@@ -25,7 +26,7 @@ from medic.openset.metrics import (
 )
 from medic.openset.registry import FITTED, SCORES, Score, get_score, score
 from medic.openset.scores import conf_bcls, conf_cls, energy, max_logit, predicted_class, rejection
-from medic.openset.thresholds import RULES, Rule, Threshold, fixed, hard, oracle_10, source, threshold
+from medic.openset.thresholds import RULES, Rule, Threshold, fixed, hard, mixture, oracle_10, source, threshold
 
 __all__ = [
     "FITTED",
@@ -46,11 +47,13 @@ __all__ = [
     "aupr",
     "auroc",
     "balance",
+    "best_threshold",
     "ccr_at_fpr",
     "conf_bcls",
     "conf_cls",
     "conf_n",
     "conf_p",
+    "conformal",
     "decide",
     "energy",
     "evaluate",
@@ -62,6 +65,7 @@ __all__ = [
     "hard_hscore",
     "hscore",
     "max_logit",
+    "mixture",
     "oracle_10",
     "oscr",
     "oscr_curve",
@@ -71,4 +75,5 @@ __all__ = [
     "score",
     "source",
     "threshold",
+    "two_components",
 ]

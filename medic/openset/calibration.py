@@ -54,13 +54,17 @@ def two_components(confidence: Values) -> float:
     """Return the confidence at which two normal components, fitted to unlabelled samples (N,), are equally likely.
 
     It sees the samples to be decided on, which is called transductive. It supposes that both kinds are among them, in
-    comparable numbers, and that the unknown ones have the lower confidence.
+    comparable numbers, and that the unknown ones have the lower confidence. Samples with one and the same confidence
+    are all accepted.
     """
     from sklearn.mixture import GaussianMixture
 
     values = as_confidence(confidence)
-    if len(values.unique()) < 2:
-        raise MedicError(f"{len(values)} samples with one confidence have no two components: give more images")
+    if not len(values):
+        raise MedicError("no sample to choose a threshold by")
+    if len(values[values.isfinite()].unique()) < 2:
+        return float(values.min())
+    values = values[values.isfinite()]
     fitted = GaussianMixture(2, random_state=0, n_init=3).fit(values.cpu().numpy()[:, None])
     low, high = sorted(fitted.means_[:, 0].tolist())
     grid = torch.linspace(low, high, 1001, dtype=torch.float64)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from medic.errors import MedicError, check_choice
 from medic.fields import Limits, check_range
+from medic.openset.calibration import conformal, two_components
 from medic.openset.metrics import Outcomes, as_confidence
 from medic.openset.registry import SCORES, Score, get_score
 from medic.openset.scores import AnyOutput, CheckedOutput, Values
@@ -56,20 +57,18 @@ class Rule:
         """Whether the rule reads target labels, which nobody has when a model is used."""
         return "label" in self.needs
 
+    @property
+    def transductive(self) -> bool:
+        """Whether the rule reads target samples without their labels."""
+        return "target" in self.needs and not self.oracle
 
-def source(score: Score, *, validation: AnyOutput, keep: float = 0.95) -> Threshold:
-    """Return the largest threshold that accepts at least `keep` of the source validation samples.
 
-    It is the ⌈keep·N⌉-th largest confidence of the N samples of `validation`; the target is not used.
+def source(score: Score, *, validation: AnyOutput, accept: float = 0.9) -> Threshold:
+    """Return the largest threshold that accepts a sample like those of `validation` with probability `accept`.
+
+    The default has the best H-scores in the study of docs/studies.md. The target is not used; see `conformal`.
     """
-    check_range("threshold rule source", Limits(0, 1, above=True), keep=keep)
-    confidence = as_confidence(score(validation)).sort(descending=True).values
-    count = len(confidence)
-    if not count:
-        raise MedicError("the threshold rule 'source' was given no validation sample")
-    kept = torch.arange(1, count + 1, dtype=torch.float64, device=confidence.device) / count
-    value = confidence[int((kept < keep).sum())]
-    return Threshold(float(value), "source", float(value.sigmoid()) if score.probability else None)
+    return _threshold(conformal(score(validation), accept), "source", score)
 
 
 def fixed(score: Score, *, probability: float = 0.5) -> Threshold:
@@ -80,6 +79,14 @@ def fixed(score: Score, *, probability: float = 0.5) -> Threshold:
     RULES["fixed"].check(score)
     check_range("threshold rule fixed", Limits(0, 1), probability=probability)
     return Threshold(_logit(probability), "fixed", probability)
+
+
+def mixture(score: Score, *, target: AnyOutput) -> Threshold:
+    """Return the threshold between two components of the *target's* confidences, without labels; see `two_components`.
+
+    It is transductive: it sees all samples that it decides on.
+    """
+    return _threshold(two_components(score(target)), "two-components", score)
 
 
 def hard(score: Score) -> Threshold:
@@ -120,6 +127,10 @@ def best_of_ten(score: Score, target: CheckedOutput, confidence: Tensor, outcome
     return Threshold(float(value), "oracle-10", best)
 
 
+def _threshold(value: float, rule: str, score: Score) -> Threshold:
+    return Threshold(value, rule, float(torch.tensor(value).double().sigmoid()) if score.probability else None)
+
+
 def _logit(probability: float) -> float:
     return float(torch.tensor(probability, dtype=torch.float64).logit())
 
@@ -127,9 +138,10 @@ def _logit(probability: float) -> float:
 RULES: dict[str, Rule] = {
     entry.name: entry
     for entry in (
-        Rule("source", source, ("validation",), "accepts 95 % of the source validation samples"),
+        Rule("source", source, ("validation",), "accepts 90 % of samples like the validation samples of the sources"),
         Rule("fixed", fixed, (), "a fixed probability, 0.5 by default", of="probability"),
         Rule("hard", hard, (), "the system's own decision for unknown", of="rejects"),
+        Rule("two-components", mixture, ("target",), "between two components of the unlabelled target: transductive"),
         Rule("oracle-10", oracle_10, ("target", "label"), "best H-score of ten values on the labelled target"),
     )
 }
@@ -147,7 +159,7 @@ def threshold(
     """Return the threshold that `rule` chooses for `score`.
 
     `validation` is the output on source validation samples, `target` the output on target samples with labels
-    `label`; a rule receives only what it needs. `options` are arguments of its function: `keep`, `probability`.
+    `label`; a rule receives only what it needs. `options` are arguments of its function: `accept`, `probability`.
     """
     chosen = RULES[check_choice("threshold rule", rule, RULES)]
     given: dict[str, Any] = {"validation": validation, "target": target, "label": label}

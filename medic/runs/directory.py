@@ -48,7 +48,7 @@ from medic.runs.selection import by_evaluation, without_target
 from medic.runs.settings import identity, load_yaml, read_yaml, to_yaml
 from medic.training import save_checkpoint
 
-NUMBERS = 3
+NUMBERS = 4
 """Raised whenever the same settings give other numbers, so that no earlier run is taken for a new one."""
 SHOWN = 3
 """The number of runs of a folder that a message names."""

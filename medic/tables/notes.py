@@ -86,6 +86,10 @@ def differences(results: Iterable[Result]) -> Iterator[str]:
     if oracles:
         found = f"{runs_are(len(oracles))} of threshold oracle-10, such as {oracles[0]}"
         yield f"{found}: H-score, acc_k and acc_u use target labels, which is not a valid result"
+    seeing = [result.path.name for result in used if result.settings.get("threshold") == "two-components"]
+    if seeing:
+        found = f"{runs_are(len(seeing))} of threshold two-components, such as {seeing[0]}"
+        yield f"{found}: H-score, acc_k and acc_u use the target's images without labels (transductive)"
     unknown = [result.path.name for result in used if not result.environment]
     if unknown:
         yield f"{runs_are(len(unknown))} of an unknown commit: {unknown[0]} has no readable {ENVIRONMENT}"

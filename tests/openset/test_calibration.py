@@ -51,6 +51,8 @@ def test_two_components_are_divided_between_their_means():
     rng = np.random.default_rng(2)
     mixed = np.concatenate([rng.normal(-3, 1, 500), rng.normal(3, 1, 500)])
     assert two_components(mixed) == pytest.approx(0, abs=0.15)
+    assert two_components([*mixed, np.inf]) == two_components(mixed)
+    assert two_components([1.0, 1.0]) == 1
 
 
 @pytest.mark.parametrize("call", [
@@ -59,7 +61,7 @@ def test_two_components_are_divided_between_their_means():
     lambda: conformal([1.0, float("nan")], 0.9),
     lambda: best_threshold([1.0, 2.0], [0, 1], [0, 1]),
     lambda: best_threshold([1.0, 2.0], [0, 1], [0, -1], cost=0),
-    lambda: two_components([1.0, 1.0]),
+    lambda: two_components([]),
 ])  # fmt: skip
 def test_mistakes(call):
     with pytest.raises(MedicError):

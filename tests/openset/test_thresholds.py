@@ -17,15 +17,16 @@ def outputs(margins):
 
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=60), st.sampled_from([0.05, 0.5, 0.9, 0.95, 1.0]))
-def test_source_is_the_largest_threshold_that_keeps_enough(values, keep):
+def test_source_is_the_largest_threshold_that_accepts_enough(values, accept):
     margins = torch.tensor(values, dtype=torch.float64)
-    chosen = threshold("source", "cls", validation=outputs(margins), keep=keep).value
-    assert float((margins >= chosen).double().mean()) >= keep
+    chosen = threshold("source", "cls", validation=outputs(margins), accept=accept).value
+    assert float((margins >= chosen).double().mean()) >= accept
     above = margins[margins > chosen]
-    assert len(above) / len(margins) < keep  # the next larger threshold would keep only these
+    # The next larger threshold would accept a new sample, which is above each of these or not, too seldom.
+    assert len(above) / (len(margins) + 1) < accept
 
 
-def test_source_keeps_nineteen_of_twenty_by_default():
+def test_source_accepts_nine_of_ten_by_default():
     chosen = threshold("source", "cls", validation=outputs(torch.arange(20.0)))
     assert chosen.value == 1
     assert chosen.rule == "source"
@@ -87,9 +88,10 @@ def test_oracle_accepts_samples_at_a_saturated_threshold():
 
 
 def test_only_the_oracle_sees_target_labels():
-    assert list(RULES) == ["source", "fixed", "hard", "oracle-10"]
+    assert list(RULES) == ["source", "fixed", "hard", "two-components", "oracle-10"]
     assert [name for name, rule in RULES.items() if rule.oracle] == ["oracle-10"]
-    assert [name for name, rule in RULES.items() if "target" in rule.needs] == ["oracle-10"]
+    assert [name for name, rule in RULES.items() if "target" in rule.needs] == ["two-components", "oracle-10"]
+    assert [name for name, rule in RULES.items() if rule.transductive] == ["two-components"]
     assert "oracle" in RULES["oracle-10"].function.__doc__
     assert all(rule.name == name and rule.description for name, rule in RULES.items())
 
@@ -107,8 +109,8 @@ OUTPUT = outputs(torch.arange(3.0))
         (lambda: threshold("oracle-10", "cls", target=OUTPUT), "'oracle-10' needs label"),
         (lambda: threshold("oracle-10", "cls", target=OUTPUT, label=[0, 1, 1]), "no unknown sample among 3"),
         (lambda: threshold("oracle-10", "cls", target=Output(torch.zeros(0, 2)), label=[]), "no target sample"),
-        (lambda: threshold("source", "cls", validation=Output(torch.zeros(0, 2))), "no validation sample"),
-        (lambda: threshold("source", "cls", validation=OUTPUT, keep=95), "keep .* is 95: .* 1"),
+        (lambda: threshold("source", "cls", validation=Output(torch.zeros(0, 2))), "no known sample"),
+        (lambda: threshold("source", "cls", validation=OUTPUT, accept=95), "accept .* is 95: .* 1"),
         (lambda: threshold("source", "cls", validation=Output(torch.full((4, 2), math.nan))), "4 of 4 .* NaN"),
         (lambda: threshold("fixed", "energy"), "not a probability: score by cls or bcls"),
         (lambda: threshold("fixed", "cls", probability=1.5), "probability .* is 1.5: .* 1"),

@@ -182,9 +182,9 @@ def test_the_description_is_enough_to_use_the_model(run):
     assert described["provenance"]["iteration"] in (2, 4)
 
 
-def test_the_threshold_keeps_95_percent_of_validation(run):
-    kept = run.predictions["prediction"][run.predictions["split"] == "validation"] >= 0
-    assert kept.mean() >= 0.95
+def test_the_threshold_accepts_nine_of_ten_validation_images(run):
+    accepted = run.predictions["prediction"][run.predictions["split"] == "validation"] >= 0
+    assert accepted.sum() == len(accepted) - (len(accepted) + 1) // 10 + 1
 
 
 def test_the_directory_is_named_by_what_changes_the_result(run, mini, tmp_path):

@@ -20,7 +20,7 @@ class EvaluationSpec(Spec):
     )
     threshold: str | None = setting(
         None,
-        "threshold rule: source, fixed, hard or oracle-10 (default: source, or hard where the system decides)",
+        "threshold rule: source, fixed, hard, two-components or oracle-10 (default: source, or the system's own)",
         takes="RULE",
     )
     evaluate_every: int | None = setting(

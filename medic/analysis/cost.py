@@ -30,7 +30,7 @@ class Cost(Result):
     steps: NDArray[np.int64]
     """Numbers of steps (K,)."""
     seconds: Floats
-    """Seconds per iteration (K,): the median over the evaluations of a run, and the mean over runs."""
+    """Seconds per iteration (K,): the median over the evaluations of a run but the first, and the mean over runs."""
     gib: Floats
     """Peak memory in GiB (K,): of the GPU, or of the process on a CPU."""
     erm_seconds: float
@@ -134,8 +134,13 @@ def _images(result: RunResult) -> int:
 
 
 def _cost(result: RunResult) -> tuple[float, float]:
-    """Return the seconds per iteration and the peak memory of a run."""
+    """Return the seconds per iteration and the peak memory of a run.
+
+    The iterations before the first evaluation count only if there are no others: they include warming up, capturing and
+    compiling.
+    """
     times = [float(record["step_time"]) for record in result.records if record.get("step_time")]
+    times = times[1:] or times
     memory = [float(record["mem_gb"]) for record in result.records if record.get("mem_gb") is not None]
     return median(times) if times else float("nan"), max(memory, default=float("nan"))
 

@@ -303,7 +303,9 @@ def test_cost_compares_runs_that_differ_in_steps(tmp_path):
     for steps, time in (([9], 0.1), ([3, 3, 3], 0.3)):
         path = written(tmp_path, f"m{len(steps)}", "medic++", 0.5, asked={"steps": steps}, steps=steps, batch_size=8)
         text = (path / "results.jsonl").read_text()
-        (path / "results.jsonl").write_text(text.replace('"step_time": 0.1', f'"step_time": {time}, "mem_gb": 2.0'))
+        last = text.replace('"step_time": 0.1', f'"step_time": {time}, "mem_gb": 2.0')
+        warming = last.replace(f'"step_time": {time}', '"step_time": 7.0')
+        (path / "results.jsonl").write_text(warming + last)
     with_adam = {"asked": {"steps": [9], "lr": 1.0}, "lr": 1.0}
     written(tmp_path, "other", "medic++", 0.5, steps=[9], batch_size=8, **with_adam)
     found = cost.measure(collect([tmp_path]).results)

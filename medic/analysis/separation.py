@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from medic.analysis import style
@@ -151,6 +152,7 @@ def draw(result: Separation) -> Figure:
     axes.plot(steps, result.estimate, color=style.FIXED["erm"], label="$f(n)$", linewidth=1)
     axes.plot(steps, result.matched, "o", color=style.FIXED["medic++"], label="$t_n$")
     axes.set_xlabel("steps n")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("matched pairs")
     axes.legend(loc="lower right")
     style.letter(axes, panels - 1, f"{result.tasks} tasks")

@@ -155,6 +155,33 @@ def test_a_run_is_extended_with_the_same_code(settings, calm):
         medic.train(extend=run.path, iterations=4, imports=calm, quiet=True)
 
 
+def test_what_a_run_names_is_not_executed(settings, calm, tmp_path, capsys):
+    """The directory of a run may come from a stranger, with a file beside it."""
+    run, marker = medic.train(**settings, quiet=True), tmp_path / "marker"
+    forget()
+    calm.write_text(f"open({str(marker)!r}, 'w')")
+    path, longer = str(run.path), ["--extend", str(run.path), "--iterations", "9"]
+    for code, command in (
+        (0, ["evaluate", path]),
+        (0, ["report", path]),
+        (0, ["table", settings["output"]]),
+        (0, ["runs", settings["output"]]),
+        (0, ["predict", path, settings["root"], "--device", "cpu"]),
+        (2, ["evaluate", path, "--rerun", "--device", "cpu"]),
+        (2, ["analyze", "separation", path, "--rerun", "--device", "cpu"]),
+        (2, ["analyze", "gradients", path, "--device", "cpu"]),
+        (2, ["export", path, "-o", str(tmp_path / "model.pt2"), "--format", "torch-export"]),
+        (2, ["train", *longer]),
+    ):
+        assert main(command) == code, command
+        err = capsys.readouterr().err
+        assert not marker.exists(), command
+        assert code == 0 or f"--import {calm}" in err, (command, err)
+    assert medic.Run(path).plugins[0].name == str(calm)
+    assert main(["train", "--config", str(run.path / "config.yaml")]) == 2  # the user gave this file: it is executed
+    assert marker.exists()
+
+
 def test_a_rerun_with_changed_code_warns(settings, calm, capsys):
     run = medic.train(**settings, quiet=True)
     calm.write_text(CALM + "# changed\n")

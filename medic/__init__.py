@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from medic.objectives import objective as objective
     from medic.objectives import ova as ova
     from medic.outputs import Output as Output
+    from medic.runs.any_model import evaluate as evaluate
     from medic.runs.directory import Run as Run
     from medic.strategies import Joint as Joint
     from medic.strategies import MultiStep as MultiStep
@@ -44,6 +45,7 @@ _HOMES = {
     "medic.models": ["create_backbone"],
     "medic.objectives": ["Objective", "Ova", "ce", "objective", "ova"],
     "medic.outputs": ["Output"],
+    "medic.runs.any_model": ["evaluate"],
     "medic.runs.directory": ["Run"],
     "medic.strategies": ["Joint", "MultiStep", "TwoStep", "Update"],
     "medic.systems": ["Classifier"],  # with the heads of all systems

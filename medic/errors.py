@@ -110,7 +110,7 @@ def lacking(what: str, extra: str) -> MedicError:
     return MedicError(f"{what}: pip install {PACKAGES.get(extra, extra)}, or in a clone {clone}")
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, without credentials."""
     return without_credentials((str(error).splitlines() or [type(error).__name__])[0])
 

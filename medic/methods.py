@@ -5,15 +5,15 @@ A plain name is the system as in the paper's open-set tables; a suffix names ano
 
 from functools import partial
 
-from medic.errors import check_choice
 from medic.fields import Choice, Part, log10
 from medic.method import DOMAINBED_ADAM, Method, Rate
 from medic.objectives import Rsc
+from medic.plugins import Group
 from medic.strategies import AndMask, MultiStep, SandMask, Trajectories, TwoStep
 from medic.systems import SYSTEMS
 from medic.tasks import GridSpec
 
-__all__ = ["DOMAINBED_ADAM", "METHODS", "Method", "Rate", "find_method"]
+__all__ = ["DOMAINBED_ADAM", "METHODS", "METHOD_GROUP", "Method", "Rate", "find_method"]
 
 OVA = {"objective": "ce+ova"}
 PLAIN = {"weight_decay": 0.0, "schedule": "constant"}
@@ -266,8 +266,9 @@ _OF_PARTS = (
 )
 
 METHODS: dict[str, Method] = {method.name: method for method in (*_OF_PARTS, *SYSTEMS)}
+METHOD_GROUP = Group("medic.methods", "method", Method, METHODS)
 
 
 def find_method(name: str) -> Method:
-    """Return a method by name."""
-    return METHODS[check_choice("method", name, METHODS)]
+    """Return a method by name, from an installed package if it is not one of ours."""
+    return METHOD_GROUP.find(name)

@@ -1,12 +1,20 @@
 """The outputs of a model for a batch: the type that models return and that objectives and scores read."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from medic.errors import MedicError
+
+
+def _described(value: object) -> str:
+    """Return the type of a value, and the shapes of the tensors in a tuple or list."""
+    if isinstance(value, tuple | list):
+        parts = ", ".join(str(tuple(part.shape)) if isinstance(part, Tensor) else type(part).__name__ for part in value)
+        return f"a {type(value).__name__} of {parts}" if parts else f"an empty {type(value).__name__}"
+    return f"a {type(value).__name__}"
 
 
 class Output(NamedTuple):
@@ -34,16 +42,34 @@ class Output(NamedTuple):
     branches: "tuple[Output, ...] | None" = None
 
     @classmethod
-    def of(cls, value: "Output | Tensor") -> "Output":
-        """Convert the return value of any model: an `Output`, or a tensor of logits (N, C)."""
+    def of(cls, value: Any) -> "Output":
+        """Convert the return value of any model.
+
+        It is an `Output`, a tensor of logits (N, C), a pair of logits and one-vs-all logits (N, 2, C), or an object
+        with an attribute `logits`, as models of Hugging Face return it.
+        """
         if isinstance(value, Output):
             return value
         if isinstance(value, Tensor):
             return cls(value)
-        raise TypeError(
-            f"a model must return a tensor of logits or a medic.Output, not {type(value).__name__}; "
-            "wrap it: medic.Output(logits, ova)"
+        if isinstance(value, tuple) and [getattr(part, "ndim", None) for part in value] == [2, 3]:
+            return cls(*value)
+        if isinstance(logits := getattr(value, "logits", None), Tensor):
+            return cls(logits)
+        raise MedicError(
+            f"the model returned {_described(value)}: return a tensor of logits (samples, classes), a pair of logits "
+            "and one-vs-all logits (samples, 2, classes), or medic.Output(logits, ova)"
         )
+
+    def check_logits(self, samples: int) -> None:
+        """Refuse logits that are not of the shape (samples, classes)."""
+        shape = tuple(self.logits.shape)
+        if len(shape) != 2 or shape[0] != samples or not shape[1] or not self.logits.is_floating_point():
+            kind = "" if self.logits.is_floating_point() else f" and type {self.logits.dtype}"
+            raise MedicError(
+                f"the model returned logits of shape {shape}{kind} for {samples} samples: return one row of "
+                f"floating-point logits per sample, shape ({samples}, classes)"
+            )
 
     def log_odds(self) -> Tensor:
         """Return log q_k / (1 − q_k) of the one-vs-all classifier of every class (N, C)."""

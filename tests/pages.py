@@ -38,7 +38,10 @@ def run_commands(text: str) -> None:
 
 
 def run_page(page: str, replacements: dict[str, str]) -> dict[str, Any]:
-    """Run all blocks of a page from top to bottom, with some text replaced, and return the names they define."""
+    """Run all blocks of a page from top to bottom, with some text replaced, and return the names they define.
+
+    A block of Python that starts with the name of a file, `# calm.py`, is appended to the file and not run.
+    """
     names: dict[str, Any] = {}
     for language, text in blocks(page):
         for pattern, replacement in replacements.items():
@@ -47,5 +50,9 @@ def run_page(page: str, replacements: dict[str, str]) -> dict[str, Any]:
             run_commands(text)
         else:
             assert language == "python", language
+            if file := re.match(r"# (\w+\.py)\n", text):
+                with Path(file[1]).open("a") as opened:
+                    opened.write(text)
+                continue
             exec(compile(text, page, "exec"), names)
     return names

@@ -15,9 +15,8 @@ from medic.methods import METHODS
 from medic.runs.build import build_trainer
 from medic.runs.directory import Run
 from medic.runs.evaluation import LabelledOutputs
-from medic.runs.recipe import Recipe, make_recipe
-from medic.runs.review import infer_again
-from medic.runs.settings import SETTINGS
+from medic.runs.recipe import Recipe
+from medic.runs.review import infer_again, recipe_again
 from medic.training import Trainer
 
 _TELLING = ("steps", "sampling", "objective", "head", "known", "dataset", "target", "backbone", "lr", "seed")
@@ -126,9 +125,8 @@ def repeated(run: Run, root: str | None = None, device: str = "auto") -> Iterato
     """
     if run.settings.get("extend"):
         raise MedicError(f"run {run.path} continues another one, so its training cannot be repeated: give that run")
-    settings = {name: value for name, value in run.settings.items() if name in SETTINGS}
     with torch.random.fork_rng():
-        recipe, opened = make_recipe({**settings, "device": device, **({} if root is None else {"root": root})})
+        recipe, opened = recipe_again(run, device, root)
         dataset = recipe.data.load(opened, recipe.execution.pick_device())
         if dataset.hash != run.description["provenance"]["images"]:
             raise MedicError(f"run {run.path} was trained on other images of {dataset.name!r}: restore them")

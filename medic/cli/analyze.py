@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from medic.analysis import ANALYSES, Analysis
-from medic.cli.options import add_device_option
+from medic.cli.options import add_device_option, add_import_option
 from medic.errors import MedicError, check_choice
 from medic.files import write_text, writing
 from medic.report.table import print_rows
@@ -31,6 +31,7 @@ def add_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--classes", nargs=2, metavar="CLASS", help="boundary: the positive class and another")
     parser.add_argument("--rerun", action="store_true", help="compute features that a run did not keep")
+    add_import_option(parser, "Python file or module that the runs were trained with, to execute first")
 
 
 def add_measuring_options(parser: ArgumentParser) -> None:
@@ -56,6 +57,10 @@ def run(arguments: Namespace) -> int:
         from medic.analysis import style
 
         style.check_format(Path(arguments.output))
+    if arguments.imports:
+        from medic.runs.imports import execute
+
+        execute(arguments.imports)
     result = analysis.measure(read_runs(analysis, arguments.runs), **options)
     rows = result.rows()
     if rows:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from medic.errors import check_choice
+from medic.plugins import installed
 from medic.runs.specs.data import EACH, NONE, listed
 
 FILE = Path(__file__).with_name("catalogue.json")
@@ -43,8 +44,19 @@ def _read() -> Mapping[str, Any] | None:
         return None
 
 
-def rows(kind: str, make: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return the entries of one kind: those of the file, or new ones."""
+def rows(kind: str, make: Callable[[], list[dict[str, Any]]], imports: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return the entries of one kind, with those of installed packages and imports: from the file, or new ones."""
+    group = f"medic.{kind}"
+    if imports or installed(group):
+        from medic.data import BENCHMARK_GROUP
+        from medic.methods import METHOD_GROUP
+        from medic.runs.imports import execute
+
+        execute(imports)
+        for one in (METHOD_GROUP, BENCHMARK_GROUP):
+            if one.group == group:
+                one.load()
+        return make()
     found = stored()
     return make() if found is None else found[kind]
 
@@ -93,20 +105,29 @@ def _values() -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def check_names(settings: Mapping[str, Any]) -> None:
-    """Refuse an unknown method, dataset or domain before torch is imported; a run checks all settings again."""
+    """Refuse an unknown method, dataset or domain before torch is imported; a run checks all settings again.
+
+    Names that an imported file or an installed package may define are left to the run.
+    """
     found = stored()
-    if found is None:
+    if found is None or settings.get("imports"):
         return
     if isinstance(method := settings.get("method"), str):
-        check_choice("method", method, [row["method"] for row in found["methods"]])
+        _check_name("method", method, [row["method"] for row in found["methods"]])
     domains = {row["dataset"]: list(row["domains"]) for row in found["datasets"]}
     if not isinstance(dataset := settings.get("dataset", "digits"), str):
         return
-    own = domains[check_choice("dataset", dataset, domains)]
+    _check_name("dataset", dataset, list(domains))
+    own = domains.get(dataset, [])
     for name in ("target", "sources") if own else ():
         for domain in listed(settings.get(name), own) or ():
             if domain not in (EACH, NONE):
                 check_choice("domain", domain, own)
+
+
+def _check_name(noun: str, name: str, known: Sequence[str]) -> None:
+    if name not in known and not installed(f"medic.{noun}s"):
+        check_choice(noun, name, known)
 
 
 if __name__ == "__main__":

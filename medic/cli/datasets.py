@@ -4,6 +4,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
 from medic.cli import catalogue
+from medic.cli.options import add_import_option
 from medic.errors import check_choice
 from medic.report.table import print_facts, print_rows
 
@@ -19,11 +20,12 @@ def add_options(parser: ArgumentParser) -> None:
     """Add the name of a dataset and the output format."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="a dataset, to show all of its details")
     parser.add_argument("--json", action="store_true", help="print as JSON")
+    add_import_option(parser, "Python file or module to execute, whose datasets are listed too")
 
 
 def run(arguments: Namespace) -> int:
     """List the benchmarks, or show one with its classes, its layouts and the defaults of a run on it."""
-    found = {entry["dataset"]: entry for entry in catalogue.rows("datasets", make_rows)}
+    found = {entry["dataset"]: entry for entry in catalogue.rows("datasets", make_rows, arguments.imports)}
     if arguments.name is not None:
         rows: list[dict[str, Any]] = [found[check_choice("dataset", arguments.name, found)]]
     else:

@@ -4,7 +4,7 @@ import json
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from medic.cli.options import add_device_option
+from medic.cli.options import add_device_option, add_import_option
 from medic.errors import MedicError
 from medic.metrics import DEFAULT, METRICS, find_metric
 from medic.report.table import print_rows
@@ -21,14 +21,17 @@ def add_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--rerun", action="store_true", help="run the model on the images again")
     add_device_option(parser, "for --rerun: ")
+    add_import_option(parser, "Python file or module to execute first: a run's own, for --rerun, or one with a score")
     parser.add_argument("--json", action="store_true", help="print as JSON")
 
 
 def run(arguments: Namespace) -> int:
     """Print every metric of a run, with a column per score."""
     from medic.runs.directory import Run
+    from medic.runs.imports import execute
     from medic.runs.review import infer_again, review
 
+    execute(arguments.imports)
     run = Run(arguments.run)
     if arguments.device is not None and not arguments.rerun:
         raise MedicError("--device is only used with --rerun: add --rerun, or leave out --device")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from medic.cli.opening import open_model
+from medic.cli.options import add_import_option
 from medic.errors import MedicError, counted
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def add_options(parser: ArgumentParser) -> None:
         help="images or folders to check the export on (default: 256 target images)",
     )
     parser.add_argument("--root", metavar="DIR", help="folder of the run's images, if it moved")
+    add_import_option(parser, "Python file or module that the run was trained with, to execute first")
 
 
 def run(arguments: Namespace) -> int:
@@ -42,7 +44,10 @@ def run(arguments: Namespace) -> int:
     from medic.deploy.export import export
 
     form = arguments.format
+    if arguments.imports:
+        from medic.runs.imports import execute
 
+        execute(arguments.imports)
     predictor, finished = open_model(arguments.run)
     pixels = _pixels(predictor, finished, arguments)
     path = Path(arguments.run) / f"model{SUFFIX[form]}" if arguments.output is None else Path(arguments.output)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from medic.cli import catalogue
+from medic.cli.options import add_import_option
 from medic.errors import check_choice
 from medic.report.table import print_facts, print_rows
 
@@ -16,11 +17,12 @@ def add_options(parser: ArgumentParser) -> None:
     """Add the name of one method, and the output format."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="show everything about one method")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    add_import_option(parser, "Python file or module to execute, whose methods are listed too")
 
 
 def run(arguments: Namespace) -> int:
     """List the methods and what each differs in, or describe one of them."""
-    rows = catalogue.rows("methods", make_rows)
+    rows = catalogue.rows("methods", make_rows, arguments.imports)
     if arguments.name is None and not arguments.json:
         for entry in rows:
             row = f"{entry['paper']} in the paper" if entry["paper"] else "not in the paper"

@@ -20,6 +20,11 @@ TITLES = {"model": "network", "optim": "optimisation"}
 """Titles of groups of settings, where they differ from the names of the groups."""
 
 
+def option_of(name: str) -> str:
+    """Return the option of a setting. In Python `import` is no name, so the setting is called `imports`."""
+    return "--import" if name == "imports" else f"--{name.replace('_', '-')}"
+
+
 def canonical(arguments: Sequence[str]) -> list[str]:
     """Return the arguments with every option in our spelling, and values like -90% joined to their option."""
 
@@ -27,7 +32,7 @@ def canonical(arguments: Sequence[str]) -> list[str]:
         if not argument.startswith("--"):
             return argument
         name, equals, value = argument.partition("=")
-        return "--" + setting_name(name[2:]).replace("_", "-") + equals + value
+        return option_of(setting_name(name[2:])) + equals + value
 
     result: list[str] = []
     for argument in map(spelled, arguments):
@@ -53,9 +58,16 @@ def add_run_options(parser: ArgumentParser) -> None:
         default = "" if declared.default is None or declared.default is False else f" (default: {declared.default})"
         # Suppressed, so that only options that are given are set.
         groups[declared.group].add_argument(
-            f"--{name.replace('_', '-')}", help=metadata["help"] + default, default=SUPPRESS, **options
+            option_of(name), dest=name, help=metadata["help"] + default, default=SUPPRESS, **options
         )
     parser.epilog = f"Also understood: {', '.join(SPELLINGS)}, and underscores for hyphens."
+
+
+def add_import_option(parser: ArgumentParser, about: str) -> None:
+    """Add `--import` to a command that is not about a new run."""
+    parser.add_argument(
+        "--import", dest="imports", nargs="*", action="extend", default=[], metavar="FILE|MODULE", help=about
+    )
 
 
 def add_format_option(parser: ArgumentParser, formats: Iterable[str]) -> None:
@@ -113,7 +125,8 @@ def given_settings(arguments: Namespace) -> dict[str, Any]:
     """Return the settings that were given by options, over those of a file."""
     given = {name: value for name, value in vars(arguments).items() if name in SETTINGS}
     given = given if arguments.config is None else _over_file(given, arguments)
-    check_names(given)
+    if getattr(arguments, "file", None) is None:  # otherwise a file of settings may import what they name
+        check_names(given)
     return given
 
 

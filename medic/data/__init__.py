@@ -1,7 +1,7 @@
 """Data: benchmarks, your own images, splits and augmentation."""
 
 from medic.data.augment import RECIPES, Augmentation, describe_augmentation, make_augmentation
-from medic.data.benchmarks import BENCHMARKS, benchmark
+from medic.data.benchmarks import BENCHMARK_GROUP, BENCHMARKS, benchmark
 from medic.data.benchmarks.base import Benchmark
 from medic.data.classes import ClassSplit, listed_split, named_split
 from medic.data.dataset import Dataset, Generated, LazyDataset
@@ -14,6 +14,7 @@ from medic.errors import moved
 
 __all__ = [
     "BENCHMARKS",
+    "BENCHMARK_GROUP",
     "RECIPES",
     "UNKNOWN",
     "Augmentation",

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from medic.errors import MedicError, first_line
 from medic.files import atomic_write, write_text
 from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone
-from medic.openset import FITTED, Fitted, Score, Threshold, get_score
+from medic.openset import Fitted, Score, Threshold, get_score
 
 FORMAT = 2
 DESCRIPTION, WEIGHTS = "model.json", "model.safetensors"
@@ -93,7 +93,7 @@ def read_network(folder: Path, described: Mapping[str, Any]) -> tuple[Classifier
     network.load_state_dict(tensors)
     score = get_score(described["score"]["name"])
     if score.fitter is not None:
-        score = replace(score, function=FITTED[score.name].from_tensors(fitted), fitter=None)
+        score = replace(score, function=score.fitter.from_tensors(fitted), fitter=None)
     return network.eval(), score
 
 

@@ -1,7 +1,5 @@
 """Models: backbones by name, layers inside them, and the classifier on top."""
 
-from collections.abc import Mapping
-
 from medic.fields import Part
 from medic.models.aloft import Aloft
 from medic.models.backbones import HALVES, OURS, Backbone, Preprocessing, create_backbone, is_sized, native_size
@@ -12,7 +10,7 @@ from medic.models.heads import HEADS, Head
 from medic.models.hub import find_weights
 from medic.models.mixstyle import MixStyle
 
-LAYERS: Mapping[str, Part[MixStyle | Aloft]] = {
+LAYERS: dict[str, Part[MixStyle | Aloft]] = {
     "mixstyle": Part("mixstyle", MixStyle),
     "aloft-e": Part("aloft-e", Aloft, {"variant": "e"}),
     "aloft-s": Part("aloft-s", Aloft, {"variant": "s"}),

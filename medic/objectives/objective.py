@@ -7,16 +7,17 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from medic.errors import MedicError, check_choice
+from medic.errors import MedicError, check_choice, first_line
 from medic.fields import Part
 from medic.modules import DeclaredModule
 from medic.objectives.auxiliary import AuxiliaryNetwork
+from medic.objectives.own import adapted, name_of
 from medic.outputs import Output
 from medic.pixels import denormalised, normalised
 from medic.tasks import Step
 
 Loss = Callable[[Output, Tensor], Tensor]
-"""Maps the outputs of N samples and their classes (N,) to one loss per sample (N,)."""
+"""Maps the outputs of N samples and their classes (N,) to one loss per sample (N,), or to their mean."""
 
 PenaltyFunction = Callable[[Tensor, Output, Step], Tensor]
 """Maps the risks of a step's tasks (m,), the outputs and the step to a scalar that is added to the mean risk."""
@@ -148,6 +149,13 @@ class Objective(DeclaredModule):
         if not self.losses:
             raise MedicError("an objective needs a loss: objective(ce), objective(ce, ova)")
         check_choice("forward", self.passes, get_args(Forward))
+        self.losses = [adapted(loss) for loss in self.losses]
+        if not isinstance(self.penalties, Sequence):
+            raise MedicError(f"penalties are a {name_of(self.penalties)}: give a list, penalties=[penalty]")
+        for part, kind in (*((penalty, "penalty") for penalty in self.penalties), (self.change, "change")):
+            if part is not None and (isinstance(part, type) or not callable(part)):
+                way = "make one, with ()" if isinstance(part, type) else "give a function"
+                raise MedicError(f"{kind} {part!r} is a {type(part).__name__}: {way}")
         modules = (part for part in (*self.losses, *self.penalties, self.change) if isinstance(part, nn.Module))
         self.parts = nn.ModuleList(modules)
 
@@ -162,8 +170,8 @@ class Objective(DeclaredModule):
     def outputs(self, model: nn.Module, step: Step) -> Output:
         """Forward a step, its tasks together or one by one."""
         if self.passes == "step":
-            return Output.of(model(step.x))
-        return Output.cat([Output.of(model(task.x)) for task in step.tasks()])
+            return _forward(model, step)
+        return Output.cat([_forward(model, task) for task in step.tasks()])
 
     def penalised(self, tasks: Tensor, output: Output, step: Step) -> Risk:
         """Return the risk of a step from the mean losses of its tasks (m,), with the penalties."""
@@ -172,7 +180,19 @@ class Objective(DeclaredModule):
 
     def risks(self, model: nn.Module, output: Output, step: Step) -> Tensor:
         """Return the risk of every task (m,) from the model's outputs for a step."""
-        return self.average(torch.stack([loss(output, step.y) for loss in self.losses]).sum(0), step)
+        try:
+            found = [loss(output, step.y) for loss in self.losses]
+        except (IndexError, RuntimeError) as error:
+            _check_labels(output, step, error)
+            raise
+        each = [losses for losses in found if losses.dim()]
+        total = self.average(torch.stack(each).sum(0), step) if each else None
+        for loss, losses in zip(self.losses, found, strict=True):
+            if not losses.dim():  # the mean over all samples, where each task has its own
+                means = _task_means(loss, output, step)
+                total = means if total is None else total + means
+        assert total is not None
+        return total
 
     def average(self, losses: Tensor, step: Step) -> Tensor:
         """Average the losses of the samples (N,) over each task: (m,)."""
@@ -225,13 +245,62 @@ class ObjectiveKind:
 
 
 def objective(
-    *losses: Loss,
+    *losses: Loss | Callable[[Tensor, Tensor], Tensor],
     penalties: Sequence[PenaltyFunction] = (),
     forward: Forward = "step",
     change: Change | None = None,
 ) -> Objective:
-    """Compose losses and penalties: `objective(ce)`, `objective(ce, ova)`."""
-    return Objective(losses, penalties, forward, change)
+    """Compose losses and penalties: `objective(ce)`, `objective(ce, ova)`, `objective(nn.CrossEntropyLoss())`.
+
+    A loss of one's own is a function of (logits, labels), or of (output, labels) with the whole `Output`. It returns
+    one loss per sample (N,), or their mean, which is then computed for every task.
+    """
+    return Objective(losses, penalties, forward, change)  # type: ignore[arg-type]
+
+
+def _forward(model: nn.Module, step: Step) -> Output:
+    """Return the outputs of a model for a step; an error of the model becomes a sentence if the inputs explain it."""
+    try:
+        found = model(step.x)
+    except (RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, MedicError) or (reason := _mismatch(model, step.x)) is None:
+            raise
+        raise MedicError(f"the model does not take these inputs: {reason} ({first_line(error)})") from error
+    output = Output.of(found)
+    output.check_logits(len(step.y))
+    return output
+
+
+def _check_labels(output: Output, step: Step, error: Exception) -> None:
+    """Raise an error that names a label which is none of the model's classes, if one has led to an error on the CPU."""
+    classes = output.logits.shape[1]
+    if step.y.device.type == "cpu" and len(wrong := step.y[(step.y < 0) | (step.y >= classes)]):
+        raise MedicError(
+            f"label {int(wrong[0])} is none of the model's {classes} classes, 0 to {classes - 1}: leave out unknown "
+            "samples, and number the classes from 0"
+        ) from error
+
+
+def _mismatch(model: nn.Module, x: Tensor) -> str | None:
+    """Return the difference between the inputs and the weights of a model that explains an error, if there is one."""
+    weight = next((p for p in model.parameters() if p.is_floating_point()), None)
+    if weight is None:
+        return None
+    if x.device != weight.device:
+        return f"they are on {x.device}, the weights on {weight.device}; use x.to({str(weight.device)!r})"
+    if not x.is_floating_point():
+        return f"they are {x.dtype}; give floating-point numbers, as in x.float() / 255"
+    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        return f"they are {x.dtype}, the weights {weight.dtype}; use x.to({weight.dtype})"
+    return f"they have the shape {tuple(x.shape)}"
+
+
+def _task_means(loss: Loss, output: Output, step: Step) -> Tensor:
+    """Return the mean losses of the tasks (m,), where a loss returns the mean of the samples that it is given."""
+    parts = [output.map(lambda rows, k=k: rows.split(step.sizes)[k]) for k in range(len(step.sizes))]  # type: ignore[misc]
+    means = [loss(part, task.y) for part, task in zip(parts, step.tasks(), strict=True)]
+    shares = zip(means, step.sizes, step.totals or step.sizes, strict=True)
+    return torch.stack([mean * (size / total) for mean, size, total in shares])
 
 
 def classify(model: nn.Module, features: Tensor) -> Output:

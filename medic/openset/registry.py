@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from medic.errors import MedicError, check_choice
+from medic.errors import MedicError
 from medic.openset.fitted import Fitted, Mahalanobis, Nearest, OpenMax
 from medic.openset.scores import AnyOutput, Values, conf_bcls, conf_cls, energy, max_logit, rejection
 from medic.outputs import Output
+from medic.plugins import Group
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,14 @@ SCORES: dict[str, Score] = {
         ),
     )
 }
+SCORE_GROUP = Group("medic.scores", "score", Score, SCORES)
 FITTED: dict[str, type[Fitted]] = {name: entry.fitter for name, entry in SCORES.items() if entry.fitter is not None}
 """The classes that hold the tensors of fitted scores."""
 
 
 def get_score(score: str | Score) -> Score:
-    """Return the score of that name; a `Score` is returned unchanged."""
-    return score if isinstance(score, Score) else SCORES[check_choice("score", score, SCORES)]
+    """Return the score of that name, also of an installed package; a `Score` is returned unchanged."""
+    return score if isinstance(score, Score) else SCORE_GROUP.find(score)
 
 
 def score(name: str | Score, output: AnyOutput) -> Tensor:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from medic import openset
 from medic.analysis.of_runs import true_classes
-from medic.data import benchmark
+from medic.data import BENCHMARKS
 from medic.metrics import METRICS, Metric
 from medic.openset.thresholds import RULES
 from medic.report.pages import packed, write_page
@@ -79,21 +79,21 @@ def write_report(run: Run, path: Path, root: Path | None = None) -> Path:
     """Write the report of a finished run; images are shown from below `root`."""
     settings, images, parts = run.settings, Images.of(run), _parts(run)
     threshold = _threshold(run) if (images.label >= images.known).any() else None
-    gallery, bench = _gallery(images, parts), benchmark(settings["dataset"])
+    gallery, bench = _gallery(images, parts), BENCHMARKS.get(settings["dataset"])  # None for a plug-in's
     items: list[dict[str, Any]] = [
         {"part": part, "label": int(images.label[row]), "prediction": int(images.predicted[row]),
          "path": str(run.predictions["path"][row])}
         for part, row in gallery
     ]  # fmt: skip
-    if items and (root is not None or bench.built_in):
+    if items and bench is not None and (root is not None or bench.built_in):
         pictures = thumbnails(bench, root, settings["seed"], [item["path"] for item in items])
         items = [{**item, "image": picture} for item, picture in zip(items, pictures, strict=True)]
     data = {
         "classes": images.classes,
         "known": images.known,
         "threshold": None if threshold is None else packed(np.array([threshold.value])),
-        "score": run.score.name,
-        "probability": bool(run.score.probability),
+        "score": _score_name(run),
+        "probability": _is_probability(run),
         "parts": [{"name": part.name, "source": part.source, **_groups(images, part.rows)} for part in parts],
         "gallery": items,
         "confidence": packed(images.confidence[[row for _, row in gallery]]),
@@ -228,18 +228,21 @@ def _oscr(run: Run, part: Part) -> dict[str, Any]:
     split = run.predictions["split"] == "target"
     output, label, _ = run.outputs("target").where(torch.from_numpy(part.rows[split]))
     prediction = openset.predicted_class(output)
-    others = [
-        one for one in openset.SCORES.values()
-        if one.fitter is None and one.reads(output) and one.name != run.score.name
-    ]  # fmt: skip
+    own = _score_name(run)
+    confidences = {own: run.predictions["confidence"][part.rows]}  # as recorded: a plug-in's code is not executed
+    confidences |= {
+        name: np.asarray(one(output))
+        for name, one in openset.SCORES.items()
+        if one.fitter is None and one.reads(output) and name != own
+    }
     series = []
-    for number, score in enumerate([run.score, *others]):
-        ranking = openset.rank(score(output), prediction, label)
+    for number, (name, confidence) in enumerate(confidences.items()):
+        ranking = openset.rank(confidence, prediction, label)
         x, y = (np.asarray(values) for values in ranking.oscr_curve())
         kept = np.unique(np.linspace(0, len(x) - 1, min(POINTS, len(x))).astype(int))
         series.append(
             {
-                "name": f"{score.name} {100 * ranking.oscr():.1f}",
+                "name": f"{name} {100 * ranking.oscr():.1f}",
                 "colour": "var(--soft)" if number else _colour(run.settings["method"]),
                 "dash": DASHES[(number - 1) % len(DASHES)] if number else None,
                 "x": (100 * x[kept]).tolist(),
@@ -253,6 +256,15 @@ def _oscr(run: Run, part: Part) -> dict[str, Any]:
         "y": "% of known images named correctly",
         "range": [0, 100],
     }
+
+
+def _score_name(run: Run) -> str:
+    return str(run.description["score"]["name"])
+
+
+def _is_probability(run: Run) -> bool:
+    """Whether the sigmoid of the run's score is a probability; only then its threshold is one."""
+    return (run.description["threshold"] or {}).get("probability") is not None
 
 
 def _colour(method: str) -> str:
@@ -306,7 +318,7 @@ def _numbers(metrics: Mapping[str, Any]) -> list[tuple[Metric, str]]:
 def _threshold_sentence(run: Run, threshold: Threshold) -> str:
     """Return the threshold, the rule that chose it, and whether the rule uses the target."""
     value = f"{threshold.value:.4g}"
-    if run.score.probability:
+    if _is_probability(run):
         value = f"{1 / (1 + np.exp(-threshold.value)):.4g} as a probability"
     rule = RULES.get(threshold.rule)
     if rule is None:

@@ -28,6 +28,7 @@ from medic.files import atomic_write, is_locked, locked, remove_leftovers, write
 from medic.models import Classifier, Ensemble, Preprocessing
 from medic.openset import Score
 from medic.outputs import Output
+from medic.plugins import Plugin
 from medic.runs.command import noted_command
 from medic.runs.evaluation import LabelledOutputs
 from medic.runs.layout import (
@@ -70,6 +71,7 @@ def run_hash(recipe: Recipe, images: str) -> str:
         "images": images,
         "weights": None if recipe.weights is None else file_hash(recipe.weights),
         "settings": recipe.identity,
+        **({"plugins": sorted(plugin.sha256 for plugin in recipe.plugins)} if recipe.plugins else {}),
     }
     return hashlib.sha256(json.dumps(used, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -125,11 +127,14 @@ class RunDirectory:
         if recipe.execution.name is None or not any(entry.name[0] != "." for entry in self._entries()):
             return
         try:
-            found = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))["run"]
+            noted = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))
+            found = noted["run"]
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             found = None
         if found != run:
-            what = "other files" if found is None else f"a run with other {_difference(recipe, self.path / CONFIG)}"
+            what = "other files"
+            if found is not None:
+                what = f"a run with other {_difference(recipe, self.path / CONFIG, read_plugins(noted))}"
             raise MedicError(f"{self.path} holds {what}: choose another --name, or delete {self.path}")
 
     def _entries(self) -> list[Path]:
@@ -211,6 +216,12 @@ class Run:
         """The complete settings as attributes. Deprecated: use `settings`."""
         warnings.warn("Run.config is now Run.settings, a dictionary", DeprecationWarning, stacklevel=2)
         return SimpleNamespace(**self.settings)
+
+    @cached_property
+    def plugins(self) -> list[Plugin]:
+        """The code from outside of the package that the run used, with its hashes. Reading it executes nothing."""
+        with self._reading(ENVIRONMENT) as path:
+            return read_plugins(json.loads(path.read_text(encoding="utf-8")))
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
@@ -339,8 +350,13 @@ class Run:
         return MedicError(f"{self.path} contains {counted(len(inside), 'finished run')}: {way}")
 
 
-def _difference(recipe: Recipe, config: Path) -> str:
-    """Name what differs between a recipe and a run's configuration; if no setting does, images or weights do."""
+def read_plugins(environment: dict[str, Any]) -> list[Plugin]:
+    """Return the plug-ins of a run's environment; earlier versions had none."""
+    return [Plugin(str(one["name"]), str(one["sha256"])) for one in environment.get("plugins", ())]
+
+
+def _difference(recipe: Recipe, config: Path, plugins: Sequence[Plugin]) -> str:
+    """Name what differs between a recipe and a run's configuration or plug-ins; otherwise, images or weights do."""
     try:
         theirs = identity(read_yaml(config))
     except MedicError:
@@ -348,7 +364,11 @@ def _difference(recipe: Recipe, config: Path) -> str:
     # Written and read again, since a file has lists for tuples.
     ours = load_yaml(to_yaml(recipe.identity))
     changed = [f"{name} {theirs[name]}" for name in ours if ours[name] != theirs[name]]
-    return f"settings ({', '.join(changed[:SHOWN])})" if changed else "images or weights"
+    if changed:
+        return f"settings ({', '.join(changed[:SHOWN])})"
+    if {plugin.sha256 for plugin in recipe.plugins} != {plugin.sha256 for plugin in plugins}:
+        return f"contents of {(*recipe.plugins, *plugins)[0].name}"
+    return "images or weights"
 
 
 def environment(dataset: Dataset, recipe: Recipe) -> dict[str, Any]:
@@ -372,6 +392,7 @@ def environment(dataset: Dataset, recipe: Recipe) -> dict[str, Any]:
         "counts": dict(zip(dataset.domains, counts, strict=True)),
         "formats": sorted({suffix.lower() for path in dataset.paths if (suffix := Path(path).suffix)}),
         "weights": None if recipe.weights is None else file_hash(recipe.weights),
+        "plugins": [plugin._asdict() for plugin in recipe.plugins],
         "command": noted_command(),
     }
 

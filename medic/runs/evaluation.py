@@ -173,12 +173,14 @@ def measure(outputs: Outputs, domains: Sequence[str], score: openset.Score, rule
     open_set = bool((target.label < 0).any()) or "source-unknown" in outputs
     threshold = choose_threshold(outputs, score, rule) if open_set else None
     targets = {
-        domains[domain]: _measure(target.where(target.domain == domain), score, threshold)
+        domains[domain]: measure_outputs(target.where(target.domain == domain), score, threshold)
         for domain in target.domain.unique().tolist()
     }
     found = {"target": mean_metrics(list(targets.values())), "targets": targets}
     if "source-unknown" in outputs:
-        found["source"] = _measure(LabelledOutputs.cat([validation, outputs["source-unknown"]]), score, threshold)
+        found["source"] = measure_outputs(
+            LabelledOutputs.cat([validation, outputs["source-unknown"]]), score, threshold
+        )
     return found
 
 
@@ -192,27 +194,33 @@ def mean_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _measure(outputs: LabelledOutputs, score: openset.Score, threshold: openset.Threshold | None) -> dict[str, Any]:
-    """Return every metric of labelled outputs, or the accuracy alone if none of the images is unknown."""
+def measure_outputs(
+    outputs: LabelledOutputs, score: openset.Score, threshold: openset.Threshold | None
+) -> dict[str, Any]:
+    """Return every metric of labelled outputs, or the accuracy alone if none of the images is unknown.
+
+    Without a threshold, metrics at the threshold are left out.
+    """
     output = CheckedOutput(outputs.output)
     outcomes = Outcomes.of(output.prediction, outputs.label)
-    if threshold is None or not outcomes.sizes[1]:
+    if not outcomes.sizes[1]:
         return {"acc": outcomes.acc}
     plain = [entry for entry in openset.SCORES.values() if entry.fitter is None and entry.reads(outputs.output)]
     scores = {entry.name: entry for entry in (*plain, score)}
     confidences = {name: entry(output) for name, entry in scores.items()}
     rankings = {name: outcomes.rank(confidence) for name, confidence in confidences.items()}
     oracle = best_of_ten(score, output, confidences[score.name], outcomes)
-    at_threshold, at_oracle = outcomes.hscores(confidences[score.name], (threshold.value, oracle.value))
+    values = [oracle.value] if threshold is None else [oracle.value, threshold.value]
+    at_oracle, *at_threshold = outcomes.hscores(confidences[score.name], values)
+    rule = {} if threshold is None else {"threshold_rule": threshold.rule, "threshold": threshold.value}
     ranked = openset.evaluate(rankings.pop(score.name))
     areas = {name: ranked["oscr"] if name == score.name else openset.oscr(rankings[name]) for name in scores}
     ova = None if outputs.output.ova is None else KnownOdds.of(output.log_odds, outcomes.label, outcomes.known)
     return {
         "acc": ranked.pop("acc"),
         "score": score.name,
-        "threshold_rule": threshold.rule,
-        "threshold": threshold.value,
-        **at_threshold._asdict(),
+        **rule,
+        **{name: value for hscore in at_threshold for name, value in hscore._asdict().items()},
         "hscore/oracle-10": at_oracle.hscore,
         **{f"oscr/{name}": area for name, area in areas.items()},
         "oscr_c": areas["cls"],

@@ -7,6 +7,7 @@ from typing import Any
 
 from medic.errors import MedicError
 from medic.runs.directory import Run
+from medic.runs.imports import execute
 from medic.runs.layout import ASKED, CHECKPOINT, ENVIRONMENT
 from medic.runs.settings import SETTINGS, check_settings, read_yaml
 
@@ -32,6 +33,12 @@ def extended(asked: Mapping[str, Any]) -> tuple[dict[str, Any], Path | None]:
     iterations, before = given.get("iterations"), int(base.settings["iterations"])
     if iterations is None or iterations <= before:
         raise MedicError(f"run {base.path} has {before} iterations: give more of them in all with --iterations")
+    if kept.get("imports") and not given.get("imports"):
+        names = " ".join(f"--import {name}" for name in kept["imports"])
+        raise MedicError(f"run {base.path} was trained with code that is executed only if you name it: add {names}")
+    recorded = {plugin.sha256 for plugin in base.plugins}
+    if changed := [one.name for one in execute(given.get("imports") or ()) if one.sha256 not in recorded]:
+        raise MedicError(f"{changed[0]} has changed since run {base.path} was trained: restore it, or train anew")
     if not (base.path / CHECKPOINT).exists():
         raise MedicError(f"run {base.path} has no {CHECKPOINT} to continue from: train it again")
     run = json.loads((base.path / ENVIRONMENT).read_text(encoding="utf-8"))["run"]

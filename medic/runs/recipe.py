@@ -12,14 +12,17 @@ from typing import Any
 
 import torch
 
-from medic.data import Benchmark, LazyDataset
+from medic.data import BENCHMARK_GROUP, Benchmark, LazyDataset
 from medic.errors import MedicError, check_choice
 from medic.fields import Law, Part, hyperparameters
 from medic.method import DOMAINBED_ADAM, Method, Rate
-from medic.methods import METHODS, find_method
+from medic.methods import METHOD_GROUP, METHODS, find_method
 from medic.models import HEADS, LAYERS, Aloft, MixStyle, find_weights
 from medic.objectives import OBJECTIVES, PENALTIES, Change, Loss, Objective, Penalty
+from medic.openset.registry import SCORE_GROUP
+from medic.plugins import Plugin
 from medic.runs.draws import domainbed_draws
+from medic.runs.imports import execute
 from medic.runs.protocols import PROTOCOLS
 from medic.runs.settings import SETTINGS, RunSpec, check_settings, identity
 from medic.runs.specs import DataSpec, EvaluationSpec, ExecutionSpec, ModelSpec, ObjectiveSpec, OptimSpec, TaskSpec
@@ -121,6 +124,8 @@ class Recipe:
     """The file of the backbone's weights."""
     asked: Mapping[str, Any]
     """The settings that were asked for."""
+    plugins: tuple[Plugin, ...]
+    """The code from outside of this package that it uses."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -162,9 +167,13 @@ class Recipe:
 def make_recipe(asked: Mapping[str, Any], find: Open = open_benchmark) -> tuple[Recipe, LazyDataset]:
     """Complete the settings that were asked for and check all of them, or raise with the one that is wrong.
 
-    Returns the recipe, and the images that it was fitted to, which are found but not read.
+    The setting `imports` names code, which is executed first. Returns the recipe, and the images that it was fitted to,
+    which are found but not read.
     """
     given = check_settings(asked)
+    imported = execute(given.get("imports") or ())
+    if imported:
+        given["imports"] = [plugin.name for plugin in imported]
     run, data, execution = RunSpec.of(given), DataSpec.of(given), ExecutionSpec.of(given)
     check_trackers(execution.track)
     execution.check(execution.pick_device())
@@ -180,6 +189,9 @@ def make_recipe(asked: Mapping[str, Any], find: Open = open_benchmark) -> tuple[
     tasks = TaskSpec.of({**settings, "images": given.get("images")}).completed(grid, method, settings["images"])
     parts, hparams = _make_parts(method, objective, model, optim, grid).valued(objective, data.dataset, method.name)
     strategy = _fit_strategy(parts.strategy, settings, given, grid, optim)
+    evaluation = EvaluationSpec.of(settings).completed(objective.kind, model.head_kind, optim.iterations)
+    groups = ((METHOD_GROUP, method.name), (BENCHMARK_GROUP, data.dataset), (SCORE_GROUP, evaluation.score))
+    points = (group.sources[name] for group, name in groups if name in group.sources)
     recipe = Recipe(
         run=run,
         data=data,
@@ -187,7 +199,7 @@ def make_recipe(asked: Mapping[str, Any], find: Open = open_benchmark) -> tuple[
         tasks=tasks,
         objective=objective.completed(hparams, strategy),
         optim=optim,
-        evaluation=EvaluationSpec.of(settings).completed(objective.kind, model.head_kind, optim.iterations),
+        evaluation=evaluation,
         execution=execution,
         grid=grid,
         parts=replace(parts, strategy=strategy),
@@ -195,6 +207,7 @@ def make_recipe(asked: Mapping[str, Any], find: Open = open_benchmark) -> tuple[
         search=method_search(method, objective.penalty),
         weights=None,
         asked=given,
+        plugins=tuple(dict.fromkeys((*imported, *points))),
     )
     _check(recipe)
     if model.weights is not None:  # last, because it may take a download

@@ -5,11 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medic.data import Dataset
-from medic.errors import MedicError, check_choice
-from medic.openset import RULES, SCORES, Score
+from medic.data import Dataset, LazyDataset
+from medic.errors import MedicError, check_choice, warn
+from medic.openset import RULES, SCORES, Score, get_score
 from medic.runs.directory import Run
 from medic.runs.evaluation import LabelledOutputs, Outputs, measure, measured
+from medic.runs.imports import executed
 from medic.runs.recipe import Recipe, make_recipe
 from medic.runs.settings import SETTINGS
 from medic.training import infer
@@ -23,7 +24,7 @@ def review(run: Run, score: str | None, rule: str, outputs: Outputs | None = Non
     check_choice("threshold rule", rule, RULES)
     outputs = outputs or {split: run.outputs(split) for split in run.splits}
     if score is not None:
-        chosen = [_ready(run, SCORES[check_choice("score", score, SCORES)], outputs)]
+        chosen = [_ready(run, get_score(score), outputs)]
     else:
         fits = [entry for entry in SCORES.values() if RULES[rule].goes_with(entry) and _available(run, entry, outputs)]
         if not fits:
@@ -63,11 +64,35 @@ def target_pixels(run: Run, count: int, root: str | None = None) -> Tensor:
     return dataset.images.gather(indices[chosen], torch.device("cpu"))
 
 
+def recipe_again(run: Run, device: str, root: str | None, **changes: Any) -> tuple[Recipe, LazyDataset]:
+    """Return the recipe of a finished run for a device, and its images, not read; `root` replaces their folder.
+
+    Code that the settings of the run name is not executed here: the user must have named it again.
+    """
+    settings = {name: value for name, value in run.settings.items() if name in SETTINGS}
+    names, moved = settings.pop("imports", None) or [], {} if root is None else {"root": root}
+    ran = executed()
+    recorded = {plugin.name: plugin.sha256 for plugin in run.plugins}
+    try:
+        recipe, opened = make_recipe({**settings, "device": device, **changes, **moved})
+    except MedicError as error:
+        missing = [name for name in names if name not in ran and recorded.get(name) not in ran.values()]
+        if not missing:
+            raise
+        options = " ".join(f"--import {name}" for name in missing)
+        raise MedicError(
+            f"run {run.path} was trained with code that is executed only if you name it: add {options}"
+        ) from error
+    used = {*ran.values(), *(plugin.sha256 for plugin in recipe.plugins)}
+    for name, digest in recorded.items():
+        if used and digest not in used:
+            warn(f"{name} has changed since run {run.path} was trained: results may differ")
+    return recipe, opened
+
+
 def _images_of(run: Run, device: str, root: str | None) -> tuple[Recipe, Dataset]:
     """Return the recipe of a finished run for a device, and its images; `root` replaces their folder."""
-    settings = {name: value for name, value in run.settings.items() if name in SETTINGS}
-    moved = {} if root is None else {"root": root}
-    recipe, opened = make_recipe({**settings, "device": device, "weights": None, **moved})
+    recipe, opened = recipe_again(run, device, root, weights=None)
     dataset = recipe.data.load(opened, recipe.execution.pick_device())
     if dataset.hash != run.description["provenance"]["images"]:
         raise MedicError(f"run {run.path} was trained on other images of {dataset.name!r}: restore them")

@@ -1,6 +1,6 @@
 """Settings by name: the leaves of all specs, as a command line, a YAML file or Python gives them.
 
-Nothing here imports torch, and no value can name code.
+Nothing here imports torch or executes code. Of all settings only `imports` can name code (see `medic.runs.imports`).
 """
 
 import dataclasses
@@ -77,6 +77,12 @@ class RunSpec(Spec):
     """The method of a run, and the seed of its random draws."""
 
     method: str = setting("medic++", "what to train (`medic methods` lists them)")
+    imports: list[str] | None = setting(
+        None,
+        "Python file or module to execute first, which may register methods, penalties, datasets and scores",
+        local=True,
+        takes="FILE|MODULE",
+    )
     seed: int = setting(0, "root of all random draws", limits=NONNEGATIVE, takes="N")
     extend: str | None = setting(
         None, "finished run to continue to more --iterations, with its other settings", takes="RUN"
@@ -166,6 +172,8 @@ def check_settings(asked: Mapping[str, Any]) -> dict[str, Any]:
         if value is None:
             continue
         value = str(value) if isinstance(value, os.PathLike) else value
+        if isinstance(value, list | tuple):
+            value = [str(part) if isinstance(part, os.PathLike) else part for part in value]
         if not any(_fits(value, kind) for kind in declared.kinds):
             wanted = " or ".join(_CALLED[kind] for kind in declared.kinds if kind is not NoneType)
             several = isinstance(value, list | tuple) and not any(get_origin(kind) is list for kind in declared.kinds)

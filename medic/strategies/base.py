@@ -7,10 +7,12 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.loss import _Loss
 
-from medic.errors import MedicError, check_choice, counted
+from medic.errors import MedicError, check_choice, counted, first_line
 from medic.fields import POSITIVE, Limits, check_hyperparameters, check_range
 from medic.objectives import Risk
+from medic.objectives import objective as make_objective
 from medic.tasks import Step
 
 Objective = Callable[[nn.Module, Step], Risk]
@@ -97,7 +99,8 @@ class Measured(nn.Module):
 
     def __init__(self, model: nn.Module, objective: Objective) -> None:
         super().__init__()
-        self.model, self.objective = model, objective
+        self.model = model
+        self.objective: Objective = make_objective(objective) if isinstance(objective, _Loss) else objective
         excluded = {p for network in getattr(objective, "auxiliary", ()) for p in network.parameters()}
         named = {name: p for name, p in self.named_parameters() if p.requires_grad and p not in excluded}
         if not named:
@@ -106,7 +109,40 @@ class Measured(nn.Module):
 
     def forward(self, step: Step) -> Risk:
         """Measure a step."""
-        return self.objective(self.model, step)
+        try:
+            risk = self.objective(self.model, step)
+        except (TypeError, AttributeError) as error:
+            if isinstance(self.objective, nn.Module):
+                raise
+            raise MedicError(f"{self._unlike_an_objective('failed')} ({first_line(error)})") from error
+        if not isinstance(risk, Risk):
+            raise MedicError(self._unlike_an_objective(f"returned a {type(risk).__name__}"))
+        return risk
+
+    def _unlike_an_objective(self, what: str) -> str:
+        name = getattr(self.objective, "__name__", type(self.objective).__name__)
+        return f"objective {name} {what} when it was called with the model and a step: give medic.objective(loss)"
+
+
+def measured_call(model: nn.Module, steps: Sequence[Step], objective: Objective) -> Measured:
+    """Check what a strategy is called with, and return the model with its objective."""
+    _check_call(model, steps, objective)
+    return Measured(model, objective)
+
+
+def _check_call(model: object, steps: object, objective: object) -> None:
+    """Refuse arguments of another type or in another order."""
+    way = "call it as strategy(model, grid(x, y, domain), objective)"
+    if not isinstance(model, nn.Module):
+        raise MedicError(f"the model of a strategy is a {type(model).__name__}, not a torch.nn.Module: {way}")
+    if not isinstance(steps, Sequence) or not all(isinstance(step, Step) for step in steps):
+        inside = {type(step).__name__ for step in steps} if isinstance(steps, Sequence) else set()
+        of = f" of {', '.join(sorted(inside))}" if inside else ""
+        raise MedicError(f"the steps of a strategy are a {type(steps).__name__}{of}, not a list of steps: {way}")
+    if not steps:
+        raise MedicError(f"a strategy needs at least one step: {way}")
+    if isinstance(objective, type) or not callable(objective):
+        raise MedicError(f"objective {objective!r} is a {type(objective).__name__}: give medic.objective(medic.ce)")
 
 
 def count_tasks(steps: Sequence[Step]) -> int:

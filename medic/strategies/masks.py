@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from medic import distributed
 from medic.fields import hyperparameter, log10, uniform
-from medic.strategies.base import Measured, Objective, Strategy, Update, accumulate, summarise
+from medic.strategies.base import Objective, Strategy, Update, accumulate, measured_call, summarise
 from medic.tasks import Step
 
 
@@ -24,7 +24,7 @@ class AndMask(Strategy):
 
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
         """Fill `p.grad` with the masked mean gradient."""
-        measured = Measured(model, objective)
+        measured = measured_call(model, steps, objective)
         tasks = [task for step in steps for task in step.tasks()]
         risks, found = [], []
         for task in tasks:

@@ -9,12 +9,12 @@ from torch import nn
 from medic.errors import MedicError, check_choice
 from medic.fields import hyperparameter
 from medic.strategies.base import (
-    Measured,
     Objective,
     Update,
     accumulate,
     buffers,
     count_tasks,
+    measured_call,
     summarise,
     weights_restored,
 )
@@ -61,7 +61,7 @@ class MultiStep(StatefulInnerLoop):
 
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
         """Fill `p.grad` with (1/t) Σ_i w_i l_i'(θ_i), or θ - θ̂ for a stateful inner optimizer."""
-        measured = Measured(model, objective)
+        measured = measured_call(model, steps, objective)
         with buffers(model, self.bn_buffers, self.bn_rate):
             if self.inner != "sgd":
                 move = stateful(self.kept_optimizer(self.inner, measured.adapted, self.decay))

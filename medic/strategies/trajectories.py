@@ -8,7 +8,7 @@ from torch import nn
 from medic.errors import MedicError
 from medic.fields import hyperparameter
 from medic.objectives import Risk
-from medic.strategies.base import Measured, Objective, Update, buffers, summarise
+from medic.strategies.base import Objective, Update, buffers, measured_call, summarise
 from medic.strategies.inner import StatefulInnerLoop, displace, make_optimizer, stateful
 from medic.tasks import Step
 
@@ -29,8 +29,8 @@ class Trajectories(StatefulInnerLoop):
 
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
         """Fill `p.grad` with θ - mean_t φ_t."""
+        measured = measured_call(model, steps, objective)
         self.check_steps(len(steps))
-        measured = Measured(model, objective)
         length = len(steps) // self.count
         risks: list[Risk] = []
         with buffers(model, self.bn_buffers, self.bn_rate):

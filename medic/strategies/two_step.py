@@ -18,6 +18,7 @@ from medic.strategies.base import (
     accumulate,
     buffers,
     count_tasks,
+    measured_call,
     summarise,
     weights_restored,
 )
@@ -50,11 +51,11 @@ class TwoStep(InnerLoop):
 
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
         """Fill `p.grad` with the sum over pairs, divided by the number t of tasks."""
+        measured = measured_call(model, steps, objective)
         self.check_steps(len(steps))
         train, test = steps[: -self.meta_test], steps[-self.meta_test :]
         seen: list[Step] = []
         risks: list[Risk] = []
-        measured = Measured(model, objective)
         with buffers(model, self.bn_buffers, self.bn_rate):
             for pair in zip(train, itertools.cycle(test), strict=False):
                 gradients, found = self._pair(measured, pair)

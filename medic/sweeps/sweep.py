@@ -13,6 +13,7 @@ from medic.data import benchmark
 from medic.errors import MedicError, check_choice
 from medic.runs.build import check_network
 from medic.runs.directory import RunDirectory, run_hash
+from medic.runs.imports import execute
 from medic.runs.recipe import make_recipe, open_once
 from medic.runs.settings import SETTINGS, load_yaml, setting_name
 from medic.runs.specs.data import EACH
@@ -130,6 +131,7 @@ class Sweep:
 def expand(name: str, value: Any, run: Mapping[str, Any]) -> Sequence[Any]:
     """Return the values that a value of a span stands for: 0..2 for numbers, `each` for every domain of the dataset."""
     if value == EACH and name in ("target", "sources"):
+        execute(run.get("imports") or ())  # it may define the dataset
         bench, root = benchmark(run.get("dataset") or SETTINGS["dataset"].default), run.get("root")
         domains = bench.domains or bench.open(None if root is None else Path(root), 0).domains
         return [[domain] if name == "sources" else domain for domain in domains]

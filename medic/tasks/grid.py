@@ -74,7 +74,10 @@ class Grid:
         if self.spec.repeat > 1:
             raise MedicError(f"a batch is partitioned once, not {self.spec.repeat} times: draw from `index` instead")
         attributes = attributes if domain is None else {"domain": domain, **attributes}
+        y, attributes = _check_batch(x, y, attributes)
         cells = self._index(y, attributes)
+        if CLASS in self.spec.splits and cells.keys and (lowest := min(cell[-1] for cell in cells.keys)) < 0:
+            raise MedicError(f"label {lowest} is no class to train on: leave out unknown samples, as in x[y >= 0]")
         steps = [[Task(task, cells.all(task)) for task in step] for step in self._steps(cells.keys)]
         self._check_observed()
         return [gather(tasks, x, y, attributes, index) for index, tasks in enumerate(steps)]
@@ -268,6 +271,30 @@ class Grid:
         if kind not in self._warned:
             self._warned.add(kind)
             warn(message)
+
+
+def _check_batch(x: Any, y: Any, attributes: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Refuse a batch of other types or lengths; return its classes and attributes as int64. No value is read."""
+    if not isinstance(x, Tensor) or not x.ndim:
+        raise MedicError(f"x is a {type(x).__name__}: give a tensor of inputs, (samples, …), as in torch.stack(images)")
+    for name, labels in ((CLASS, y), *attributes.items()):
+        what = "y" if name == CLASS else name
+        if not isinstance(labels, Tensor):
+            first = labels[0] if isinstance(labels, list | tuple) and labels else None
+            way = f"torch.tensor([names.index(one) for one in {what}])" if isinstance(first, str) else "torch.as_tensor"
+            kind = f"a {type(labels).__name__}" + (f" of names such as {first!r}" if isinstance(first, str) else "")
+            raise MedicError(f"{what} is {kind}: give a tensor of whole numbers, one per sample; {way} makes one")
+        if labels.ndim != 1 or len(labels) != len(x):
+            hint = "; one-hot rows become classes by argmax(1)" if labels.ndim == 2 and labels.shape[1] > 1 else ""
+            raise MedicError(
+                f"{what} has shape {tuple(labels.shape)} for {len(x)} inputs: give one whole number per input, shape "
+                f"({len(x)},){hint}"
+            )
+        if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+            raise MedicError(f"{what} has type {labels.dtype}: give whole numbers, {what}.long()")
+    if not len(x):
+        raise MedicError("the batch is empty: give at least one sample")
+    return y.long(), {name: labels.long() for name, labels in attributes.items()}
 
 
 def _check_enough(axis: str, parts: int, values: set[int], where: str) -> None:

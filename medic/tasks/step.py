@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from medic.errors import MedicError
+
 
 @dataclass(frozen=True)
 class Step:
@@ -26,7 +28,7 @@ class Step:
 
     def __post_init__(self) -> None:
         if sum(self.sizes) != len(self.y) or len(self.x) != len(self.y):
-            raise ValueError(f"a step of {len(self.x)} inputs and {len(self.y)} labels has task sizes {self.sizes}")
+            raise MedicError(f"a step of {len(self.x)} inputs and {len(self.y)} labels has task sizes {self.sizes}")
 
     @property
     def domain(self) -> Tensor | None:

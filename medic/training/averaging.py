@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -268,7 +268,7 @@ class Swad(WeightAverage):
             self._final.add(queue[0].parameters)
 
 
-AVERAGES: Mapping[str, Part[WeightAverage]] = {
+AVERAGES: dict[str, Part[WeightAverage]] = {
     "tail": Part("tail", Tail), "ema": Part("ema", Ema), "swad": Part("swad", Swad)
 }  # fmt: skip
 """Weight averages by the name that `--averaging` knows them by."""

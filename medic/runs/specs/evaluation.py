@@ -42,10 +42,10 @@ class EvaluationSpec(Spec):
 
     def completed(self, kind: "ObjectiveKind", head: "type[Head]", iterations: int) -> "EvaluationSpec":
         """Return the complete spec for an objective and a head."""
-        from medic.openset import RULES, SCORES
+        from medic.openset import RULES, get_score
 
-        name = check_choice("score", self.score or kind.score, SCORES)
-        score = SCORES[name]
+        score = get_score(self.score or kind.score)
+        name = score.name
         if "ova" in score.needs and not head.ova:
             raise MedicError(f"score {name!r} needs a one-vs-all head: train with --objective ce+ova")
         if "unknown" in score.needs and not head.unknown:

@@ -1,6 +1,5 @@
 """A trained model in use: it names new images, or calls them unknown."""
 
-import math
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -29,7 +28,7 @@ from medic.deploy.model_file import (
 )
 from medic.errors import MedicError
 from medic.models import Classifier, Ensemble, Preprocessing
-from medic.openset import Score, Threshold, fixed, predicted_class
+from medic.openset import Score, Threshold, given, predicted_class
 from medic.outputs import Output
 from medic.training import infer
 
@@ -158,14 +157,8 @@ class Predictor:
 
     def at(self, threshold: Threshold | float) -> "Predictor":
         """Return the predictor with another threshold; a number is on the scale of `Prediction.score`."""
-        if not isinstance(threshold, Threshold):
-            if self.score.probability and not 0 <= threshold <= 1:
-                raise MedicError(f"threshold {threshold:g}: score {self.score.name!r} is a probability, give 0 to 1")
-            if math.isnan(threshold):
-                raise MedicError("threshold nan: give a number")
-            shown = float(threshold)
-            threshold = fixed(self.score, probability=shown) if self.score.probability else Threshold(shown, "fixed")
-        return replace(self, threshold=threshold)
+        chosen = threshold if isinstance(threshold, Threshold) else given(self.score, threshold)
+        return replace(self, threshold=chosen)
 
     @property
     def shown_threshold(self) -> float:

@@ -26,7 +26,7 @@ from medic.openset.metrics import (
 )
 from medic.openset.registry import FITTED, SCORES, Score, get_score, score
 from medic.openset.scores import conf_bcls, conf_cls, energy, max_logit, predicted_class, rejection
-from medic.openset.thresholds import RULES, Rule, Threshold, fixed, hard, mixture, oracle_10, source, threshold
+from medic.openset.thresholds import RULES, Rule, Threshold, fixed, given, hard, mixture, oracle_10, source, threshold
 
 __all__ = [
     "FITTED",
@@ -61,6 +61,7 @@ __all__ = [
     "fpr95",
     "fpr_at_tpr",
     "get_score",
+    "given",
     "hard",
     "hard_hscore",
     "hscore",

@@ -1,5 +1,6 @@
 """Rules that choose the threshold of a score. A sample is known if its confidence is at least the threshold."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -79,6 +80,17 @@ def fixed(score: Score, *, probability: float = 0.5) -> Threshold:
     RULES["fixed"].check(score)
     check_range("threshold rule fixed", Limits(0, 1), probability=probability)
     return Threshold(_logit(probability), "fixed", probability)
+
+
+def given(score: Score, number: float) -> Threshold:
+    """Return a threshold that a person gives: a probability if the score is one, otherwise a number on its scale."""
+    if math.isnan(number):
+        raise MedicError("threshold nan: give a number")
+    if not score.probability:
+        return Threshold(float(number), "fixed")
+    if not 0 <= number <= 1:
+        raise MedicError(f"threshold {number:g}: score {score.name!r} is a probability, give 0 to 1")
+    return fixed(score, probability=float(number))
 
 
 def mixture(score: Score, *, target: AnyOutput) -> Threshold:

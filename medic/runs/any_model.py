@@ -37,9 +37,9 @@ def evaluate(
 
     `score` is the name of a score that needs no fitting, or a fitted `Score`; by default `bcls` for a model with
     one-vs-all logits, `reject` for one with an output for unknown, and otherwise `cls`. `threshold` is the name of a
-    rule, or a number on the scale of the score. By default it is the score's own decision, if it has one, or the rule
-    `source`, which accepts 95 % of the `validation` data: samples of known classes that were not trained on. Without
-    validation data, the H-score at this threshold, `acc_k` and `acc_u` are left out.
+    rule, or a number: a probability if the score is one. By default it is the score's own decision, if it has one, or
+    the rule `source`, which accepts 90 % of samples like the `validation` data: samples of known classes that were not
+    trained on. Without validation data, the H-score at this threshold, `acc_k` and `acc_u` are left out.
     """
     if not isinstance(model, nn.Module):
         raise MedicError(f"the model is a {type(model).__name__}: give a torch.nn.Module")
@@ -62,7 +62,7 @@ def _choose_threshold(
 ) -> Threshold | None:
     """Return the threshold, or None if nothing determines one."""
     if isinstance(threshold, int | float):
-        return Threshold(float(threshold), "given")
+        return openset.given(score, threshold)
     if not bool((target.label < 0).any()):
         return None
     rule = threshold or ("hard" if score.rejects else "source")

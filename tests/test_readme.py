@@ -1,7 +1,20 @@
 """What the README and the page on training say is run as it is printed."""
 
+import csv
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
 import medic
-from tests.pages import blocks
+from medic.cli import main
+from tests.pages import ROOT, blocks
 
 
 def test_readme_shows_the_loop_of_the_tutorial():
@@ -17,3 +30,31 @@ def test_train(mini, tmp_path, monkeypatch):
     exec(smaller.replace("iterations=300", "iterations=2, batch_size=2, quiet=True"), names)
     assert isinstance(names["run"], medic.Run)
     assert -1 in medic.Run(names["run"].path).predictions["label"]
+
+
+@pytest.mark.slow
+def test_the_tour(digits, tmp_path, monkeypatch):
+    """From training to the service, the lines of the README, with fewer iterations."""
+    httpx = pytest.importorskip("httpx")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    for number, pixels in enumerate(digits.images.gather(torch.arange(0, 4800, 500), torch.device("cpu"))):
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / "photos" / f"{number}.png")
+    lines = re.findall(r"^    (medic .*?)(?:  +#.*)?$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert [line.split()[1] for line in lines] == ["train", "report", "calibrate", "predict", "export", "serve"]
+    *lines, serve = lines
+    for line in lines:
+        smaller = line.replace("--iterations 300", "--iterations 3 --batch-size 4")
+        assert main(shlex.split(smaller)[1:]) == 0, line
+    rows = list(csv.DictReader(Path("rows.csv").read_text().splitlines()))
+    assert len(rows) == 10
+    assert (tmp_path / "model" / "model.onnx").exists()
+    command = [sys.executable, "-m", *shlex.split(serve), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        url = re.search(r"http://\S+", process.stdout.readline())[0]
+        for row in rows:
+            image, kind = Path(row["path"]).read_bytes(), {"content-type": "image/png"}
+            answer = httpx.post(f"{url}/predict", content=image, headers=kind, timeout=20).json()
+            assert answer["predictions"][0]["label"] == row["label"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0

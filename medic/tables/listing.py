@@ -13,7 +13,7 @@ from medic.runs.layout import CHECKPOINT, CONFIG, DONE, ENVIRONMENT, ERROR, ITER
 from medic.runs.seal import Damaged, read_seal
 from medic.runs.selection import select, without_target
 from medic.runs.settings import load_yaml
-from medic.tables.results import read_error, read_result, run_directories, unreadable, without_domains
+from medic.tables.results import naming_damage, read_error, read_result, run_directories, unreadable, without_domains
 
 State = Literal["finished", "running", "unfinished", "failed", "damaged"]
 
@@ -68,7 +68,7 @@ def _read(path: Path) -> Listed:
 
 def _selected_record(path: Path) -> Mapping[str, Any]:
     """Return the selected evaluation of a finished run, without its metrics by domain."""
-    try:
+    with naming_damage():
         seal = read_seal(path)
         if not seal.checksums or not (path / MODEL).exists():  # a run of an earlier version, or without its model
             result = read_result(path)
@@ -82,12 +82,6 @@ def _selected_record(path: Path) -> Mapping[str, Any]:
         if not isinstance(record["hparams"], dict) or not isinstance(record["target"], dict):
             raise Damaged(RECORDS)
         return {**record, "iteration": int(record["iteration"])}
-    except OSError as error:
-        raise MedicError(f"its {Path(error.filename or RECORDS).name} cannot be read: {error.strerror}") from error
-    except MedicError:
-        raise
-    except Exception as error:  # whatever a damaged file of a version without checksums leads to
-        raise Damaged(RECORDS) from error
 
 
 def _content(path: Path) -> bytes:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -193,7 +194,7 @@ def read_runs(paths: Iterable[Path], by_domain: bool = False) -> Collection:
 
 def read_result(path: Path, by_domain: bool = False) -> Result:
     """Read a finished run, with or without its metrics by domain."""
-    try:
+    with naming_damage():
         if (path / RECORDS).exists() and not (path / RECORDS).is_file():  # a pipe may have no end
             raise Damaged(RECORDS)
         content, seal = (path / RECORDS).read_bytes(), read_seal(path)
@@ -211,6 +212,13 @@ def read_result(path: Path, by_domain: bool = False) -> Result:
         if not seal.checksums:  # a run of an earlier version
             _check(result)
         return result
+
+
+@contextmanager
+def naming_damage() -> Iterator[None]:
+    """Raise what goes wrong with the files of a run as an error that names the file."""
+    try:
+        yield
     except OSError as error:
         raise MedicError(f"its {Path(error.filename or RECORDS).name} cannot be read: {error.strerror}") from error
     except MedicError:

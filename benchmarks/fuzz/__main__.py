@@ -14,7 +14,7 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
-from benchmarks.fuzz import archives, bits, config, images, model, requests, runs
+from benchmarks.fuzz import archives, bits, config, harness, images, model, requests, runs
 from benchmarks.fuzz.harness import fuzz
 
 MODULES = (images, archives, runs, config, bits, model, requests)
@@ -27,6 +27,12 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0, metavar="NUMBER", help="first input, to go on with a run [0]")
     parser.add_argument("--count", type=int, help="inputs of each door [as many as SECURITY.md reports]")
     parser.add_argument("--seconds", type=float, default=1800, help="time for each door [1800]")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=harness.SECONDS,
+        help="seconds after which an input hangs; more on a busy machine [10]",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, metavar="NUMBER", help="try one input only")
     parser.add_argument(
@@ -34,6 +40,7 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     logging.getLogger("medic").addHandler(logging.NullHandler())
+    harness.SECONDS = arguments.limit
     faults = 0
     for name in arguments.doors:
         door = DOORS[name]

@@ -76,7 +76,7 @@ class Summary:
     memory: int = 0
     """The peak memory in bytes beyond that at the start."""
     slowest: float = 0.0
-    """Seconds of the slowest input."""
+    """Seconds on the CPU of the slowest input; if one hangs, the limit."""
     seconds: float = 0.0
 
     def add(self, number: int, outcome: "bool | str", seconds: float, memory: int) -> None:
@@ -101,7 +101,7 @@ class Summary:
         yield f"  accesses outside     {kinds['outside']}"
         yield f"  other faults         {faulty - sum(kinds.values())}"
         yield f"  peak memory          {self.memory / 2**20:.0f} MiB more than at the start"
-        yield f"  slowest input        {self.slowest:.2f} s"
+        yield f"  slowest input        {self.slowest:.2f} s of CPU time"
         for text, numbers in sorted(self.faults.items(), key=lambda fault: -len(fault[1])):
             yield f"{len(numbers):6d} × {text}  (--seed {seed} --only {numbers[0]})"
 
@@ -163,15 +163,15 @@ def _serve(door: Door, folder: Path, seed: int, pipe: Connection) -> None:
     door.setup()
     _watch_accesses(folder)
     memory.reset_peak()
-    start, used = memory.peak(), int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+    start, size = memory.peak(), int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE, FILE))
     stacks = (folder / STACKS).open("w")
     pipe.send(None)
     armed = measured = -math.inf
     with contextlib.suppress(EOFError):
         for number in itertools.chain.from_iterable(iter(pipe.recv, None)):
-            began = time.monotonic()
+            began, used = time.monotonic(), time.process_time()
             _ACCESSES.clear()
             if began - armed > 0.1 * SECONDS:  # not for each input, as it starts a thread
                 faulthandler.dump_traceback_later(0.9 * SECONDS, file=stacks)
@@ -182,7 +182,7 @@ def _serve(door: Door, folder: Path, seed: int, pipe: Connection) -> None:
             ended, peak = time.monotonic(), 0
             if ended - measured > 0.02:
                 peak, measured = memory.peak() - start, ended
-            pipe.send((outcome, ended - began, peak))
+            pipe.send((outcome, time.process_time() - used, peak))
 
 
 def attempt(door: Door, folder: Path, seed: int, number: int) -> "bool | str":

@@ -132,8 +132,8 @@ class Predictor:
             confidence = self.score(output)
             if confidence.shape != (len(output.logits),):
                 raise ValueError(f"its score has the shape {tuple(confidence.shape)} for {len(output.logits)} images")
-        if bool((confidence.isnan() | output.logits.isnan().any(1)).any()):
-            raise MedicError("the model's outputs have NaN: its weights are damaged, or training diverged")
+        if bool(confidence.isnan().any()) or not bool(output.logits.isfinite().all()):
+            raise MedicError("the model's outputs have NaN or infinity: its weights are damaged, or training diverged")
         shown = self.shown(confidence)
         known = confidence >= self.threshold.value
         probabilities, order = output.logits.double().softmax(1).topk(min(top, len(self.classes)))

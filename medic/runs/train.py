@@ -73,7 +73,9 @@ def train(
             torch.cuda.reset_peak_memory_stats(device)
         tracker_names(recipe.execution.track)  # mistakes are found before images are read
         network = build_network(recipe)
-        dataset = recipe.data.load(opened, device)
+        # A run on features of a frozen backbone reads images at most once, so they need no room on the GPU.
+        once = recipe.model.freeze is not None and recipe.data.store == "auto"
+        dataset = recipe.data.load(opened, torch.device("cpu") if once else device)
         run = run_hash(recipe, recipe.data.fingerprint(dataset, recipe.tasks.axes or ()))
         directory = RunDirectory(Path(recipe.execution.output) / (recipe.execution.name or run))
         directory.check_named(recipe, run)

@@ -42,6 +42,7 @@ BOMB = "[&a0 [x, x], " + ", ".join(f"&a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" fo
     ([*TRAIN, "--lr"], "--lr one value"),
     ([*TRAIN, "--config", "gone.yaml"], "gone.yaml path"),
     ([*TRAIN, "--config", "/dev/zero"], "/dev/zero MiB"),
+    ([*TRAIN, "--penalty", ""], "penalty ''"),
     (["sweep", "gone.yaml"], "gone.yaml path"),
     (["train", "--target"], "choose --target"),
     ([*TRAIN, "--device", "gpu"], "'gpu' 'cuda'"),

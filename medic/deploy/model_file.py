@@ -146,7 +146,8 @@ def _read_tensors(path: Path, described: Mapping[str, Any], make: Callable[[], n
     expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     if sum(buffer.nbytes for name, buffer in network.named_buffers() if name not in expected) > MAX_TABLES:
         raise ValueError(f"its network needs tables of more than {MAX_TABLES >> 20} MiB")
-    with safe_open(path, framework="pt") as file:  # which checks that the file is as long as its header says
+    _check_length(path)
+    with safe_open(path, framework="pt") as file:
         found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118, not a mapping
         weights = {name: shape for name, shape in found.items() if not name.startswith(SCORE)}
         if weights != expected:
@@ -156,6 +157,18 @@ def _read_tensors(path: Path, described: Mapping[str, Any], make: Callable[[], n
             if hashlib.file_digest(content, "sha256").hexdigest() != described["sha256"]:
                 raise ValueError(f"{path.name} is not the file that was written with it")
         return {name: file.get_tensor(name) for name in found}
+
+
+def _check_length(path: Path) -> None:
+    """Refuse weights whose file is not as long as their header says, before the file is mapped into memory."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > MAX_DESCRIPTION:
+            raise ValueError(f"{path.name} has a header of {length} bytes")
+        header = json.loads(file.read(length))
+    ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+    if path.stat().st_size != 8 + length + max(ends, default=0):
+        raise ValueError(f"{path.name} is not as long as its header says")
 
 
 def _check_fitted(tensors: Mapping[str, Tensor], name: str) -> None:

@@ -40,6 +40,8 @@ class Interrupts:
         self._awaited, self._late = awaited, late
         self._writing = threading.Lock()
         self._ended, self._overdue, self._leaving = threading.Event(), False, False
+        self._wakeup: int | None = None
+        self._wakeup_before = -1
 
     def __enter__(self) -> Self:
         self._before = {}
@@ -47,11 +49,24 @@ class Interrupts:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._receive)
+            if self._late is not None:
+                self._watch(self._late)
         return self
 
+    def _watch(self, late: Callable[[], str]) -> None:
+        """Let a thread learn of signals at once; the main thread may be inside an operator of torch for a minute."""
+        listening, self._wakeup = os.pipe()
+        os.set_blocking(self._wakeup, False)
+        self._wakeup_before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        threading.Thread(target=self._hurry, args=(listening, late), daemon=True).start()
+
     def __exit__(self, *_: object) -> None:
+        if self._wakeup is not None:
+            signal.set_wakeup_fd(self._wakeup_before)
         with self._writing:  # no signal is sent once its handler is gone
             self._ended.set()
+        if self._wakeup is not None:
+            os.close(self._wakeup)  # for which the thread may wait
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -68,16 +83,21 @@ class Interrupts:
         if self.received is not None:
             raise KeyboardInterrupt
         self.received = number
-        if self._late is not None and number != signal.SIGINT:  # who presses Ctrl-C can press it again
-            threading.Thread(target=self._hurry, args=(number, self._late), daemon=True).start()
         # A closed terminal, or a signal in the middle of another message, must not end the run before its checkpoint.
         with suppress(OSError, RuntimeError):
             logger.warning("%s; Ctrl-C again stops at once", self._awaited)
 
-    def _hurry(self, number: int, late: Callable[[], str]) -> None:
-        """Make the main thread leave what is in progress, or end the process."""
-        if self._ended.wait(PATIENCE):
-            return
+    def _hurry(self, listening: int, late: Callable[[], str]) -> None:
+        """Wait for a SIGTERM or SIGHUP, then make the main thread leave what is in progress, or end the process."""
+        number = b"\0"
+        while number and number[0] not in (signal.SIGTERM, signal.SIGHUP):  # who presses Ctrl-C can press it again
+            number = os.read(listening, 1)
+        if not self._ended.wait(PATIENCE):
+            self._leave(number[0], late)
+        self._ended.wait()
+        os.close(listening)
+
+    def _leave(self, number: int, late: Callable[[], str]) -> None:
         with self._writing:
             if self._ended.is_set():
                 return

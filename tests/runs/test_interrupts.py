@@ -129,6 +129,7 @@ def test_sigterm_in_a_long_iteration_is_answered_within_seconds(folder, tmp_path
     command = [sys.executable, "-c", code, "train", *options, "--known", *given["known"], f"--output={tmp_path}"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
         assert any(line == "now\n" for line in process.stderr)
+        time.sleep(0.5)  # until it is inside the function of C
         began = time.monotonic()
         process.terminate()
         said = process.stderr.read().splitlines()

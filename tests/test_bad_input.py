@@ -227,6 +227,10 @@ FILES = {
     "a large description": (instead(MODEL, sparse(2**25)), "model.json MiB"),
     "a device": (instead(MODEL, lambda path: path.symlink_to("/dev/zero")), "model"),
     "a pipe": (instead(WEIGHTS, os.mkfifo), "model.safetensors"),
+    "a file that cannot be read": (
+        instead(WEIGHTS, lambda path: path.symlink_to("/proc/self/mem")),
+        "Input/output error",
+    ),
     "a folder": (instead(WEIGHTS, Path.mkdir), "model.safetensors"),
     "a link to itself": (instead(WEIGHTS, lambda path: path.symlink_to(path.name)), "model.safetensors"),
     "an earlier format": (put("format", 1), "format 1"),

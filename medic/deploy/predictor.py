@@ -231,7 +231,7 @@ def load(path: Path | str, device: str = "cpu") -> Predictor:
             description=described,
             device=torch.device("cpu"),
         )
-    except (MemoryError, OSError):
+    except MemoryError:
         raise
     except Exception as error:  # whatever a stranger's or a damaged file leads to
         raise unusable(folder, error) from error

@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from medic.deploy import Prediction as Prediction
     from medic.deploy import Predictor as Predictor
     from medic.deploy import load as load
+    from medic.deploy import pull as pull
+    from medic.deploy import push as push
     from medic.errors import MedicError as MedicError
     from medic.errors import TrainingError as TrainingError
     from medic.methods import METHODS as METHODS
@@ -39,7 +41,7 @@ if TYPE_CHECKING:  # the names below, for type checkers
 
 _HOMES = {
     "medic.api": ["train"],
-    "medic.deploy": ["Prediction", "Predictor", "load"],
+    "medic.deploy": ["Prediction", "Predictor", "load", "pull", "push"],
     "medic.errors": ["MedicError", "TrainingError"],
     "medic.methods": ["METHODS", "Method"],
     "medic.models": ["create_backbone"],

@@ -46,7 +46,7 @@ def memory_checked() -> Iterator[None]:
         chain: list[BaseException] = [error]  # others may have taken a lack of memory for a mistake
         while (cause := _cause(chain[-1])) is not None and cause not in chain:
             chain.append(cause)
-        shortage = next(filter(_is_shortage, chain), None)
+        shortage = next(filter(is_shortage, chain), None)
         if shortage is None:
             raise
         asked = _REQUEST.search(str(shortage))
@@ -60,7 +60,7 @@ def _cause(error: BaseException) -> BaseException | None:
     return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def _is_shortage(error: BaseException) -> bool:
+def is_shortage(error: BaseException) -> bool:
     """Whether Python, the system or torch has no memory left; torch raises a `RuntimeError` on a CPU."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError | OSError | ImportError) and _SHORTAGE.search(str(error)) is not None
@@ -133,13 +133,15 @@ def counted(number: int, noun: str) -> str:
 
 MEANT = {"gpu": "cuda", "accuracy": "acc", "top1": "acc", "auc": "auroc"}
 """Choices that people call by another name, although its letters may be closer to a third: gpu to cpu."""
+LONGEST_NAME = 200
+"""Characters up to which a name is compared with the choices, which takes longer the longer it is."""
 FEW = 4
 """The number of choices up to which all are listed beside the closest."""
 
 
 def closest(name: str, choices: Iterable[str]) -> str | None:
     """Return the choice that `name` probably means, or None; a number is never a misspelling of another."""
-    if str(name).isdecimal():
+    if str(name).isdecimal() or len(str(name)) > LONGEST_NAME:
         return None
     several, folded = list(choices), str(name).lower()
     stems = {choice.lower().partition("-")[0]: choice for choice in reversed(several)}  # oracle of oracle-10

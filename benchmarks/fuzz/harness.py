@@ -8,6 +8,8 @@ outside the folder, another program that is started.
 import contextlib
 import faulthandler
 import io
+import itertools
+import math
 import multiprocessing
 import os
 import random
@@ -18,6 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -35,6 +38,8 @@ FILE = 16 * 2**30
 """The largest file that a child may write."""
 
 
+BATCH = 256
+"""Inputs that a child is given at a time; it reports each of them."""
 STACKS = "stacks.txt"
 """The file in which a child that hangs writes where it is."""
 
@@ -47,13 +52,15 @@ class Fault(AssertionError):
 class Door:
     """A way into medic: `prepare` fills a folder, `attempt` makes an input in it and returns whether it was accepted.
 
-    An input is made of the random numbers that `attempt` receives, and of nothing else.
+    An input is made of the random numbers that `attempt` receives, and of nothing else. `setup` is called in each child
+    before its first input.
     """
 
     name: str
     prepare: Callable[[Path], None]
     attempt: Callable[[Path, random.Random], bool]
     count: int = 1000
+    setup: Callable[[], object] = lambda: None
 
 
 @dataclass
@@ -69,7 +76,7 @@ class Summary:
     memory: int = 0
     """The peak memory in bytes beyond that at the start."""
     slowest: float = 0.0
-    """Seconds of the slowest input."""
+    """Seconds on the CPU of the slowest input; if one hangs, the limit."""
     seconds: float = 0.0
 
     def add(self, number: int, outcome: "bool | str", seconds: float, memory: int) -> None:
@@ -94,7 +101,7 @@ class Summary:
         yield f"  accesses outside     {kinds['outside']}"
         yield f"  other faults         {faulty - sum(kinds.values())}"
         yield f"  peak memory          {self.memory / 2**20:.0f} MiB more than at the start"
-        yield f"  slowest input        {self.slowest:.2f} s"
+        yield f"  slowest input        {self.slowest:.2f} s of CPU time"
         for text, numbers in sorted(self.faults.items(), key=lambda fault: -len(fault[1])):
             yield f"{len(numbers):6d} × {text}  (--seed {seed} --only {numbers[0]})"
 
@@ -113,22 +120,34 @@ def fuzz(door: Door, folder: Path, numbers: Iterable[int], seed: int = 0, second
         child.start()
         theirs.close()
         ours.recv()  # the door is prepared
-        while number is not None and time.monotonic() - began < seconds:
-            ours.send(number)
-            started = time.monotonic()
-            try:
-                found = ours.recv() if ours.poll(SECONDS) else (f"hangs at {_stack(folder)}", SECONDS, 0)
-            except EOFError:
-                child.join()
-                found = (f"dies with exit code {child.exitcode}", time.monotonic() - started, 0)
-            summary.add(number, *found)
-            if not child.is_alive() or "hangs" in str(found[0]):
+        waiting = deque([number])
+        while time.monotonic() - began < seconds:
+            waiting.extend(itertools.islice(left, BATCH - len(waiting)))
+            if not waiting:
                 break
-            number = next(left, None)
+            ours.send(tuple(waiting))
+            if not _collect(summary, waiting, ours, child, folder):
+                break
         child.kill()
         child.join()
+        left = itertools.chain(waiting, left)
     summary.seconds = time.monotonic() - began
     return summary
+
+
+def _collect(summary: Summary, waiting: deque[int], pipe: Connection, child: Any, folder: Path) -> bool:
+    """Count the inputs that wait, as their outcomes arrive; return whether the child can try more."""
+    while waiting:
+        started = time.monotonic()
+        try:
+            found = pipe.recv() if pipe.poll(SECONDS) else (f"hangs at {_stack(folder)}", SECONDS, 0)
+        except EOFError:
+            child.join()
+            found = (f"dies with exit code {child.exitcode}", time.monotonic() - started, 0)
+        summary.add(waiting.popleft(), *found)
+        if "hangs at" in str(found[0]) or "dies with" in str(found[0]):
+            return False
+    return True
 
 
 def _serve(door: Door, folder: Path, seed: int, pipe: Connection) -> None:
@@ -141,23 +160,29 @@ def _serve(door: Door, folder: Path, seed: int, pipe: Connection) -> None:
     if not (folder / "ready").exists():
         door.prepare(folder)
         (folder / "ready").touch()
+    door.setup()
     _watch_accesses(folder)
     memory.reset_peak()
-    start, used = memory.peak(), int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+    start, size = memory.peak(), int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE, FILE))
     stacks = (folder / STACKS).open("w")
     pipe.send(None)
+    armed = measured = -math.inf
     with contextlib.suppress(EOFError):
-        while True:
-            number = pipe.recv()
-            began = time.monotonic()
+        for number in itertools.chain.from_iterable(iter(pipe.recv, None)):
+            began, used = time.monotonic(), time.process_time()
             _ACCESSES.clear()
-            faulthandler.dump_traceback_later(0.9 * SECONDS, file=stacks)
+            if began - armed > 0.1 * SECONDS:  # not for each input, as it starts a thread
+                faulthandler.dump_traceback_later(0.9 * SECONDS, file=stacks)
+                armed = began
             outcome = attempt(door, folder, seed, number)
             if _ACCESSES:
                 outcome = f"outside the folder: {_ACCESSES[0]}"
-            pipe.send((outcome, time.monotonic() - began, memory.peak() - start))
+            ended, peak = time.monotonic(), 0
+            if ended - measured > 0.02:
+                peak, measured = memory.peak() - start, ended
+            pipe.send((outcome, time.process_time() - used, peak))
 
 
 def attempt(door: Door, folder: Path, seed: int, number: int) -> "bool | str":

@@ -67,6 +67,12 @@ def with_checksums(data: bytes) -> bytes:
     return found + data[place:]
 
 
+def make_image(draw: random.Random) -> bytes:
+    """Return a damaged image."""
+    data = damage(draw.choice(originals()), draw, originals())
+    return with_checksums(data) if draw.random() < 0.7 else data
+
+
 def write_special(path: Path, draw: random.Random) -> None:
     """Make something else than an image file."""
     match draw.randrange(7):
@@ -111,8 +117,7 @@ def attempt(folder: Path, draw: random.Random) -> bool:
     if draw.random() < 0.01:
         write_special(path, draw)
     else:
-        data = damage(draw.choice(originals()), draw, originals())
-        path.write_bytes(with_checksums(data) if draw.random() < 0.7 else data)
+        path.write_bytes(make_image(draw))
     if draw.random() < 0.2:
         return command("data", "check", "folder", "--root", str(root))[0] == 0
     on_bad, where = draw.choice(("error", "skip")), draw.choice(("ram", "map", "stream"))
@@ -133,4 +138,22 @@ def _clear(folder: Path) -> None:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
+def decode_image(folder: Path, draw: random.Random) -> bool:
+    """Decode the bytes of a damaged image, as a predictor and the service do; much faster than a dataset."""
+    from medic.deploy.inputs import to_pixels
+    from medic.errors import MedicError
+
+    size = draw.choice((1, 16, 32, 33))
+    try:
+        pixels = to_pixels(make_image(draw), size, draw.choice((192, 10**6, 50_000_000)))
+    except MedicError as error:
+        if "\n" in str(error):
+            raise Fault(f"an error of several lines: {str(error)[:80]!r}") from error
+        return False
+    if pixels.shape != (3, size, size) or pixels.dtype != np.uint8:
+        raise Fault(f"pixels of shape {pixels.shape} and type {pixels.dtype}")
+    return True
+
+
 DOOR = Door("images", prepare, attempt, 20_000)
+DECODER = Door("pixels", lambda folder: None, decode_image, 200_000, originals)

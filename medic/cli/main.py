@@ -36,6 +36,8 @@ COMMANDS = {
     "calibrate": "choose the threshold of a trained model, and see what each choice accepts and rejects",
     "export": "write a model as one graph, ONNX or torch.export, with its decision, and check it",
     "serve": "answer over HTTP: a page to drop images on, and POST /predict",
+    "push": "send a model to the Hugging Face Hub, with a model card",
+    "pull": "fetch a model from the Hugging Face Hub, and check it",
     "runs": "list runs, finished or not, with their state and numbers",
     "table": "print a table of finished runs, beside the paper's on request",
     "analyze": "measure one aspect of finished runs, and draw it: gradients, boundaries, errors, …",

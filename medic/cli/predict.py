@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
-from itertools import tee
+from itertools import islice, tee
 from pathlib import Path
 from typing import TypeVar
 
@@ -66,10 +66,11 @@ def run(arguments: Namespace) -> int:
     top = min(arguments.top, len(predictor.classes))
     rows_are_shown = output is None and sys.stdout.isatty()
     counts: Counter[str] = Counter()
-    with shown(arguments.quiet):
+    with shown(arguments.quiet), closing(predictor.stream(read, top, arguments.batch_size)) as results:
+        first = list(islice(results, 1))  # a model that cannot be used is refused before anything is written
+        results = _chained(first, results)
         with (
             open_writer(output, kind, top, predictor.shown_threshold) as writer,
-            closing(predictor.stream(read, top, arguments.batch_size)) as results,
             closing(results if rows_are_shown else _with_progress(results)) as results,
         ):
             for path, result in zip(named, results, strict=True):
@@ -77,6 +78,11 @@ def run(arguments: Namespace) -> int:
                 counts["unreadable" if isinstance(result, Exception) else "known" if result.known else "unknown"] += 1
         logger.info("%s", _summary(counts))
     return 1 if counts["unreadable"] else 0
+
+
+def _chained(first: list[T], rest: Iterator[T]) -> Generator[T]:
+    yield from first
+    yield from rest
 
 
 def _with_progress(results: Iterator[T]) -> Generator[T]:

@@ -4,6 +4,7 @@ The two files suffice, are plain data, and may come from a stranger: nothing in 
 made if the weights in the file are its weights.
 """
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -32,7 +33,9 @@ MAX_NETWORKS = 100
 """More networks than any run has: one per source domain."""
 MAX_SIZE = 4096
 """The limit of an image's side in pixels, which a batch is allocated by."""
-MAX_VIEWS = 10_000
+MAX_VIEWS = 1000
+MAX_TABLES = 2**28
+"""The limit of tensors that a network computes when it is made, in bytes beyond those of its weights."""
 
 
 def write_model(folder: Path, network: nn.Module, score: Score, described: Mapping[str, Any]) -> None:
@@ -92,6 +95,7 @@ def read_network(folder: Path, described: Mapping[str, Any]) -> tuple[Classifier
     fitted = {name.removeprefix(SCORE): tensors.pop(name) for name in list(tensors) if name.startswith(SCORE)}
     network.load_state_dict(tensors)
     score = get_score(described["score"]["name"])
+    _check_fitted(fitted, score)
     if score.fitter is not None:
         score = replace(score, function=score.fitter.from_tensors(fitted), fitter=None)
     return network.eval(), score
@@ -115,17 +119,21 @@ def read_classes(described: Mapping[str, Any]) -> tuple[str, ...]:
     classes = described["classes"]
     if not isinstance(classes, list) or not classes or not all(isinstance(name, str) for name in classes):
         raise ValueError("its classes are not a list of names")
+    if len(set(classes)) < len(classes):
+        raise ValueError("two of its classes have the same name")
     return tuple(classes)
 
 
 def read_threshold(described: Mapping[str, Any]) -> Threshold:
     """Return the threshold."""
     found = described["threshold"]
-    probability = found["probability"]
-    value = float(found["value"])
+    value, shown = float(found["value"]), found["probability"]
     if math.isnan(value):
         raise ValueError("its threshold is not a number")
-    return Threshold(value, str(found["rule"]), None if probability is None else float(probability))
+    probability = None if shown is None else float(shown)
+    if probability is not None and not abs(torch.tensor(value).double().sigmoid().item() - probability) < 1e-6:
+        raise ValueError(f"its threshold {value:g} is not that of the probability {probability:g}")
+    return Threshold(value, str(found["rule"]), probability)
 
 
 def _read_tensors(path: Path, described: Mapping[str, Any], make: Callable[[], nn.Module]) -> dict[str, Tensor]:
@@ -134,17 +142,42 @@ def _read_tensors(path: Path, described: Mapping[str, Any], make: Callable[[], n
     The comparison allocates nothing: the network is made without storage, and of the file only its header is read.
     """
     with torch.device("meta"):
-        expected = {name: tuple(tensor.shape) for name, tensor in make().state_dict().items()}
-    with path.open("rb") as content:
-        if hashlib.file_digest(content, "sha256").hexdigest() != described["sha256"]:
-            raise ValueError(f"{path.name} is not the file that was written with it")
+        network = make()
+    expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    if sum(buffer.nbytes for name, buffer in network.named_buffers() if name not in expected) > MAX_TABLES:
+        raise ValueError(f"its network needs tables of more than {MAX_TABLES >> 20} MiB")
+    _check_length(path)
     with safe_open(path, framework="pt") as file:
         found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118, not a mapping
-        network = {name: shape for name, shape in found.items() if not name.startswith(SCORE)}
-        if network != expected:
-            wrong = min(name for name in network.keys() | expected.keys() if network.get(name) != expected.get(name))
+        weights = {name: shape for name, shape in found.items() if not name.startswith(SCORE)}
+        if weights != expected:
+            wrong = min(name for name in weights.keys() | expected.keys() if weights.get(name) != expected.get(name))
             raise ValueError(f"its weights are not those of its network: {wrong}")
+        with path.open("rb") as content:
+            if hashlib.file_digest(content, "sha256").hexdigest() != described["sha256"]:
+                raise ValueError(f"{path.name} is not the file that was written with it")
         return {name: file.get_tensor(name) for name in found}
+
+
+def _check_length(path: Path) -> None:
+    """Refuse weights whose file is not as long as their header says, before the file is mapped into memory."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > MAX_DESCRIPTION:
+            raise ValueError(f"{path.name} has a header of {length} bytes")
+        header = json.loads(file.read(length))
+    ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+    if path.stat().st_size != 8 + length + max(ends, default=0):
+        raise ValueError(f"{path.name} is not as long as its header says")
+
+
+def _check_fitted(tensors: Mapping[str, Tensor], score: Score) -> None:
+    """Refuse tensors that are not those of a fitted score."""
+    fields = set() if score.fitter is None else {field.name for field in dataclasses.fields(score.fitter)}
+    if tensors.keys() != fields:
+        raise ValueError(f"its file of weights has not the tensors of the score {score.name!r}")
+    if wrong := [key for key, tensor in tensors.items() if not bool(tensor.isfinite().all())]:
+        raise ValueError(f"the tensor {wrong[0]} of the score {score.name!r} has NaN or infinity")
 
 
 def _reason(error: Exception) -> str:

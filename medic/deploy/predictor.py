@@ -1,6 +1,7 @@
 """A trained model in use: it names new images, or calls them unknown."""
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -26,7 +27,7 @@ from medic.deploy.model_file import (
     unusable,
     write_model,
 )
-from medic.errors import MedicError
+from medic.errors import MedicError, first_line, is_shortage
 from medic.models import Classifier, Ensemble, Preprocessing
 from medic.openset import Score, Threshold, given, predicted_class
 from medic.outputs import Output
@@ -35,6 +36,8 @@ from medic.training import infer
 UNKNOWN = "unknown"
 BATCH, GPU_BATCH = 64, 512
 """Images in a forward pass; two more batches are decoded meanwhile."""
+BATCH_PIXELS = BATCH * 512**2
+"""Pixels in a forward pass: a model of 45 MB may declare images of 4096 × 4096, of which 64 would fill the memory."""
 
 
 class Prediction(NamedTuple):
@@ -104,11 +107,16 @@ class Predictor:
         self, images: AnyImage | Iterable[AnyImage], batch_size: int | None = None
     ) -> Generator[tuple[list[Pixels | BadImage], Output | None]]:
         """Yield batches of images, and the outputs for the readable ones among them, if any."""
-        batch_size = batch_size or (GPU_BATCH if self.device.type == "cuda" else BATCH)
+        batch_size = self.most(batch_size or (GPU_BATCH if self.device.type == "cuda" else BATCH))
         read = ordered(self.read, each_image(images), 2 * batch_size)
         while batch := list(islice(read, batch_size)):
             readable = [pixels for pixels in batch if not isinstance(pixels, BadImage)]
             yield batch, self.outputs(torch.from_numpy(np.stack(readable))) if readable else None
+
+    def most(self, batch_size: int) -> int:
+        """Return a number of images in a forward pass, lowered for images so large that memory would not suffice."""
+        scale = 8 if self.device.type == "cuda" else 1
+        return max(1, min(batch_size, scale * BATCH_PIXELS // max(self.decoded, self.preprocessing.size) ** 2))
 
     def read(self, image: AnyImage, limit: int = MAX_PIXELS) -> Pixels | BadImage:
         """Return the pixels (3, decoded, decoded) of an image, or the error of one that cannot be read.
@@ -128,11 +136,17 @@ class Predictor:
                 "that it was trained on"
             )
         every = torch.arange(len(pixels))
-        return infer(self.network, Resident(pixels), every, self.preprocessing, self.device, self.views)
+        with _usable():
+            return infer(self.network, Resident(pixels), every, self.preprocessing, self.device, self.views)
 
     def decide(self, output: Output, top: int = 3) -> list[Prediction]:
         """Return the decisions for outputs of the network."""
-        confidence = self.score(output)
+        with _usable():
+            confidence = self.score(output)
+            if confidence.shape != (len(output.logits),):
+                raise ValueError(f"its score has the shape {tuple(confidence.shape)} for {len(output.logits)} images")
+        if bool(confidence.isnan().any()) or not bool(output.logits.isfinite().all()):
+            raise MedicError("the model's outputs have NaN or infinity: its weights are damaged, or training diverged")
         shown = self.shown(confidence)
         known = confidence >= self.threshold.value
         probabilities, order = output.logits.double().softmax(1).topk(min(top, len(self.classes)))
@@ -152,7 +166,7 @@ class Predictor:
 
     def to(self, device: str | torch.device) -> "Predictor":
         """Return the predictor on a device; the network itself is moved."""
-        place = torch.device(device)
+        place = _device(device)
         return replace(self, network=self.network.to(place), device=place)
 
     def at(self, threshold: Threshold | float) -> "Predictor":
@@ -185,8 +199,22 @@ class Predictor:
         write_model(Path(folder), self.network, self.score, {**kept, **own})
 
 
+@contextmanager
+def _usable() -> Iterator[None]:
+    """Turn whatever a stranger's network or score raises on images into an error of one line."""
+    try:
+        yield
+    except (MedicError, MemoryError):
+        raise
+    except Exception as error:
+        if is_shortage(error):
+            raise
+        raise MedicError(f"the model cannot be used on images: {first_line(error)}") from error
+
+
 def load(path: Path | str, device: str = "cpu") -> Predictor:
     """Read a trained model from a run's directory, or from any folder with its `model.json` and `model.safetensors`."""
+    place = _device(device)
     folder = Path(path)
     if folder.name in (DESCRIPTION, WEIGHTS):
         folder = folder.parent
@@ -210,8 +238,20 @@ def load(path: Path | str, device: str = "cpu") -> Predictor:
             description=described,
             device=torch.device("cpu"),
         )
-    except (MemoryError, OSError):
+    except MemoryError:
         raise
     except Exception as error:  # whatever a stranger's or a damaged file leads to
         raise unusable(folder, error) from error
-    return predictor if device == "cpu" else predictor.to(device)
+    return predictor.to(place)
+
+
+def _device(device: str | torch.device) -> torch.device:
+    """Return a device, if this machine has it."""
+    try:
+        place = torch.device(device)
+        torch.empty(1, device=place)
+    except (RuntimeError, AssertionError) as error:  # torch raises an AssertionError without CUDA
+        if is_shortage(error):
+            raise
+        raise MedicError(f"device {str(device)!r} cannot be used ({first_line(error)}): use cpu") from error
+    return place

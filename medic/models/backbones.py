@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medic.errors import MedicError, closest, first_line
+from medic.errors import LONGEST_NAME, MedicError, closest, first_line
 from medic.models import _torchvision
 from medic.models.convnet import ConvNet, MnistCnn
 from medic.models.gfnet import GFNet, load_official
@@ -122,6 +122,8 @@ def _resized(timm: Any, name: str, size: int) -> nn.Module:
 
 def import_timm(name: str) -> Any:
     """Import timm, which takes seconds, and check that it has a model."""
+    if len(name) > LONGEST_NAME:  # timm makes a pattern of it
+        raise MedicError(f"unknown backbone {name[:20]!r}…, choose {', '.join(OURS)} or a model of timm")
     _torchvision.ensure()
     import timm
 

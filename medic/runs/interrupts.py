@@ -1,13 +1,18 @@
 """Requests to stop, which a run notices between iterations so that it can save a checkpoint first."""
 
 import logging
+import os
 import signal
 import threading
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Self
 
 logger = logging.getLogger(__name__)
+
+PATIENCE = 3.0
+"""Seconds that an iteration or evaluation has to end after a SIGTERM."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -23,11 +28,20 @@ class Interrupts:
 
     The first is acknowledged at once by a line that says what is waited for. A signal that the process ignores stays
     ignored: `nohup` is how a run outlives its terminal.
+
+    With `late`, a SIGTERM or SIGHUP is answered within seconds even if an iteration takes minutes: what is in progress
+    is left after `PATIENCE` seconds by a `Stopped` with the message that `late` returns. The main thread raises it
+    between two operators of torch. If it is inside a long one, such as a backward pass, the process ends after as many
+    seconds again.
     """
 
-    def __init__(self, awaited: str) -> None:
+    def __init__(self, awaited: str, late: Callable[[], str] | None = None) -> None:
         self.received: int | None = None
-        self._awaited = awaited
+        self._awaited, self._late = awaited, late
+        self._writing = threading.Lock()
+        self._ended, self._overdue, self._leaving = threading.Event(), False, False
+        self._wakeup: int | None = None
+        self._wakeup_before = -1
 
     def __enter__(self) -> Self:
         self._before = {}
@@ -35,16 +49,63 @@ class Interrupts:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._receive)
+            if self._late is not None:
+                self._watch(self._late)
         return self
 
+    def _watch(self, late: Callable[[], str]) -> None:
+        """Let a thread learn of signals at once; the main thread may be inside an operator of torch for a minute."""
+        listening, self._wakeup = os.pipe()
+        os.set_blocking(self._wakeup, False)
+        self._wakeup_before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        threading.Thread(target=self._hurry, args=(listening, late), daemon=True).start()
+
     def __exit__(self, *_: object) -> None:
+        if self._wakeup is not None:
+            signal.set_wakeup_fd(self._wakeup_before)
+        with self._writing:  # no signal is sent once its handler is gone
+            self._ended.set()
+        if self._wakeup is not None:
+            os.close(self._wakeup)  # for which the thread may wait
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """A block that is not left, because it writes a checkpoint or a result."""
+        with self._writing:
+            yield
+
     def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self._overdue and self._late is not None and not self._leaving:
+            self._leaving = True
+            raise Stopped(self._late(), self.received or number)
         if self.received is not None:
             raise KeyboardInterrupt
         self.received = number
         # A closed terminal, or a signal in the middle of another message, must not end the run before its checkpoint.
         with suppress(OSError, RuntimeError):
             logger.warning("%s; Ctrl-C again stops at once", self._awaited)
+
+    def _hurry(self, listening: int, late: Callable[[], str]) -> None:
+        """Wait for a SIGTERM or SIGHUP, then make the main thread leave what is in progress, or end the process."""
+        number = b"\0"
+        while number and number[0] not in (signal.SIGTERM, signal.SIGHUP):  # who presses Ctrl-C can press it again
+            number = os.read(listening, 1)
+        if not self._ended.wait(PATIENCE):
+            self._leave(number[0], late)
+        self._ended.wait()
+        os.close(listening)
+
+    def _leave(self, number: int, late: Callable[[], str]) -> None:
+        with self._writing:
+            if self._ended.is_set():
+                return
+            self._overdue = True
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
+        if self._ended.wait(PATIENCE) or self._leaving:
+            return
+        with self._writing:
+            with suppress(OSError):
+                os.write(2, f"medic: {late()}\n".encode(errors="backslashreplace"))
+            os._exit(128 + number)

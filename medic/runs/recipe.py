@@ -225,7 +225,7 @@ def _layers(given: Mapping[str, Any], method: Method, data: DataSpec, grid: Grid
     own = preset.get("optimizer", DEFAULTS["optimizer"])
     if given.get("optimizer", own) != own:
         preset |= {"lr": DOMAINBED_ADAM, "weight_decay": 0.0}
-    penalty = given.get("penalty") or preset.get("penalty")
+    penalty = preset.get("penalty") if given.get("penalty") is None else given["penalty"]
     of_penalty = {} if penalty is None else PENALTIES[check_choice("penalty", penalty, PENALTIES)].preset
     found: dict[str, Any] = {}
     protocol: dict[str, Any] = {}

@@ -194,14 +194,14 @@ def _fits(value: Any, kind: Any) -> bool:
         return isinstance(value, Mapping) and all(_fits(part, parts[1]) for part in value.values())
     if isinstance(value, int) and abs(value) >= 2**63:  # neither torch nor numpy takes it
         return False
-    if isinstance(value, str) and _LONE.search(value):
+    if isinstance(value, str) and _UNWRITABLE.search(value):
         return False
     taken = {float: (int, float)}.get(kind, kind)
     return kind is Any or (isinstance(value, taken) and (kind is bool or not isinstance(value, bool)))
 
 
-_LONE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
-"""Halves of characters, which cannot be written; the others stand for bytes of names that are not UTF-8."""
+_UNWRITABLE = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
+"""NUL, which no path has, and halves of characters; other halves stand for bytes of names that are not UTF-8."""
 
 
 MOST_ALIASES = 20
@@ -252,6 +252,10 @@ DEEPEST = 100
 """The limit of brackets inside each other."""
 
 
+LONGEST = 2**24
+"""The limit of a file in bytes."""
+
+
 def load_yaml(text: str) -> Any:
     """Return the value of a YAML text. Every fault of the text is a `YAMLError`."""
     depths = accumulate((letter in "[{") - (letter in "]}") for letter in text)
@@ -268,7 +272,11 @@ def load_yaml(text: str) -> Any:
 def load_file(what: str, path: Path) -> Any:
     """Return the value of a YAML file."""
     try:
-        return load_yaml(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:  # it may be a pipe, or a device without an end
+            content = file.read(LONGEST + 1)
+        if len(content) > LONGEST:
+            raise ValueError(f"it has more than {LONGEST >> 20} MiB")
+        return load_yaml(content.decode("utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:  # a ValueError is text that is not UTF-8, or a NUL in a path
         raise _unreadable(what, path, error) from error
 

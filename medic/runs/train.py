@@ -23,7 +23,7 @@ from medic.models import OURS, Classifier
 from medic.runs import memory
 from medic.runs.build import Network, build_network, build_objective, build_trainer, check_network
 from medic.runs.directory import Run, RunDirectory, run_hash
-from medic.runs.evaluation import Evaluator, choose_threshold, predictions
+from medic.runs.evaluation import Evaluator, Outputs, choose_threshold, predictions
 from medic.runs.extend import extended
 from medic.runs.facts import describe
 from medic.runs.interrupts import Interrupts, Stopped
@@ -73,7 +73,9 @@ def train(
             torch.cuda.reset_peak_memory_stats(device)
         tracker_names(recipe.execution.track)  # mistakes are found before images are read
         network = build_network(recipe)
-        dataset = recipe.data.load(opened, device)
+        # A run on features of a frozen backbone reads images at most once, so they need no room on the GPU.
+        once = recipe.model.freeze is not None and recipe.data.store == "auto"
+        dataset = recipe.data.load(opened, torch.device("cpu") if once else device)
         run = run_hash(recipe, recipe.data.fingerprint(dataset, recipe.tasks.axes or ()))
         directory = RunDirectory(Path(recipe.execution.output) / (recipe.execution.name or run))
         directory.check_named(recipe, run)
@@ -82,7 +84,9 @@ def train(
         session = Session(recipe, dataset, network, directory, run, watch, began, base)
         for line in _notes(recipe):
             logger.info(line)
-        interrupts = Interrupts("stopping with a checkpoint after this iteration or evaluation")
+        # Several processes stop together, after an iteration.
+        late = session.describe_late if distributed.world() == 1 else None
+        interrupts = Interrupts("stopping with a checkpoint after this iteration or evaluation", late)
         with directory.locked() if session.writes else nullcontext(), interrupts as received:
             directory.check_named(recipe, run)  # again, since another process may have used the name meanwhile
             if distributed.any_rank(session.writes and directory.done):
@@ -231,7 +235,7 @@ class Session:
         with Progress(title, self.trainer.iteration, recipe.optim.iterations, self._pauses()) as progress:
             self._train(interrupts, progress)
             with progress.pause("evaluating"):
-                self._finish()
+                self._finish(interrupts)
         self._report(progress.speed)
         if interrupts.received:
             raise Stopped("stopped when the run was finished", interrupts.received)
@@ -285,7 +289,8 @@ class Session:
             stopping = distributed.any_rank(interrupts.received is not None)
             if evaluating or stopping or distributed.any_rank(self._checkpoint_due()):
                 self.losses += trainer.wait()
-                self._save()
+                with interrupts.writing():
+                    self._save()
             if stopping:
                 stopped = f"stopped at iteration {trainer.iteration}: rerun the same command to resume"
                 raise Stopped(stopped, interrupts.received or signal.SIGTERM)
@@ -441,7 +446,7 @@ class Session:
         if self.writes:
             self.directory.write_records(self.records)
 
-    def _finish(self) -> None:
+    def _finish(self, interrupts: Interrupts) -> None:
         """Write the selected model and its predictions."""
         model, saves = self.trainer.model, self.recipe.evaluation.save_features
         model.load_state_dict(self.best)
@@ -451,14 +456,26 @@ class Session:
         saved = outputs
         if saves:  # scores are fitted on the training images
             saved = {**outputs, "train": self.evaluator.infer(self.problem.train, features=True)}
+        with interrupts.writing():
+            self._write_result(outputs, saved, score, threshold)
+        distributed.barrier()
+
+    def _write_result(
+        self, outputs: Outputs, saved: Outputs, score: openset.Score, threshold: openset.Threshold
+    ) -> None:
+        """Write the predictions and the model, and the mark of a finished run."""
         if self.writes:
             self.directory.write_predictions(predictions(self.dataset, self.problem, saved, score, threshold.value))
             if openset.RULES[self.rule].oracle:  # it used target labels, which nobody who uses the model has
                 threshold = choose_threshold(outputs, score, "source")
             described = self._description(threshold, self._selected())
-            write_model(self.directory.path, self._whole(model), score, described)
+            write_model(self.directory.path, self._whole(self.trainer.model), score, described)
             self.directory.write_done(time.monotonic() - self.began)
-        distributed.barrier()
+
+    def describe_late(self) -> str:
+        """Return the message of a run that left an iteration or evaluation in progress."""
+        done = self.trainer.iteration
+        return f"stopped after iteration {done}: rerun the same command to resume at iteration {self._saved}"
 
     def _report(self, speed: str | None) -> None:
         """Log the speed, unless all iterations were trained before the run was resumed, and the memory."""

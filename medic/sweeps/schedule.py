@@ -52,7 +52,9 @@ class Schedule:
         """Job of the cluster that has taken over each run."""
         self._retries = retries
         self._most = len(self.jobs)
-        """Number of runs at a time for which memory sufficed."""
+        """Number of runs at a time, lowered when memory does not suffice."""
+        self._beside: dict[str, int] = {}
+        """The most runs that were in progress at a time while each run was, itself included."""
         self._attempts: dict[str, Counter[Kind]] = defaultdict(Counter)
         self._due: dict[str, float] = {}
         """Monotonic time from which each waiting run can start."""
@@ -94,10 +96,8 @@ class Schedule:
                 self._start(executor, slots)
                 if executor.waits:
                     overview.show(self, slots)
-                outcomes = executor.wait(WAIT)
-                together = len(self.running)
-                for outcome in outcomes:
-                    self._record(outcome, executor.losses, together)
+                for outcome in executor.wait(WAIT):
+                    self._record(outcome, executor.losses)
                 if interrupts.received is not None:
                     left = counted(len(self.waiting) + len(self.running), "run")
                     raise Stopped(f"stopped with {left} left: rerun the same command to resume", interrupts.received)
@@ -128,12 +128,16 @@ class Schedule:
                 self._sort(job)
             else:
                 self.running[job.name] = now
+                self._beside[job.name] = 0
+                for name in self.running:
+                    self._beside[name] = max(self._beside[name], len(self.running))
                 executor.submit(job)
 
-    def _record(self, outcome: Outcome, losses: int, together: int) -> None:
-        """Put a run into the state that its outcome shows; `together` runs were in progress when it ended."""
+    def _record(self, outcome: Outcome, losses: int) -> None:
+        """Put a run into the state that its outcome shows."""
         name = outcome.name
         del self.running[name]
+        together = self._beside.pop(name)
         self.retried.pop(name, None)
         if outcome.kind == "done":
             self.done[name] = outcome.seconds
@@ -142,13 +146,15 @@ class Schedule:
         elif outcome.kind == "busy":
             self._due[name] = time.monotonic() + POLL
         elif outcome.kind == "memory" and together > 1:  # it may fit beside fewer runs
-            self._most = together - 1
-            logger.warning(
-                "%s: %s; at most %s at a time from now on",
-                self.titles[name],
-                outcome.reason,
-                counted(self._most, "run"),
-            )
+            # As many as are left may fit. If all fail, half of them are tried, and half of that.
+            if (fewer := max(len(self.running), together // 2)) < self._most:
+                self._most = fewer
+                logger.warning(
+                    "%s: %s; trying again with %s at a time",
+                    self.titles[name],
+                    outcome.reason,
+                    counted(self._most, "run"),
+                )
             self.retried[name] = outcome.reason
             self._due[name] = 0.0
         elif outcome.kind == "full":  # no other run could write either

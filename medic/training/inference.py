@@ -44,8 +44,11 @@ class Inference:
     compiled: bool = False
     views: int = 1
     """The number of random crops and flips whose outputs are averaged; the same ones for every image."""
+    batch_size: int = 0
+    """Images in a forward pass; 0 stands for the default of the device."""
 
     def __post_init__(self) -> None:
+        self.batch_size = self.batch_size or (GPU_BATCH if self.device.type == "cuda" else BATCH)
         self._graph: Callable[[Tensor], Output] | None = None
         self._network = torch.compile(self.model, dynamic=False) if self.compiled else self.model
 
@@ -59,7 +62,7 @@ class Inference:
         draws = self._draw_views(count)
         mine = torch.arange(count)
         mine = mine[distributed.share(count)] if count >= distributed.world() else mine
-        parts = mine.split(GPU_BATCH if self.device.type == "cuda" else BATCH)
+        parts = mine.split(self.batch_size)
         batches = []
         with evaluating(self.model):
             for part, following in zip(parts, (*parts[1:], mine[:0]), strict=True):
@@ -83,7 +86,7 @@ class Inference:
         if not self.captured:
             return self._forward(positions)
         count = len(positions)
-        padded = torch.cat([positions, positions[:1].expand(GPU_BATCH - count)])
+        padded = torch.cat([positions, positions[:1].expand(self.batch_size - count)])
         if self._graph is None:
             self._graph = self._capture(padded)
         return self._graph(padded).map(lambda rows: rows[:count].clone())

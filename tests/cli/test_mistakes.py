@@ -41,6 +41,8 @@ BOMB = "[&a0 [x, x], " + ", ".join(f"&a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" fo
     ([*TRAIN, "--weights", "gone.pt"], "weights gone.pt"),
     ([*TRAIN, "--lr"], "--lr one value"),
     ([*TRAIN, "--config", "gone.yaml"], "gone.yaml path"),
+    ([*TRAIN, "--config", "/dev/zero"], "/dev/zero MiB"),
+    ([*TRAIN, "--penalty", ""], "penalty ''"),
     (["sweep", "gone.yaml"], "gone.yaml path"),
     (["train", "--target"], "choose --target"),
     ([*TRAIN, "--device", "gpu"], "'gpu' 'cuda'"),
@@ -141,6 +143,8 @@ def test_where_a_sweep_cannot_run(medic, mini, tmp_path, monkeypatch):
     (f"seed: 0x{'f' * 5000}\n", "c.yaml 2^63"),
     (f"known: {BOMB}\n", "c.yaml aliases"),
     ('output: "\\ud800"\n', "output text"),
+    ('output: "\\0"\n', "output text"),
+    (f"axes: a={'9' * 5000}\n", "axes splits"),
     ("seed: 2024-04-31\n", "c.yaml day"),
 ])  # fmt: skip
 def test_mistakes_in_a_configuration_file(medic, tmp_path, text, message):

@@ -1,5 +1,7 @@
 """A model file of another version, or of a stranger, is refused in one line, and nothing large is allocated."""
 
+import dataclasses
+import hashlib
 import json
 import shutil
 import tracemalloc
@@ -11,6 +13,7 @@ from safetensors.torch import load_file, save_file
 import medic
 from medic.deploy import DESCRIPTION, WEIGHTS
 from medic.errors import MedicError
+from medic.models import assemble, create_backbone
 from tests.messages import naming
 
 
@@ -64,6 +67,11 @@ def change(folder, **values):
         ({"threshold": 3}, "cannot be used"),
         ({"views": 10**9}, "views"),
         ({"sha256": "0"}, WEIGHTS),
+        ({"classes": ["cat", "cat"]}, "same name"),
+        ({"model__backbone": "x" * 10**6}, "unknown backbone"),
+        ({"threshold__probability": 0.999}, "threshold 0.999"),
+        ({"threshold__probability": float("nan")}, "threshold nan"),
+        ({"views": 1001}, "views"),
     ],
 )
 def test_a_description_that_cannot_be_used(folder, values, message):
@@ -87,6 +95,57 @@ def test_a_large_network_is_not_made_for_a_small_file(folder):
         medic.load(folder)
     assert tracemalloc.get_traced_memory()[1] < 2**28
     tracemalloc.stop()
+
+
+def sealed(folder, tensors):
+    """Write weights with the right checksum."""
+    save_file(tensors, folder / WEIGHTS)
+    change(folder, sha256=hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest())
+
+
+def test_a_network_that_computes_large_tables_is_not_made(folder):
+    """BEiT for images of 4096 pixels has few weights, and an index of 2³² pairs of patches."""
+    with torch.device("meta"):
+        network = assemble([create_backbone("beit_base_patch16_224", size=2048)], 2, "separate")
+    assert sum(buffer.nbytes for buffer in network.buffers()) > 2**30
+    change(folder, model__backbone="beit_base_patch16_224", preprocessing__size=2048)
+    with pytest.raises(MedicError, match=naming("tables MiB")):
+        medic.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"preprocessing__size": 48}, "32x32"),
+        ({"preprocessing__mean": [1e308] * 3}, "cannot be used"),
+        ({"preprocessing__mean": [3e38] * 3}, "NaN"),
+    ],
+)
+def test_a_network_that_fails_on_images(folder, images, values, message):
+    change(folder, **values)
+    with pytest.raises(MedicError, match=naming(message)) as caught:
+        medic.load(folder).predict(images / "z" / "cat" / "0.png")
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_that_are_nan_decide_nothing(folder, images):
+    tensors = load_file(folder / WEIGHTS)
+    sealed(folder, {**tensors, "backbone.conv1.weight": tensors["backbone.conv1.weight"] * float("nan")})
+    with pytest.raises(MedicError, match=naming("NaN weights")):
+        medic.load(folder).predict(images / "z" / "cat" / "0.png")
+
+
+def test_tensors_of_a_score_that_has_none(folder):
+    sealed(folder, {**load_file(folder / WEIGHTS), "score/x": torch.zeros(3)})
+    with pytest.raises(MedicError, match=naming("tensors score")):
+        medic.load(folder)
+
+
+def test_large_images_make_small_batches(folder):
+    predictor = medic.load(folder)
+    assert predictor.most(64) == 64
+    assert dataclasses.replace(predictor, decoded=4096).most(64) == 1
+    assert dataclasses.replace(predictor, decoded=1024).most(64) == 16
 
 
 def test_other_weights_of_the_same_network_are_refused(folder):

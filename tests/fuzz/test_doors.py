@@ -2,14 +2,23 @@
 
 import pytest
 
-from benchmarks.fuzz import archives, bits, config, harness, images, runs
+from benchmarks.fuzz import archives, bits, config, harness, images, model, requests, runs
 from benchmarks.fuzz.harness import fuzz
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("door", "count"),
-    [(images.DOOR, 100), (archives.DOOR, 120), (runs.DOOR, 30), (config.DOOR, 30), (bits.DOOR, 20)],
+    [
+        (images.DOOR, 100),
+        (images.DECODER, 2000),
+        (archives.DOOR, 120),
+        (runs.DOOR, 30),
+        (config.DOOR, 100),
+        (bits.DOOR, 20),
+        (model.DOOR, 200),
+        (requests.DOOR, 500),
+    ],
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_every_input_is_accepted_or_refused(door, count, tmp_path, monkeypatch):

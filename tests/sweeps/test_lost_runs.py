@@ -2,7 +2,10 @@
 
 import json
 import multiprocessing
+import os
+import shutil
 import time
+from pathlib import Path
 
 import pytest
 
@@ -154,5 +157,37 @@ def test_a_sweep_without_memory_continues_with_fewer_at_a_time(mini, tmp_path, c
     schedule.run(executor, Overview())
     assert (len(schedule.done), len(schedule.failed)) == (5 - failed, failed)
     assert executor.counts[:3] == [4, 3, 2]
-    assert max(executor.counts[4 - most :]) <= max(1, most)
+    assert sum(count > max(1, most) for count in executor.counts) <= 5
+    assert max(executor.counts[-3:]) <= max(1, most)
     assert "out of memory" in caplog.text
+
+
+@pytest.fixture
+def memory(tmp_path, monkeypatch):
+    """Give worker processes, as they start, a backbone for which memory suffices in so many of them."""
+
+    def suffices(processes):
+        for number in range(processes):
+            (tmp_path / f"memory-{number}").touch()
+        shutil.copy(Path(__file__).with_name("greedy.py"), tmp_path / "sitecustomize.py")
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+
+    return suffices
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fits", [0, 1])
+def test_processes_that_do_not_fit_together(folder, tmp_path, memory, caplog, fits):
+    """Worker processes run out of memory beside each other; alone they do not, or one line says what to do."""
+    memory(fits)
+    settings = {**folder, "output": tmp_path / "runs", "track": "none"}
+    schedule = Schedule(Planner().jobs({**settings, "seed": seed} for seed in range(3)), retries=0)
+    schedule.run(Local(tmp_path / "runs", "cpu", jobs=3), Overview())
+    assert (len(schedule.done), len(schedule.failed)) == ((3, 0) if fits else (0, 3))
+    said = [record.getMessage() for record in caplog.records if "out of memory" in record.getMessage()]
+    assert 1 <= len(said) <= 2
+    assert "at a time" in said[-1]
+    assert all("\n" not in line and "GPU 0" not in line for line in (*said, *schedule.failed.values()))
+    for reason in schedule.failed.values():
+        assert "tried to allocate 2.00 GiB" in reason
+        assert "--batch-size" in reason

@@ -41,6 +41,7 @@ class Batcher:
         self.predictor = predictor
         self.limits = limits
         self.metrics = metrics
+        self.batch_size = predictor.most(limits.batch_size)
         self.queued = 0
         """Images that were accepted and are not answered."""
         self._decoding = 0
@@ -112,7 +113,7 @@ class Batcher:
         while True:
             batch = [await self._decoded.get()]
             until = loop.time() + self.limits.wait
-            while len(batch) < self.limits.batch_size and (self._decoding or not self._decoded.empty()):
+            while len(batch) < self.batch_size and (self._decoding or not self._decoded.empty()):
                 try:
                     async with asyncio.timeout_at(until):
                         batch.append(await self._decoded.get())

@@ -161,7 +161,7 @@ def parse_axes(axes: Mapping[str, int] | str | None) -> dict[str, int]:
     if not isinstance(axes, str):
         return dict(axes or {})
     pairs = [part.partition("=") for part in axes.split(",")]
-    if not all(name and splits.isdecimal() for name, _, splits in pairs):
+    if not all(name and splits.isdecimal() and len(splits) < 10 for name, _, splits in pairs):
         raise MedicError(f"axes {axes!r}: give names with their number of splits, as in hospital=2,year=3")
     return {name: int(splits) for name, _, splits in pairs}
 

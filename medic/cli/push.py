@@ -1,0 +1,25 @@
+"""`medic push`."""
+
+from argparse import ArgumentParser, Namespace
+
+from medic.cli.opening import open_model
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Add the options of `medic push`."""
+    parser.add_argument("run", metavar="RUN", help="directory of a finished run, or of a model")
+    parser.add_argument("name", metavar="OWNER/NAME", help="name of the model on the hub")
+    parser.add_argument("--private", action="store_true", help="create a model that only its owner can see")
+    parser.add_argument(
+        "--license", metavar="ID", help="license of the model card, such as mit or cc-by-4.0 (default: none)"
+    )
+
+
+def run(arguments: Namespace) -> int:
+    """Send a model to the hub, and print its address."""
+    from medic.deploy.hub import push
+
+    predictor, finished = open_model(arguments.run)
+    metrics = None if finished is None else finished.metrics
+    print(push(predictor, arguments.name, metrics, arguments.private, arguments.license))
+    return 0

@@ -1,0 +1,229 @@
+"""Models go to the hub and come back as they were; the hub is a server of our own."""
+
+import base64
+import hashlib
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+from huggingface_hub import constants
+
+import medic
+from medic.cli import main
+from medic.deploy import DESCRIPTION, WEIGHTS
+from medic.deploy.hub import without_paths
+from medic.errors import MedicError
+from tests.messages import naming
+
+NAME = "someone/pets"
+COMMIT = "c" * 40
+
+
+class Hub:
+    """The few addresses of the hub that a model needs."""
+
+    def __init__(self):
+        self.files, self.created, self.fetched, self.sizes = {}, [], [], {}
+        self.private = True
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.path == "/api/repos/create":
+                    hub.created.append(json.loads(body))
+                    self.answer({"url": f"{hub.url}/{NAME}"})
+                elif self.path == f"/api/models/{NAME}/preupload/main":
+                    files = [file["path"] for file in json.loads(body)["files"]]
+                    self.answer({"files": [{"path": p, "uploadMode": "regular", "shouldIgnore": False} for p in files]})
+                elif self.path == f"/api/models/{NAME}/commit/main":
+                    for line in map(json.loads, body.splitlines()):
+                        if line["key"] == "file":
+                            hub.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+                    self.answer({"commitUrl": f"{hub.url}/{NAME}/commit/{COMMIT}", "commitOid": COMMIT})
+                elif self.path == "/api/validate-yaml":
+                    self.answer({"errors": [], "warnings": []})
+                else:
+                    self.answer({"error": "no such address"}, 404)
+
+            def do_GET(self):
+                place = self.path.partition("?")[0]
+                if place in (f"/api/models/{NAME}", f"/api/models/{NAME}/revision/main"):
+                    sizes = {name: len(data) for name, data in hub.files.items()} | hub.sizes
+                    siblings = [{"rfilename": name, "size": size, "blobId": "b"} for name, size in sizes.items()]
+                    self.answer({"id": NAME, "sha": COMMIT, "private": hub.private, "tags": [],
+                                 "siblings": siblings})  # fmt: skip
+                else:
+                    self.send_file(place)
+
+            def do_HEAD(self):
+                self.send_file(self.path.partition("?")[0])
+
+            def send_file(self, place):
+                data = hub.files.get(place.removeprefix(f"/{NAME}/resolve/{COMMIT}/"))
+                if data is None:
+                    self.answer({"error": "no such file"}, 404)
+                    return
+                self.send_response(200)
+                self.send_header("ETag", f'"{hashlib.sha256(data).hexdigest()}"')
+                self.send_header("X-Repo-Commit", COMMIT)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                if self.command == "GET":
+                    hub.fetched.append(place.rpartition("/")[2])
+                    self.wfile.write(data)
+
+            def answer(self, value, status=200):
+                data = json.dumps(value).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(data)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub, which the hub's library asks."""
+    hub = Hub()
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}")
+    thread = threading.Thread(target=hub.server.serve_forever)
+    thread.start()
+    yield hub
+    hub.server.shutdown()
+    thread.join()
+    hub.server.server_close()
+
+
+@pytest.fixture
+def pushed(hub, trained, capsys):
+    """The hub with the model of a run."""
+    assert main(["push", str(trained.path), NAME, "--private", "--license", "mit"]) == 0
+    assert capsys.readouterr().out == f"{hub.url}/{NAME}\n"
+    return hub
+
+
+def test_a_model_comes_back_as_it_was(pushed, trained, images, tmp_path, capsys):
+    assert set(pushed.files) == {"README.md", DESCRIPTION, WEIGHTS}
+    assert (pushed.created[0]["name"], pushed.created[0]["visibility"]) == ("pets", "private")
+    assert main(["pull", NAME, str(tmp_path / "model")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'model'}\n"
+    assert {path.name for path in (tmp_path / "model").iterdir()} == set(pushed.files)
+    paths = sorted((images / "z").rglob("*.png"))
+    assert medic.load(tmp_path / "model").predict(paths) == trained.predictor.predict(paths)
+    assert sorted(set(pushed.fetched)) == sorted(pushed.files)
+
+
+def test_the_card_has_metadata_results_and_no_path(pushed, trained, images):
+    card = pushed.files["README.md"].decode()
+    _, header, text = card.split("---\n", 2)
+    metadata = yaml.safe_load(header)
+    assert metadata["library_name"] == "medic"
+    assert metadata["pipeline_tag"] == "image-classification"
+    assert metadata["license"] == "mit"
+    assert "datasets" not in metadata  # a person's own folder is none of the hub
+    (result,) = metadata["model-index"][0]["results"]
+    assert "target z" in result["dataset"]["name"]
+    measured = {metric["type"]: metric["value"] for metric in result["metrics"]}
+    assert measured["acc"] == pytest.approx(trained.metrics["acc"], abs=1e-4)
+    assert f'medic.pull("{NAME}"' in text
+    assert "cat, dog" in text
+    assert trained.predictor.threshold.rule in text
+    for content in pushed.files.values():
+        for path in (str(Path.home()), str(images), str(trained.path)):
+            assert path.encode() not in content
+
+
+def test_paths_of_a_machine_are_left_out():
+    home = str(Path.home())
+    given = {
+        "a": "/data/x",
+        "b": {"c": "C:\\x", "d": "pacs"},
+        "e": ["~/x", "photo"],
+        "f": f"in {home}/x",
+        "g": 3,
+        "/h": 1,
+    }
+    assert without_paths(given) == {"b": {"d": "pacs"}, "e": ["photo"], "g": 3}
+
+
+def test_nothing_is_sent_to_a_public_model_with_private(hub, trained, capsys):
+    hub.private = False
+    assert main(["push", str(trained.path), NAME, "--private"]) == 2
+    assert "public" in capsys.readouterr().err
+    assert hub.files == {}
+    assert main(["push", str(trained.path), NAME]) == 0
+
+
+def refuses(hub, tmp_path, words):
+    with pytest.raises(MedicError, match=naming(words)) as caught:
+        medic.pull(NAME, tmp_path / "model")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "model").exists() or not list((tmp_path / "model").iterdir())
+
+
+def test_what_is_no_model_is_not_fetched(hub, tmp_path):
+    hub.files = {"README.md": b"", "pytorch_model.bin": b"x"}
+    refuses(hub, tmp_path, f"{NAME} {DESCRIPTION}")
+    assert hub.fetched == []
+
+
+@pytest.mark.parametrize(("file", "size"), [("README.md", 2**20 + 1), (DESCRIPTION, 2**25), (WEIGHTS, 2**40)])
+def test_what_is_too_large_is_not_fetched(pushed, tmp_path, file, size):
+    pushed.sizes = {file: size}
+    refuses(pushed, tmp_path, f"{NAME} {file} MiB")
+    assert pushed.fetched == []
+
+
+def test_other_files_of_a_repository_are_not_fetched(pushed, tmp_path):
+    pushed.files["../evil"] = pushed.files["train.py"] = b"import os"
+    medic.pull(NAME, tmp_path / "model")
+    assert {path.name for path in (tmp_path / "model").iterdir()} == {"README.md", DESCRIPTION, WEIGHTS}
+    assert not (tmp_path / "evil").exists()
+
+
+def test_a_strangers_model_is_checked_before_it_is_there(pushed, tmp_path):
+    described = json.loads(pushed.files[DESCRIPTION])
+    pushed.files[DESCRIPTION] = json.dumps({**described, "classes": ["a", "b", "c"]}).encode()
+    refuses(pushed, tmp_path, "weights")
+
+
+def test_a_folder_that_has_a_model_is_kept(pushed, trained):
+    with pytest.raises(MedicError, match=naming("exists another folder")):
+        medic.pull(NAME, trained.path)
+
+
+@pytest.mark.parametrize("name", ["pets", "a/b/c", "../x", "a/../b", "https://hf.co/a/b", "", "a/" + "b" * 200, "é/x"])
+def test_names(name, trained, tmp_path, capsys):
+    for command in (["push", str(trained.path), name], ["pull", name, str(tmp_path / "model")]):
+        assert main(command) == 2
+        error = capsys.readouterr().err
+        assert "OWNER/NAME" in error
+        assert error.count("\n") == 1
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_hub_that_refuses_or_does_not_answer(hub, trained, tmp_path, monkeypatch, capsys):
+    for name in ("other/model", NAME):
+        assert main(["pull", name, str(tmp_path / "model")]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    for command in (["push", str(trained.path), NAME], ["pull", NAME, str(tmp_path / "model")]):
+        assert main(command) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"medic: error: {NAME} ")
+        assert error.count("\n") == 1
+    assert not (tmp_path / "model").exists()

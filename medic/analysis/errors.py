@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from medic import openset
 from medic.analysis import style
-from medic.analysis.of_runs import class_names, labels_of, true_classes
+from medic.analysis.of_runs import labels_of
 from medic.analysis.result import Result, percent
 from medic.errors import counted
 from medic.runs.directory import Run
@@ -147,7 +147,7 @@ class Errors(Result):
 
 def measure(run: Run) -> Errors:
     """Count the errors of a finished run from its predictions."""
-    names, classes, arrays = class_names(run), true_classes(run), run.predictions
+    names, classes, arrays = run.classes, run.true_classes, run.predictions
     taken = np.empty(len(arrays["label"]), dtype=np.int64)
     for split in run.splits:
         taken[arrays["split"] == split] = openset.predicted_class(run.outputs(split).output).numpy()

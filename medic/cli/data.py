@@ -10,6 +10,7 @@ from medic.report.table import print_rows
 
 if TYPE_CHECKING:
     from medic.data import Benchmark
+    from medic.data.check import Copy, Found
 
 SHOWN = 5
 """The number of items of a list that are printed before the others are counted."""
@@ -67,20 +68,50 @@ def _check(bench: "Benchmark", root: Path | None) -> int:
     _print_list("different from the published counts", found.differences)
     _print_list("left out", found.extra)
     _print_list("unreadable", found.bad)
-    _print_list("equal images", [" = ".join(names) for names in found.duplicates])
     if bench.counts and not found.differences:
         print("counts: as published")
     if not found.bad:
         print("damaged images: none; every image was read")
+    if found.equal is not None and found.similar is not None:
+        _print_copies(found.equal, found.similar)
     print(f"hash of the images: {found.hash}")
     return 0 if found.fine else 1
 
 
-def _print_list(title: str, lines: Sequence[str]) -> None:
-    if not lines:
+def _print_copies(equal: "Found", similar: "Found") -> None:
+    """Print images that occur twice, the most serious first."""
+    from medic.data.duplicates import Relation
+
+    kinds = (
+        (equal, Relation.DOMAINS, "the same image in two domains (a model is tested on what it was trained on)"),
+        (similar, Relation.DOMAINS, "similar images in two domains (perhaps copies)"),
+        (equal, Relation.CLASSES, "the same image in two classes (one of the labels is wrong)"),
+        (similar, Relation.CLASSES, "similar images in two classes (perhaps copies with a wrong label)"),
+        (equal, Relation.WITHIN, "the same image twice in a domain and class"),
+        (similar, Relation.WITHIN, "similar images in a domain and class (perhaps copies)"),
+    )
+    for found, relation, title in kinds:
+        lines = [_copy_text(copy, " = " if found is equal else " ≈ ") for copy in found.of(relation)[:SHOWN]]
+        _print_list(title, lines, found.counts[relation])
+    for found, title in ((equal, "equal images"), (similar, "similar images")):
+        if not sum(found.counts.values()):
+            print(f"{title}: none")
+
+
+def _copy_text(copy: "Copy", sign: str) -> str:
+    shown = [str(image) for image in copy.images[:SHOWN]]
+    if len(copy.images) > SHOWN:
+        shown.append(f"{len(copy.images) - SHOWN} more")
+    return sign.join(shown)
+
+
+def _print_list(title: str, lines: Sequence[str], count: int | None = None) -> None:
+    """Print the first lines of a list of `count` lines; by default as many as there are."""
+    count = len(lines) if count is None else count
+    if not count:
         return
-    print(f"{title}: {len(lines)}")
+    print(f"{title}: {count:,}")
     for line in lines[:SHOWN]:
         print(f"  {line}")
-    if len(lines) > SHOWN:
-        print(f"  and {len(lines) - SHOWN} more")
+    if count > SHOWN:
+        print(f"  and {count - SHOWN:,} more")

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 
 from medic import openset
-from medic.analysis.of_runs import true_classes
 from medic.data import benchmark
 from medic.metrics import METRICS, Metric
 from medic.openset.thresholds import RULES
@@ -46,7 +45,7 @@ class Images(NamedTuple):
     @classmethod
     def of(cls, run: Run) -> "Images":
         """Read the images of a run."""
-        names, label, known = true_classes(run), run.predictions["label"], list(run.settings["known"])
+        names, label, known = run.true_classes, run.predictions["label"], list(run.settings["known"])
         unknown = sorted(set(names[label < 0].tolist()), key=str.casefold)
         place = {name: len(known) + number for number, name in enumerate(unknown)}
         index = [k if k >= 0 else place[name] for k, name in zip(label.tolist(), names.tolist(), strict=True)]

@@ -20,6 +20,7 @@ from medic.analysis import style
 from medic.analysis.of_runs import labels_of
 from medic.analysis.result import Result, percent
 from medic.errors import counted
+from medic.runs.decisions import pair_counts
 from medic.runs.directory import Run
 
 Floats = NDArray[np.float64]
@@ -197,7 +198,7 @@ def confusion_rates(
     """
     known = label >= 0
     counts = np.bincount(label[known], minlength=classes)
-    pairs = np.bincount(label[known] * classes + taken[known], minlength=classes**2).reshape(classes, classes)
+    pairs = pair_counts(label[known], taken[known], classes, classes)
     with np.errstate(invalid="ignore"):
         return pairs / counts[:, None].astype(float), counts
 

@@ -1,19 +1,28 @@
 """`medic data check` and `medic data fetch`."""
 
+import csv
+import io
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medic.errors import MedicError
+from medic.errors import MedicError, counted
+from medic.files import write_text, writing
 from medic.report.table import print_rows
 
 if TYPE_CHECKING:
     from medic.data import Benchmark
-    from medic.data.check import Copy, Found
+    from medic.data.check import Check, Copy, Found, Place
+    from medic.runs.directory import Run
+    from medic.runs.labels import Suspect
 
 SHOWN = 5
 """The number of items of a list that are printed before the others are counted."""
+COLUMNS = (
+    "finding", "between", "path", "domain", "class", "other_path", "other_domain", "other_class", "probability",
+)  # fmt: skip
+"""The columns of `--output`."""
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -27,6 +36,16 @@ def add_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="dataset (see `medic datasets`)")
     parser.add_argument("--root", type=Path, metavar="DIR", help="folder with the images, or to download into")
+    parser.add_argument(
+        "--runs",
+        nargs="+",
+        default=[],
+        metavar="RUN",
+        help="check: finished runs on these images, whose held-out predictions reveal labels that are probably wrong",
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="check: CSV file for all copies and wrong labels"
+    )
     parser.add_argument("--url", metavar="URL", help="fetch: another address to download from")
     parser.add_argument("--archive", type=Path, metavar="FILE", help="fetch: an archive on disk")
 
@@ -43,6 +62,9 @@ def run(arguments: Namespace) -> int:
     if arguments.action == "fetch":
         if arguments.root is None:
             raise MedicError(f"no root given: use `medic data fetch {bench.name} --root DIR`")
+        for name in ("runs", "output"):
+            if getattr(arguments, name):
+                raise MedicError(f"--{name} is an option of `medic data check`")
         from medic.data.fetch import fetch
 
         print(fetch(bench, arguments.root, url=arguments.url, archive=arguments.archive))
@@ -50,12 +72,15 @@ def run(arguments: Namespace) -> int:
     for name in ("url", "archive"):
         if getattr(arguments, name) is not None:
             raise MedicError(f"--{name} is an option of `medic data fetch`")
-    return _check(bench, arguments.root)
+    return _check(bench, arguments.root, arguments.runs, arguments.output)
 
 
-def _check(bench: "Benchmark", root: Path | None) -> int:
+def _check(bench: "Benchmark", root: Path | None, runs: Sequence[str], output: Path | None) -> int:
     from medic.data.check import check
 
+    if output is not None and output.suffix.lower() != ".csv":
+        raise MedicError(f"output {output} does not end in .csv: rename it")
+    opened = _open_runs(runs) if runs else []
     found = check(bench, root)
     print(f"{bench.name}: {found.place}")
     rows = [
@@ -74,8 +99,64 @@ def _check(bench: "Benchmark", root: Path | None) -> int:
         print("damaged images: none; every image was read")
     if found.equal is not None and found.similar is not None:
         _print_copies(found.equal, found.similar)
+    suspects: list[Suspect] = []
+    if opened:
+        suspects = _wrong_labels(opened, found.places())
+    if output is not None:
+        _write(output, found, suspects)
     print(f"hash of the images: {found.hash}")
     return 0 if found.fine else 1
+
+
+def _open_runs(paths: Sequence[str]) -> "list[Run]":
+    from medic.runs.directory import Run
+
+    return [Run(path) for path in paths]
+
+
+def _wrong_labels(runs: "Sequence[Run]", places: Mapping[str, "Place"]) -> "list[Suspect]":
+    """Print the labels that are probably wrong, and return all of them."""
+    from medic.runs.labels import held_out, wrong_labels
+
+    predicted = held_out(runs, {name: place.label for name, place in places.items()})
+    suspects, count = wrong_labels(predicted), len(predicted.path)
+    print(f"labels that are probably wrong: {len(suspects):,} of {count:,} images with held-out predictions")
+    if suspects:
+        rows = [
+            {
+                "  image": f"  {one.path}",
+                "class": one.label,
+                "probably": one.probably,
+                "% class": f"{100 * one.confidence:.1f}",
+            }
+            for one in suspects[: 2 * SHOWN]
+        ]
+        print_rows(rows, numeric=["% class"])
+    if len(suspects) > 2 * SHOWN:
+        print(f"  and {len(suspects) - 2 * SHOWN:,} more")
+    known = set(predicted.classes)
+    if others := sum(place.label in known for place in places.values()) - count:
+        print(f"labels not checked: {counted(others, 'image')} of known classes that all of these runs were trained on")
+    return suspects
+
+
+def _write(output: Path, found: "Check", suspects: Sequence["Suspect"]) -> None:
+    """Write every finding as a row of a CSV file."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(COLUMNS)
+    for kind, copies in (("equal", found.equal), ("similar", found.similar)):
+        for copy in copies.copies if copies is not None else ():
+            first, *others = copy.images
+            rows.writerows([kind, copy.relation.name.lower(), *first, *other, ""] for other in others)
+    if suspects:
+        places = found.places()
+        rows.writerows(
+            ["label", "", *places[one.path], "", "", one.probably, f"{one.confidence:.6f}"] for one in suspects
+        )
+    with writing("output", output):
+        write_text(output, text.getvalue())
+    print(f"all findings: {output}")
 
 
 def _print_copies(equal: "Found", similar: "Found") -> None:

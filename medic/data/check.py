@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from medic.data.benchmarks.base import Benchmark
+from medic.data.dataset import Dataset
 from medic.data.duplicates import SIZE, Copies, Prints, Relation, equal_images, perceptual_hash, similar_images
 from medic.data.listing import ImageList, cell_counts
 from medic.data.store import FileContent, Storage, make_index, read_files
@@ -58,6 +59,7 @@ class Check:
     """Deviations from the published counts."""
     hash: str
     """The fingerprint that a run records."""
+    images: Dataset | ImageList
     extra: Sequence[str] = ()
     """Folders and images that are left out."""
     bad: Sequence[str] = ()
@@ -73,6 +75,13 @@ class Check:
         twice = self.equal is not None and any(self.equal.counts[one] for one in (Relation.DOMAINS, Relation.CLASSES))
         return not (self.differences or self.bad or twice)
 
+    def places(self) -> dict[str, Place]:
+        """Return every image by its name."""
+        found = self.images
+        names = found.names if isinstance(found, ImageList) else found.paths
+        own = zip(names, found.domain.tolist(), found.label.tolist(), strict=True)
+        return {name: Place(name, found.domains[domain], found.classes[label]) for name, domain, label in own}
+
 
 def check(bench: Benchmark, root: Path | None) -> Check:
     """Read every image of a benchmark, or of your own, and compare the counts."""
@@ -80,7 +89,7 @@ def check(bench: Benchmark, root: Path | None) -> Check:
     if not isinstance(opened, ImageList):
         dataset = opened.load(Storage(bench.image_size or 32))
         counts = cell_counts(dataset)
-        return Check(place, counts, _differences(bench, counts), dataset.hash)
+        return Check(place, counts, _differences(bench, counts), dataset.hash, dataset)
     prints = Prints.empty(len(opened))
     index = make_index(opened, SIZE, _recorded(read_files(opened, SIZE), prints))
     labels = opened.domain.numpy(), opened.label.numpy()
@@ -92,6 +101,7 @@ def check(bench: Benchmark, root: Path | None) -> Check:
         opened.counts(),
         _differences(bench, published),
         index.hash,
+        opened,
         [*opened.ignored, *(f"{entry.name}, known to be damaged" for entry in opened.dropped)],
         index.bad,
         _found(opened, prints, equal_images(prints, *labels)),

@@ -31,8 +31,9 @@ class Suspect(NamedTuple):
     path: str
     label: str
     probably: str
+    """The class that it confidently belongs to."""
     confidence: float
-    """The probability of its label; small for a wrong one."""
+    """The probability of its label."""
 
 
 def held_out(runs: Sequence[Run], labels: Mapping[str, str]) -> HeldOut:

@@ -25,6 +25,8 @@ _BANDS = 16
 _CONTRAST = 1.0
 """The least standard deviation of an image in grey levels: the hash of a flat image would be noise."""
 
+_LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+"""Weights of red, green and blue, as in JPEG, which keeps brightness better than colour."""
 _COSINES = np.cos(np.pi / SIZE * np.outer(np.arange(_FREQUENCIES), np.arange(SIZE) + 0.5)).astype(np.float32)
 _COSINES *= np.sqrt(np.where(np.arange(_FREQUENCIES) == 0, 1, 2) / SIZE).astype(np.float32)[:, None]
 _DIAGONALS = np.add.outer(np.arange(_FREQUENCIES), np.arange(_FREQUENCIES)).ravel() % _BANDS
@@ -71,7 +73,7 @@ def perceptual_hash(pixels: NDArray[np.uint8]) -> NDArray[np.uint64] | None:
 
     Bits are ordered by band. The hash of an image without contrast is None.
     """
-    grey = pixels.astype(np.float32).mean(axis=0)
+    grey = np.tensordot(_LUMA, pixels.astype(np.float32), axes=1)
     grey -= grey.mean()
     if grey.std() < _CONTRAST:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medic.errors import MedicError, counted
+from medic.errors import MedicError
 from medic.files import write_text, writing
 from medic.report.table import print_rows
 
@@ -41,7 +41,7 @@ def add_options(parser: ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="RUN",
-        help="check: finished runs on these images, whose held-out predictions reveal labels that are probably wrong",
+        help="check: finished runs on these images, whose validation predictions reveal labels that are probably wrong",
     )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="check: CSV file for all copies and wrong labels"
@@ -120,7 +120,7 @@ def _wrong_labels(runs: "Sequence[Run]", places: Mapping[str, "Place"]) -> "list
 
     predicted = held_out(runs, {name: place.label for name, place in places.items()})
     suspects, count = wrong_labels(predicted), len(predicted.path)
-    print(f"labels that are probably wrong: {len(suspects):,} of {count:,} images with held-out predictions")
+    print(f"labels that are probably wrong: {len(suspects):,} of {count:,} held-out images")
     if suspects:
         rows = [
             {
@@ -136,7 +136,8 @@ def _wrong_labels(runs: "Sequence[Run]", places: Mapping[str, "Place"]) -> "list
         print(f"  and {len(suspects) - 2 * SHOWN:,} more")
     known = set(predicted.classes)
     if others := sum(place.label in known for place in places.values()) - count:
-        print(f"labels not checked: {counted(others, 'image')} of known classes that all of these runs were trained on")
+        how = "none of these runs held them out, add runs of other seeds"
+        print(f"labels that were not checked: {others:,} images of known classes ({how})")
     return suspects
 
 

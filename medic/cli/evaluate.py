@@ -75,13 +75,14 @@ def run(arguments: Namespace) -> int:
             raise MedicError("--per-class and --by read the predictions of the run: leave out --rerun")
         from medic.runs.review import decide_again
 
-        found, score = decide_again(run, arguments.score, rule, sources=arguments.by in ("domain", "split"))
+        found, score = decide_again(run, arguments.score, rule)
+        # By domain, the sources are worth a look beside the target.
+        sources = arguments.by in ("domain", "split")
+        grouped = decide_again(run, arguments.score, rule, sources=True)[0] if sources else found
         place = "held-out images" if run.settings["target"] == ["none"] else ", ".join(run.settings["target"])
-        if set(found.columns["split"].tolist()) != {"target"}:
-            place += " and held-out images of the sources"
         at = "" if found.threshold is None else f" at threshold {found.threshold:.4f} (rule {rule})"
         about = f"{run.settings['method']} on {place}: {len(found.label):,} images, score {score}{at}"
-        _print_decisions(found, arguments, about)
+        _print_decisions(found, grouped, arguments, about)
         return 0
     return _evaluate_run(run, arguments, rule)
 
@@ -161,7 +162,7 @@ def _evaluate_file(arguments: Namespace) -> int:
         + (f"; threshold {found.threshold:g}" if found.threshold is not None else "")
     )
     if arguments.per_class or arguments.by:
-        _print_decisions(found, arguments, about)
+        _print_decisions(found, found, arguments, about)
         return 0
     metrics = found.metrics()
     several = "domain" in found.columns and len(set(found.columns["domain"].tolist())) > 1
@@ -188,15 +189,15 @@ def _number(text: str | None) -> float | None:
     return value
 
 
-def _print_decisions(found: "Decisions", arguments: Namespace, about: str) -> None:
+def _print_decisions(found: "Decisions", grouped: "Decisions", arguments: Namespace, about: str) -> None:
     """Print the classes, confusions and groups that are asked for."""
     if arguments.groups is not None:
         from medic.runs.prediction_files import with_column
 
-        found = with_column(found, arguments.groups, arguments.by)
+        grouped = with_column(grouped, arguments.groups, arguments.by)
     classes = found.by_class() if arguments.per_class else []
     confusions = found.confusions() if arguments.per_class else []
-    groups = found.by(arguments.by) if arguments.by else []
+    groups = grouped.by(arguments.by) if arguments.by else []
     if arguments.json:
         shown: dict[str, Any] = {}
         if arguments.per_class:

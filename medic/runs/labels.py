@@ -1,4 +1,4 @@
-"""Labels that are probably wrong, by confident learning (Northcutt et al. 2021) on held-out predictions of runs."""
+"""Labels that are probably wrong, by confident learning (Northcutt et al. 2021) on validation predictions of runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -10,12 +10,12 @@ from scipy.special import softmax
 from medic.errors import MedicError
 from medic.runs.directory import Run
 
-HELD_OUT = ("validation", "target")
-"""Splits of images of known classes that a run was not trained on."""
-
 
 class HeldOut(NamedTuple):
-    """Images of known classes with class probabilities by models that were not trained on them."""
+    """Validation images with class probabilities by models that were trained on their domains, but not on them.
+
+    Images of a target domain are left out: errors of a model there are due to the domain more often than to a label.
+    """
 
     classes: list[str]
     path: list[str]
@@ -37,7 +37,7 @@ class Suspect(NamedTuple):
 
 
 def held_out(runs: Sequence[Run], labels: Mapping[str, str]) -> HeldOut:
-    """Collect the held-out predictions of runs for images, whose class is given by path.
+    """Collect the validation predictions of runs for images, whose class is given by path.
 
     Images of other paths, and images whose class has changed since the run, are left out.
     """
@@ -50,8 +50,7 @@ def held_out(runs: Sequence[Run], labels: Mapping[str, str]) -> HeldOut:
             raise MedicError(f"runs {runs[0].path} and {run.path} have different known classes: give runs of one split")
         order = [names.index(name) for name in classes]
         found = run.predictions
-        # With `--target none` the same images are validation and target images, with the same outputs.
-        rows = np.flatnonzero(np.isin(found["split"], HELD_OUT) & (found["label"] >= 0))
+        rows = np.flatnonzero((found["split"] == "validation") & (found["label"] >= 0))
         probability = softmax(found["logits"][rows].astype(np.float64), axis=1)[:, order]
         own = zip(found["path"][rows].tolist(), run.true_classes[rows].tolist(), probability, strict=True)
         for path, label, values in own:

@@ -38,7 +38,8 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--root", type=Path, metavar="DIR", help="folder with the images, or to download into")
     parser.add_argument(
         "--runs",
-        nargs="+",
+        nargs="*",
+        action="extend",
         default=[],
         metavar="RUN",
         help="check: finished runs on these images, whose validation predictions reveal labels that are probably wrong",

@@ -1,6 +1,6 @@
 """Find images that occur twice: equal ones by their digests, resized or re-encoded copies by a perceptual hash.
 
-Only fingerprints are kept: 48 bytes per image.
+Only fingerprints are kept: 50 bytes per image.
 """
 
 from collections import Counter

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from medic import openset
 from medic.analysis import style
-from medic.analysis.of_runs import class_names, labels_of, with_features
+from medic.analysis.of_runs import labels_of, with_features
 from medic.analysis.result import Result, mean_of, number, percent
 from medic.errors import MedicError, check_choice
 from medic.models.heads import HEADS
@@ -136,7 +136,7 @@ def measure(
                 f"run {run.path} has no linear one-vs-all head ({run.settings['head']!r}): use --objective ce+ova"
             )
         outputs = with_features(run, split, rerun, root, device)
-        names, odds, y = class_names(run), outputs.output.log_odds().double(), outputs.label
+        names, odds, y = run.classes, outputs.output.log_odds().double(), outputs.label
         if pair is None:
             pair = _choose(names, odds, y, classes)
         for name in pair:

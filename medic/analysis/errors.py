@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from medic import openset
 from medic.analysis import style
-from medic.analysis.of_runs import class_names, labels_of, true_classes
+from medic.analysis.of_runs import labels_of
 from medic.analysis.result import Result, percent
 from medic.errors import counted
+from medic.runs.decisions import pair_counts
 from medic.runs.directory import Run
 
 Floats = NDArray[np.float64]
@@ -147,7 +148,7 @@ class Errors(Result):
 
 def measure(run: Run) -> Errors:
     """Count the errors of a finished run from its predictions."""
-    names, classes, arrays = class_names(run), true_classes(run), run.predictions
+    names, classes, arrays = run.classes, run.true_classes, run.predictions
     taken = np.empty(len(arrays["label"]), dtype=np.int64)
     for split in run.splits:
         taken[arrays["split"] == split] = openset.predicted_class(run.outputs(split).output).numpy()
@@ -197,7 +198,7 @@ def confusion_rates(
     """
     known = label >= 0
     counts = np.bincount(label[known], minlength=classes)
-    pairs = np.bincount(label[known] * classes + taken[known], minlength=classes**2).reshape(classes, classes)
+    pairs = pair_counts(label[known], taken[known], classes, classes)
     with np.errstate(invalid="ignore"):
         return pairs / counts[:, None].astype(float), counts
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from medic.analysis import style
-from medic.analysis.of_runs import Repeated, class_names, labels_of, moments_of, repeated
+from medic.analysis.of_runs import Repeated, labels_of, moments_of, repeated
 from medic.analysis.result import Result, mean_of, number
 from medic.errors import MedicError
 from medic.modules import evaluating
@@ -136,7 +136,7 @@ def measure(
         with repeated(run, root, device) as training:
             cells = choose_cells(training, images)
             domains, classes = (dict.fromkeys(labels) for labels in zip(*cells, strict=True))
-            names = class_names(run)
+            names = run.classes
             if len(cells) < 2:
                 raise MedicError(f"run {run.path} has one domain and one class: gradients need two cells")
             at = moments_of(training.last(iterations), moments)

@@ -5,9 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from medic.data import Dataset, Problem
 from medic.errors import MedicError, check_choice
@@ -54,24 +52,6 @@ def _short(setting: str, value: Any) -> str:
 def labels_of(runs: Sequence[Run]) -> list[str]:
     """Return a short label for each run."""
     return run_labels([run.settings for run in runs], [run.path.name for run in runs])
-
-
-def class_names(run: Run) -> list[str]:
-    """Return the names of the known classes, in the order of their labels."""
-    return [str(name) for name in run.description["classes"]]
-
-
-def true_classes(run: Run) -> NDArray[np.str_]:
-    """Return the name of the true class of every row of a run's predictions, also of unknown images.
-
-    Without a column `class`, that of an unknown image is the folder of the image.
-    """
-    found = run.predictions.get("class")
-    if found is not None:
-        return np.asarray(found, dtype=str)
-    names, labels, paths = class_names(run), run.predictions["label"], run.predictions["path"]
-    folders = [str(path).replace("\\", "/").rpartition("/")[0].rpartition("/")[2] or "unknown" for path in paths]
-    return np.array([names[k] if k >= 0 else folder for k, folder in zip(labels.tolist(), folders, strict=True)])
 
 
 def with_features(

@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from medic.analysis import style
-from medic.analysis.of_runs import class_names, labels_of, with_features
+from medic.analysis.of_runs import labels_of, with_features
 from medic.analysis.result import Result, mean_of, number
 from medic.errors import MedicError
 from medic.runs.directory import Run
@@ -89,7 +89,7 @@ def measure(
     for run, label in zip(ordered, labels_of(ordered), strict=True):
         output, y, _ = with_features(run, split, rerun, root, device)
         assert output.features is not None
-        known, names = y >= 0, class_names(run)
+        known, names = y >= 0, run.classes
         if not known.any():
             raise MedicError(f"split {split!r} of run {run.path} has no known classes: use --split validation")
         differences = class_differences(output.features[known].double().numpy(), y[known].numpy(), len(names))

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from medic.analysis import style
-from medic.analysis.of_runs import class_names, repeated
+from medic.analysis.of_runs import repeated
 from medic.analysis.result import Result, number, percent
 from medic.errors import MedicError
 from medic.runs.directory import Run
@@ -141,7 +141,7 @@ def measure(run: Run, iterations: int | None = None, root: str | None = None, de
     """Repeat the training of a run that samples adaptively, and record its splits."""
     from scipy.stats import spearmanr
 
-    names = class_names(run)
+    names = run.classes
     record = Record(len(names))
     with repeated(run, root, device) as training:
         sampler = training.trainer.grid.sampler

@@ -1,18 +1,28 @@
 """`medic data check` and `medic data fetch`."""
 
+import csv
+import io
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from medic.errors import MedicError
+from medic.files import write_text, writing
 from medic.report.table import print_rows
 
 if TYPE_CHECKING:
     from medic.data import Benchmark
+    from medic.data.check import Check, Copy, Found, Place
+    from medic.runs.directory import Run
+    from medic.runs.labels import Suspect
 
 SHOWN = 5
 """The number of items of a list that are printed before the others are counted."""
+COLUMNS = (
+    "finding", "between", "path", "domain", "class", "other_path", "other_domain", "other_class", "probability",
+)  # fmt: skip
+"""The columns of `--output`."""
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -26,6 +36,17 @@ def add_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="dataset (see `medic datasets`)")
     parser.add_argument("--root", type=Path, metavar="DIR", help="folder with the images, or to download into")
+    parser.add_argument(
+        "--runs",
+        nargs="*",
+        action="extend",
+        default=[],
+        metavar="RUN",
+        help="check: finished runs on these images, whose validation predictions reveal labels that are probably wrong",
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="check: CSV file for all copies and wrong labels"
+    )
     parser.add_argument("--url", metavar="URL", help="fetch: another address to download from")
     parser.add_argument("--archive", type=Path, metavar="FILE", help="fetch: an archive on disk")
 
@@ -42,6 +63,9 @@ def run(arguments: Namespace) -> int:
     if arguments.action == "fetch":
         if arguments.root is None:
             raise MedicError(f"no root given: use `medic data fetch {bench.name} --root DIR`")
+        for name in ("runs", "output"):
+            if getattr(arguments, name):
+                raise MedicError(f"--{name} is an option of `medic data check`")
         from medic.data.fetch import fetch
 
         print(fetch(bench, arguments.root, url=arguments.url, archive=arguments.archive))
@@ -49,12 +73,15 @@ def run(arguments: Namespace) -> int:
     for name in ("url", "archive"):
         if getattr(arguments, name) is not None:
             raise MedicError(f"--{name} is an option of `medic data fetch`")
-    return _check(bench, arguments.root)
+    return _check(bench, arguments.root, arguments.runs, arguments.output)
 
 
-def _check(bench: "Benchmark", root: Path | None) -> int:
+def _check(bench: "Benchmark", root: Path | None, runs: Sequence[str], output: Path | None) -> int:
     from medic.data.check import check
 
+    if output is not None and output.suffix.lower() != ".csv":
+        raise MedicError(f"output {output} does not end in .csv: rename it")
+    opened = _open_runs(runs) if runs else []
     found = check(bench, root)
     print(f"{bench.name}: {found.place}")
     rows = [
@@ -67,20 +94,107 @@ def _check(bench: "Benchmark", root: Path | None) -> int:
     _print_list("different from the published counts", found.differences)
     _print_list("left out", found.extra)
     _print_list("unreadable", found.bad)
-    _print_list("equal images", [" = ".join(names) for names in found.duplicates])
     if bench.counts and not found.differences:
         print("counts: as published")
     if not found.bad:
         print("damaged images: none; every image was read")
+    if found.equal is not None and found.similar is not None:
+        _print_copies(found.equal, found.similar)
+    suspects: list[Suspect] = []
+    if opened:
+        suspects = _wrong_labels(opened, found.places())
+    if output is not None:
+        _write(output, found, suspects)
     print(f"hash of the images: {found.hash}")
     return 0 if found.fine else 1
 
 
-def _print_list(title: str, lines: Sequence[str]) -> None:
-    if not lines:
+def _open_runs(paths: Sequence[str]) -> "list[Run]":
+    from medic.runs.directory import Run
+
+    return [Run(path) for path in paths]
+
+
+def _wrong_labels(runs: "Sequence[Run]", places: Mapping[str, "Place"]) -> "list[Suspect]":
+    """Print the labels that are probably wrong, and return all of them."""
+    from medic.runs.labels import held_out, wrong_labels
+
+    predicted = held_out(runs, {name: place.label for name, place in places.items()})
+    suspects, count = wrong_labels(predicted), len(predicted.path)
+    print(f"labels that are probably wrong: {len(suspects):,} of {count:,} held-out images")
+    if suspects:
+        rows = [
+            {
+                "  image": f"  {one.path}",
+                "class": one.label,
+                "probably": one.probably,
+                "% class": f"{100 * one.confidence:.1f}",
+            }
+            for one in suspects[: 2 * SHOWN]
+        ]
+        print_rows(rows, numeric=["% class"])
+    if len(suspects) > 2 * SHOWN:
+        print(f"  and {len(suspects) - 2 * SHOWN:,} more")
+    known = set(predicted.classes)
+    if others := sum(place.label in known for place in places.values()) - count:
+        how = "none of these runs held them out, add runs of other seeds"
+        print(f"labels that were not checked: {others:,} images of known classes ({how})")
+    return suspects
+
+
+def _write(output: Path, found: "Check", suspects: Sequence["Suspect"]) -> None:
+    """Write every finding as a row of a CSV file."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(COLUMNS)
+    for kind, copies in (("equal", found.equal), ("similar", found.similar)):
+        for copy in copies.copies if copies is not None else ():
+            first, *others = copy.images
+            rows.writerows([kind, copy.relation.name.lower(), *first, *other, ""] for other in others)
+    if suspects:
+        places = found.places()
+        rows.writerows(
+            ["label", "", *places[one.path], "", "", one.probably, f"{one.confidence:.6f}"] for one in suspects
+        )
+    with writing("output", output):
+        write_text(output, text.getvalue())
+    print(f"all findings: {output}")
+
+
+def _print_copies(equal: "Found", similar: "Found") -> None:
+    """Print images that occur twice, the most serious first."""
+    from medic.data.duplicates import Relation
+
+    kinds = (
+        (equal, Relation.DOMAINS, "the same image in two domains (a model is tested on what it was trained on)"),
+        (similar, Relation.DOMAINS, "similar images in two domains (perhaps copies)"),
+        (equal, Relation.CLASSES, "the same image in two classes (one of the labels is wrong)"),
+        (similar, Relation.CLASSES, "similar images in two classes (perhaps copies with a wrong label)"),
+        (equal, Relation.WITHIN, "the same image twice in a domain and class"),
+        (similar, Relation.WITHIN, "similar images in a domain and class (perhaps copies)"),
+    )
+    for found, relation, title in kinds:
+        lines = [_copy_text(copy, " = " if found is equal else " ≈ ") for copy in found.of(relation)[:SHOWN]]
+        _print_list(title, lines, found.counts[relation])
+    for found, title in ((equal, "equal images"), (similar, "similar images")):
+        if not sum(found.counts.values()):
+            print(f"{title}: none")
+
+
+def _copy_text(copy: "Copy", sign: str) -> str:
+    shown = [str(image) for image in copy.images[:SHOWN]]
+    if len(copy.images) > SHOWN:
+        shown.append(f"{len(copy.images) - SHOWN} more")
+    return sign.join(shown)
+
+
+def _print_list(title: str, lines: Sequence[str], count: int | None = None) -> None:
+    """Print the first lines of a list of `count` lines; by default as many as there are."""
+    count = len(lines) if count is None else count
+    if not count:
         return
-    print(f"{title}: {len(lines)}")
+    print(f"{title}: {count:,}")
     for line in lines[:SHOWN]:
         print(f"  {line}")
-    if len(lines) > SHOWN:
-        print(f"  and {len(lines) - SHOWN} more")
+    if count > SHOWN:
+        print(f"  and {count - SHOWN:,} more")

@@ -1,74 +1,143 @@
 """`medic evaluate`."""
 
 import json
+import math
 from argparse import ArgumentParser, Namespace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from medic.cli.options import add_device_option, add_import_option
 from medic.errors import MedicError
 from medic.metrics import DEFAULT, METRICS, find_metric
 from medic.report.table import print_rows
 
+if TYPE_CHECKING:
+    from medic.runs.decisions import ClassResult, Confused, Decisions, GroupResult
+    from medic.runs.directory import Run
+
+SHOWN = 10
+"""The number of confusions that are printed."""
+GROUPS = 30
+"""The number of groups that are printed."""
+
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic evaluate`."""
-    parser.add_argument("run", metavar="RUN", help="directory of a finished run")
+    parser.add_argument("run", nargs="?", metavar="RUN", help="directory of a finished run")
     parser.add_argument(
         "--score", metavar="NAME", help="cls, bcls, max-logit, energy, knn, … (default: all available ones)"
     )
     parser.add_argument(
-        "--threshold", metavar="RULE", help="source, fixed, hard, two-components or oracle-10 (default: the run's)"
+        "--threshold",
+        metavar="RULE",
+        help="source, fixed, hard, two-components or oracle-10 (default: the run's); for --predictions a number",
     )
     parser.add_argument("--rerun", action="store_true", help="run the model on the images again")
     add_device_option(parser, "for --rerun: ")
     add_import_option(parser, "Python file or module to execute first: a run's own, for --rerun, or one with a score")
+    parser.add_argument("--per-class", action="store_true", help="print every class, and the strongest confusions")
+    parser.add_argument("--by", metavar="COLUMN", help="print groups of images, the worst first: domain, class, …")
+    parser.add_argument(
+        "--groups", type=Path, metavar="FILE", help="file with the columns path and COLUMN of --by: .csv, .parquet, …"
+    )
+    files = parser.add_argument_group("predictions of another program, in place of a run")
+    files.add_argument(
+        "--predictions", type=Path, metavar="FILE", help=".csv, .jsonl, .parquet or .npz with a row per image"
+    )
+    files.add_argument(
+        "--labels", type=Path, metavar="FILE", help="file with the columns path and class, if FILE has no true classes"
+    )
+    files.add_argument(
+        "--known", nargs="*", action="extend", default=[], metavar="CLASS", help="known classes; others are unknown"
+    )
     parser.add_argument("--json", action="store_true", help="print as JSON")
 
 
 def run(arguments: Namespace) -> int:
-    """Print every metric of a run, with a column per score."""
+    """Print every metric of a run, with a column per score, or its classes and groups."""
+    if (arguments.run is None) == (arguments.predictions is None):
+        raise MedicError("give one of them: the directory of a RUN, or --predictions FILE")
+    if arguments.groups is not None and arguments.by is None:
+        raise MedicError("--groups is only used with --by: add --by COLUMN, or leave out --groups")
+    if arguments.device is not None and not arguments.rerun:
+        raise MedicError("--device is only used with --rerun: add --rerun, or leave out --device")
+    if arguments.predictions is not None:
+        return _evaluate_file(arguments)
+    for name in ("labels", "known"):
+        if getattr(arguments, name):
+            raise MedicError(f"--{name} is only used with --predictions: leave it out")
     from medic.runs.directory import Run
     from medic.runs.imports import execute
-    from medic.runs.review import infer_again, review
 
     execute(arguments.imports)
     run = Run(arguments.run)
-    if arguments.device is not None and not arguments.rerun:
-        raise MedicError("--device is only used with --rerun: add --rerun, or leave out --device")
+    rule = arguments.threshold or run.settings.get("threshold") or "source"
+    if arguments.per_class or arguments.by:
+        if arguments.rerun:
+            raise MedicError("--per-class and --by read the predictions of the run: leave out --rerun")
+        from medic.runs.review import decide_again
+
+        found, score = decide_again(run, arguments.score, rule)
+        # By domain, the sources are worth a look beside the target.
+        sources = arguments.by in ("domain", "split")
+        grouped = decide_again(run, arguments.score, rule, sources=True)[0] if sources else found
+        place = "held-out images" if run.settings["target"] == ["none"] else ", ".join(run.settings["target"])
+        at = "" if found.threshold is None else f" at threshold {found.threshold:.4f} (rule {rule})"
+        about = f"{run.settings['method']} on {place}: {len(found.label):,} images, score {score}{at}"
+        _print_decisions(found, grouped, arguments, about)
+        return 0
+    return _evaluate_run(run, arguments, rule)
+
+
+def _evaluate_run(run: "Run", arguments: Namespace, rule: str) -> int:
+    from medic.runs.review import infer_again, review
+
     outputs = infer_again(run, arguments.device or "auto") if arguments.rerun else None
-    found = review(run, arguments.score, arguments.threshold or run.settings.get("threshold") or "source", outputs)
+    found = review(run, arguments.score, rule, outputs)
     if arguments.json:
         print(json.dumps(found, indent=2))
         return 0
     targets = {score: values["target"] for score, values in found.items()}
-    known = dict.fromkeys(key for values in targets.values() for key in values)
+    _print_metrics(targets)
+    if rules := {values["threshold_rule"] for values in targets.values() if "threshold_rule" in values}:
+        thresholds = [
+            f"{score} {values['threshold']:.4f}" for score, values in targets.items() if "threshold" in values
+        ]
+        print(f"\nthreshold by rule {', '.join(sorted(rules))}: {', '.join(thresholds)}")
+    for score, values in found.items():
+        parts = {**values["targets"], **({"(sources)": values["source"]} if "source" in values else {})}
+        if len(parts) > 1:
+            print(f"\nby domain, {score}:")
+            _print_domains(parts)
+    return 0
+
+
+def _print_metrics(columns: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print a row per metric."""
+    known = dict.fromkeys(key for values in columns.values() for key in values)
     # Other scores have their own column, and the threshold is not a percentage.
     apart = ("score", "threshold", "threshold_rule", "oscr_c", "oscr_b")
     keys = [key for key in known if "/" not in key and key not in apart]
     rows = [
         {
             "in percent": find_metric(key).title,
-            **{score: _text(key, values.get(key)) for score, values in targets.items()},
+            **{title: _text(key, values.get(key)) for title, values in columns.items()},
         }
         for key in keys
     ]
-    print_rows(rows, numeric=list(found))
-    if rules := {values["threshold_rule"] for values in targets.values() if "threshold_rule" in values}:
-        thresholds = [
-            f"{score} {values['threshold']:.4f}" for score, values in targets.items() if "threshold" in values
-        ]
-        print(f"\nthreshold by rule {', '.join(sorted(rules))}: {', '.join(thresholds)}")
-    by_domain = (*DEFAULT, METRICS["auroc"])
-    for score, values in found.items():
-        parts = {**values["targets"], **({"(sources)": values["source"]} if "source" in values else {})}
-        if len(parts) > 1:
-            print(f"\nby domain, {score}:")
-            shown = [
-                {"domain": domain, **{metric.title: _text(metric.key, part.get(metric.key)) for metric in by_domain}}
-                for domain, part in parts.items()
-            ]
-            print_rows(shown, numeric=list(shown[0])[1:])
-    return 0
+    print_rows(rows, numeric=list(columns))
+
+
+def _print_domains(parts: Mapping[str, Mapping[str, Any]]) -> None:
+    shown = [
+        {
+            "domain": domain,
+            **{metric.title: _text(metric.key, part.get(metric.key)) for metric in (*DEFAULT, METRICS["auroc"])},
+        }
+        for domain, part in parts.items()
+    ]
+    print_rows(shown, numeric=list(shown[0])[1:])
 
 
 def _text(key: str, value: Any) -> str:
@@ -77,3 +146,149 @@ def _text(key: str, value: Any) -> str:
         return "–"
     scale = find_metric(key).scale
     return f"{scale * value:.{2 if scale > 1 else 4}f}"
+
+
+def _evaluate_file(arguments: Namespace) -> int:
+    """Print every metric of a file of predictions, or its classes and groups."""
+    from medic.runs.prediction_files import read_decisions
+
+    for name in ("score", "rerun"):
+        if getattr(arguments, name):
+            raise MedicError(f"--{name} needs a run: leave it out with --predictions")
+    known = [name for names in arguments.known for name in names.split(",") if name]
+    found = read_decisions(arguments.predictions, arguments.labels, known, _number(arguments.threshold))
+    is_known = found.is_known
+    about = (
+        f"{arguments.predictions}: {int(is_known.sum()):,} images of {found.known} known classes, "
+        f"{int((~is_known).sum()):,} unknown"
+        + (f" ({', '.join(found.classes[found.known :][:5])})" if (~is_known).any() else "")
+        + (f"; threshold {found.threshold:g}" if found.threshold is not None else "")
+    )
+    if arguments.per_class or arguments.by:
+        _print_decisions(found, found, arguments, about)
+        return 0
+    metrics = found.metrics()
+    several = "domain" in found.columns and len(set(found.columns["domain"].tolist())) > 1
+    domains = {one.group: one.metrics for one in found.by("domain")} if several else {}
+    if arguments.json:
+        print(json.dumps({**metrics, **({"domains": domains} if domains else {})}, indent=2))
+        return 0
+    print(about)
+    _print_metrics({"value": metrics})
+    if domains:
+        print("\nby domain:")
+        _print_domains(domains)
+    return 0
+
+
+def _number(text: str | None) -> float | None:
+    """Return the threshold of a file of predictions."""
+    try:
+        value = None if text is None else float(text)
+    except ValueError:
+        value = math.nan
+    if value is not None and math.isnan(value):
+        raise MedicError(f"--threshold {text}: with --predictions, give a number on the scale of the confidence")
+    return value
+
+
+def _print_decisions(found: "Decisions", grouped: "Decisions", arguments: Namespace, about: str) -> None:
+    """Print the classes, confusions and groups that are asked for."""
+    if arguments.groups is not None:
+        from medic.runs.prediction_files import with_column
+
+        grouped = with_column(grouped, arguments.groups, arguments.by)
+    classes = found.by_class() if arguments.per_class else []
+    confusions = found.confusions() if arguments.per_class else []
+    groups = grouped.by(arguments.by) if arguments.by else []
+    if arguments.json:
+        shown: dict[str, Any] = {}
+        if arguments.per_class:
+            shown["classes"] = [one._asdict() for one in classes]
+            shown["confusions"] = [{**one._asdict(), "share": one.share} for one in confusions]
+        if arguments.by:
+            shown[arguments.by] = [{**one._asdict(), "correct": _finite(one.correct)} for one in groups]
+        print(json.dumps(shown, indent=2, ensure_ascii=False))
+        return
+    print(about)
+    if arguments.per_class:
+        _print_classes(classes, confusions, found.threshold is not None)
+    if arguments.by:
+        _print_groups(groups, arguments.by, found.threshold is not None)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _print_classes(classes: Sequence["ClassResult"], confusions: Sequence["Confused"], decided: bool) -> None:
+    from medic.runs.decisions import wilson
+
+    for known, title in ((True, "known classes, in percent"), (False, "unknown classes, in percent")):
+        own = [one for one in classes if one.known is known]
+        if not own:
+            continue
+        print(f"\n{title}:")
+        rows = []
+        for one in own:
+            row = {"class": one.name, "images": f"{one.images:,}"}
+            if known:
+                row |= {"Acc": _share(one.acc), "95 %": _interval(*wilson(one.acc or 0.0, one.images))}
+                row |= {"acc_k": _share(one.acc_k), "rejected": _share(one.rejected)} if decided else {}
+            elif decided:
+                row |= {"rejected": _share(one.rejected), "95 %": _interval(*wilson(one.rejected or 0.0, one.images))}
+            taken = "" if one.taken_for is None else f"{one.taken_for} ({_share(one.share)})"
+            rows.append({**row, "most often taken for": taken})
+        print_rows(rows, numeric=[name for name in rows[0] if name not in ("class", "most often taken for")])
+    print(f"\nstrongest confusions{' of accepted images' if decided else ''}{'' if confusions else ': none'}")
+    if confusions:
+        rows = [
+            {
+                "class": one.true,
+                "kind": "known" if one.known else "unknown",
+                "taken for": one.taken_for,
+                "images": f"{one.images:,} of {one.of:,}",
+                "in percent": _share(one.share),
+            }
+            for one in confusions[:SHOWN]
+        ]
+        print_rows(rows, numeric=["images", "in percent"])
+    if len(confusions) > SHOWN:
+        print(f"and {len(confusions) - SHOWN} more pairs of classes")
+
+
+def _print_groups(groups: Sequence["GroupResult"], column: str, decided: bool) -> None:
+    order = (
+        "the lowest H-score"
+        if all("hscore" in one.metrics for one in groups)
+        else "the lowest upper end of the interval"
+    )
+    print(f"\nby {column}, in percent, {order} first:")
+    keys = [
+        key for key in ("acc", "acc_k", "acc_u", "hscore", "oscr", "auroc") if any(key in one.metrics for one in groups)
+    ]
+    rows = [
+        {
+            column: one.group,
+            "known": f"{one.known:,}",
+            "unknown": f"{one.unknown:,}",
+            **({"correct": _share(_finite(one.correct))} if decided else {}),
+            "95 %": _interval(one.low, one.high),
+            **{METRICS[key].title: _share(one.metrics.get(key)) for key in keys},
+        }
+        for one in groups[:GROUPS]
+    ]
+    print_rows(rows, numeric=list(rows[0])[1:])
+    if len(groups) > GROUPS:
+        print(f"and {len(groups) - GROUPS} better groups; --json prints all")
+    if decided:
+        print("correct: known images that are accepted and named correctly, and unknown images that are rejected")
+    print(f"95 %: Wilson interval of {'correct' if decided else 'Acc'}")
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f}"
+
+
+def _interval(low: float, high: float) -> str:
+    return f"{100 * low:.0f}–{100 * high:.0f}"

@@ -1,15 +1,52 @@
-"""Compare the images of a benchmark on disk with the published counts."""
+"""Check the images of a benchmark on disk: published counts, unreadable files, and images that occur twice."""
 
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from medic.data.benchmarks.base import Benchmark
+from medic.data.dataset import Dataset
+from medic.data.duplicates import SIZE, Copies, Prints, Relation, equal_images, perceptual_hash, similar_images
 from medic.data.listing import ImageList, cell_counts
 from medic.data.store import FileContent, Storage, make_index, read_files
 
 Counts = dict[str, dict[str, int]]
+
+
+class Place(NamedTuple):
+    """An image with its domain and class."""
+
+    name: str
+    domain: str
+    label: str
+
+    def __str__(self) -> str:
+        """Return the name, and domain and class unless the name has them."""
+        known = f"/{self.domain}/{self.label}/" in f"/{self.name}"
+        return self.name if known else f"{self.name} ({self.domain}, {self.label})"
+
+
+class Copy(NamedTuple):
+    """Images that are the same, or similar to each other."""
+
+    relation: Relation
+    images: tuple[Place, ...]
+    same_file: bool
+
+
+@dataclass(frozen=True)
+class Found:
+    """Images that occur twice, the most serious first, and the number of all by relation."""
+
+    copies: Sequence[Copy] = ()
+    counts: Mapping[Relation, int] = field(default_factory=Counter)
+
+    def of(self, relation: Relation) -> list[Copy]:
+        """Return the copies of a relation."""
+        return [copy for copy in self.copies if copy.relation is relation]
 
 
 @dataclass(frozen=True)
@@ -22,17 +59,28 @@ class Check:
     """Deviations from the published counts."""
     hash: str
     """The fingerprint that a run records."""
+    images: Dataset | ImageList
     extra: Sequence[str] = ()
     """Folders and images that are left out."""
     bad: Sequence[str] = ()
     """A message for each unreadable file."""
-    duplicates: Sequence[Sequence[str]] = ()
-    """Images of one domain with equal contents."""
+    equal: Found | None = None
+    """Images with equal pixels; None for a built-in benchmark, which has no files."""
+    similar: Found | None = None
+    """Pairs of images that are probably resized, re-encoded or recoloured copies."""
 
     @property
     def fine(self) -> bool:
-        """Whether a run can start and has the published images."""
-        return not (self.differences or self.bad)
+        """Whether a run can start, has the published images, and no image is in two domains or two classes."""
+        twice = self.equal is not None and any(self.equal.counts[one] for one in (Relation.DOMAINS, Relation.CLASSES))
+        return not (self.differences or self.bad or twice)
+
+    def places(self) -> dict[str, Place]:
+        """Return every image by its name."""
+        found = self.images
+        names = found.names if isinstance(found, ImageList) else found.paths
+        own = zip(names, found.domain.tolist(), found.label.tolist(), strict=True)
+        return {name: Place(name, found.domains[domain], found.classes[label]) for name, domain, label in own}
 
 
 def check(bench: Benchmark, root: Path | None) -> Check:
@@ -41,9 +89,10 @@ def check(bench: Benchmark, root: Path | None) -> Check:
     if not isinstance(opened, ImageList):
         dataset = opened.load(Storage(bench.image_size or 32))
         counts = cell_counts(dataset)
-        return Check(place, counts, _differences(bench, counts), dataset.hash)
-    contents = [content._replace(pixels=None) for content in read_files(opened, 32)]
-    index = make_index(opened, 32, contents)
+        return Check(place, counts, _differences(bench, counts), dataset.hash, dataset)
+    prints = Prints.empty(len(opened))
+    index = make_index(opened, SIZE, _recorded(read_files(opened, SIZE), prints))
+    labels = opened.domain.numpy(), opened.label.numpy()
     published = opened.counts()
     for entry in opened.dropped:  # the published counts include them
         published[entry.domain][entry.label] += 1
@@ -52,9 +101,11 @@ def check(bench: Benchmark, root: Path | None) -> Check:
         opened.counts(),
         _differences(bench, published),
         index.hash,
+        opened,
         [*opened.ignored, *(f"{entry.name}, known to be damaged" for entry in opened.dropped)],
         index.bad,
-        _duplicates(opened, contents),
+        _found(opened, prints, equal_images(prints, *labels)),
+        _found(opened, prints, similar_images(prints, *labels)),
     )
 
 
@@ -72,9 +123,25 @@ def _differences(bench: Benchmark, counts: Counts) -> list[str]:
     return [f"{where}{found} images instead of {number}" for where, found, number in pairs if found != number]
 
 
-def _duplicates(listing: ImageList, contents: Sequence[FileContent]) -> list[list[str]]:
-    same: dict[tuple[int, bytes], list[str]] = defaultdict(list)
-    for name, domain, content in zip(listing.names, listing.domain.tolist(), contents, strict=True):
-        if content.problem is None:
-            same[domain, content.digest].append(name)
-    return [names for names in same.values() if len(names) > 1]
+def _recorded(contents: Iterable[FileContent], prints: Prints) -> Iterator[FileContent]:
+    """Yield contents without their pixels, and write the fingerprints of each."""
+    for row, content in enumerate(contents):
+        if content.pixels is not None:
+            pixels = hashlib.sha256(repr(content.frame).encode() + content.pixels.tobytes()).digest()
+            prints.file[row], prints.pixels[row] = (int.from_bytes(one[:8]) for one in (content.digest, pixels))
+            prints.readable[row] = True
+            bits = perceptual_hash(content.pixels)
+            if bits is not None:
+                prints.hash[row], prints.textured[row] = bits, True
+        yield content._replace(pixels=None)
+
+
+def _found(listing: ImageList, prints: Prints, copies: Copies) -> Found:
+    domain, label = listing.domain.tolist(), listing.label.tolist()
+    found = []
+    for relation, rows in copies.found:
+        places = tuple(
+            Place(listing.names[row], listing.domains[domain[row]], listing.classes[label[row]]) for row in rows
+        )
+        found.append(Copy(relation, places, len({int(prints.file[row]) for row in rows}) == 1))
+    return Found(found, copies.counts)

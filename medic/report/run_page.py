@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from medic import openset
-from medic.analysis.of_runs import true_classes
 from medic.data import BENCHMARKS
 from medic.metrics import METRICS, Metric
 from medic.openset.thresholds import RULES
 from medic.report.pages import packed, write_page
 from medic.report.thumbnails import thumbnails
+from medic.runs.decisions import Decisions
 from medic.runs.directory import Run
 from medic.runs.specs.data import NONE
 from medic.tables.results import Result, short
@@ -29,35 +29,6 @@ POINTS = 300
 """The most points of a curve."""
 DASHES = ("6 3", "2 3", "9 3 2 3", "1 4", "12 4")
 """The lines of scores other than the run's own."""
-
-
-class Images(NamedTuple):
-    """The images of a run (N,): index of the true class, of the predicted class, and confidence.
-
-    Known classes come first, by label; unknown ones follow, by name. A NaN is never accepted, like −inf.
-    """
-
-    classes: list[str]
-    known: int
-    label: NDArray[np.int64]
-    predicted: NDArray[np.int64]
-    confidence: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, run: Run) -> "Images":
-        """Read the images of a run."""
-        names, label, known = true_classes(run), run.predictions["label"], list(run.settings["known"])
-        unknown = sorted(set(names[label < 0].tolist()), key=str.casefold)
-        place = {name: len(known) + number for number, name in enumerate(unknown)}
-        index = [k if k >= 0 else place[name] for k, name in zip(label.tolist(), names.tolist(), strict=True)]
-        confidence = run.predictions["confidence"].astype(np.float64)
-        return cls(
-            [*known, *unknown],
-            len(known),
-            np.array(index, dtype=np.int64),
-            run.predictions["logits"].argmax(1),
-            np.where(np.isnan(confidence), -np.inf, confidence),
-        )
 
 
 class Part(NamedTuple):
@@ -77,7 +48,7 @@ class Threshold(NamedTuple):
 
 def write_report(run: Run, path: Path, root: Path | None = None) -> Path:
     """Write the report of a finished run; images are shown from below `root`."""
-    settings, images, parts = run.settings, Images.of(run), _parts(run)
+    settings, images, parts = run.settings, Decisions.of(run), _parts(run)
     threshold = _threshold(run) if (images.label >= images.known).any() else None
     gallery, bench = _gallery(images, parts), BENCHMARKS.get(settings["dataset"])  # None for a plug-in's
     items: list[dict[str, Any]] = [
@@ -150,7 +121,7 @@ def _threshold(run: Run) -> Threshold | None:
     return Threshold(float(found["value"]), str(found["rule"])) if "value" in found else None
 
 
-def _groups(images: Images, rows: NDArray[np.bool_]) -> dict[str, Any]:
+def _groups(images: Decisions, rows: NDArray[np.bool_]) -> dict[str, Any]:
     """Return the confidences of a part, sorted within groups of true and predicted class: all that a threshold needs.
 
     A group is (true class, predicted class, start, count).
@@ -163,7 +134,7 @@ def _groups(images: Images, rows: NDArray[np.bool_]) -> dict[str, Any]:
     return {"groups": np.column_stack([pairs, starts, counts]).tolist(), "confidence": packed(confidence[order])}
 
 
-def _gallery(images: Images, parts: Sequence[Part]) -> list[tuple[int, int]]:
+def _gallery(images: Decisions, parts: Sequence[Part]) -> list[tuple[int, int]]:
     """Return the images of the targets that a reader may want to see, as part and row, the most confident first.
 
     Those are mistakes, unknown images, and right ones with a low score, of which every threshold rejects some. Every

@@ -278,6 +278,24 @@ class Run:
             return found
 
     @property
+    def classes(self) -> list[str]:
+        """The names of the known classes, in the order of their labels."""
+        return [str(name) for name in self.description["classes"]]
+
+    @property
+    def true_classes(self) -> NDArray[np.str_]:
+        """The name of the true class of every row of the predictions, also of unknown images.
+
+        Without a column `class`, that of an unknown image is the folder of the image.
+        """
+        found = self.predictions.get("class")
+        if found is not None:
+            return np.asarray(found, dtype=str)
+        known, labels, paths = self.classes, self.predictions["label"].tolist(), self.predictions["path"]
+        folders = [str(path).replace("\\", "/").rpartition("/")[0].rpartition("/")[2] or "unknown" for path in paths]
+        return np.array([known[k] if k >= 0 else name for k, name in zip(labels, folders, strict=True)])
+
+    @property
     def splits(self) -> list[str]:
         """The splits with predictions: validation, target, source-unknown if any, and train if features were kept."""
         return list(dict.fromkeys(self.predictions["split"].tolist()))

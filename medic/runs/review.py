@@ -1,18 +1,22 @@
 """Measure a finished run again: with another score or threshold, or with new outputs of its model."""
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from medic.data import Dataset, LazyDataset
 from medic.errors import MedicError, check_choice, warn
 from medic.openset import RULES, SCORES, Score, get_score
+from medic.runs.decisions import Decisions
 from medic.runs.directory import Run
-from medic.runs.evaluation import LabelledOutputs, Outputs, measure, measured
+from medic.runs.evaluation import LabelledOutputs, Outputs, choose_threshold, measure, measured
 from medic.runs.imports import executed
 from medic.runs.recipe import Recipe, make_recipe
 from medic.runs.settings import SETTINGS
+from medic.runs.specs.data import NONE
 from medic.training import infer
 
 
@@ -32,6 +36,25 @@ def review(run: Run, score: str | None, rule: str, outputs: Outputs | None = Non
         chosen = [_ready(run, entry, outputs) for entry in fits]
     measured_on = {split: seen for split, seen in outputs.items() if split != "train"}
     return {entry.name: measure(measured_on, run.domains, entry, rule) for entry in chosen}
+
+
+def decide_again(run: Run, score: str | None, rule: str, sources: bool = False) -> tuple[Decisions, str]:
+    """Return the decisions on target images by a score and a threshold rule, and the name of the score.
+
+    The score is the run's own by default. The threshold is None if no image is of an unknown class. With `sources`,
+    held-out images of the source domains are among the images.
+    """
+    check_choice("threshold rule", rule, RULES)
+    found, outputs = run.predictions, {split: run.outputs(split) for split in run.splits}
+    chosen = _ready(run, SCORES[check_choice("score", score or run.settings["score"], SCORES)], outputs)
+    confidence = np.empty(len(found["label"]))
+    for split, seen in outputs.items():
+        confidence[found["split"] == split] = chosen(seen.output).numpy()
+    threshold = choose_threshold(outputs, chosen, rule).value if (found["label"] < 0).any() else None
+    decisions = replace(Decisions.of(run), confidence=confidence, threshold=threshold)
+    # Without a target, the held-out images are the target images.
+    others = ["validation", "source-unknown"] if sources and run.settings["target"] != [NONE] else []
+    return decisions.where(np.isin(found["split"], ["target", *others])), chosen.name
 
 
 def _available(run: Run, score: Score, outputs: Outputs) -> bool:

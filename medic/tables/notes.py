@@ -1,6 +1,7 @@
 """Notes below a table: the ways in which runs side by side are not comparable."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from medic.errors import counted
@@ -53,6 +54,41 @@ def seeds(rows: Iterable["Row"]) -> Iterator[str]:
         fewer = [f"{label}, {column} ({count})" for (label, column), count in counts.items() if count < most]
         some = f"; fewer in {'; '.join(fewer[:3])}{'; …' if len(fewer) > 3 else ''}" if fewer else ""
         yield f"mean ± standard error over {most} seeds (population deviation / √seeds, as DomainBed){some}"
+
+
+def scores(rows: Iterable["Row"], metrics: Sequence[Metric]) -> Iterator[str]:
+    """Yield the score that ranks the images of each row, in one line; nothing if no metric of the table needs one."""
+    found: dict[str, list[str]] = {}
+    ranked: dict[str, None] = {}
+    for row in rows:
+        targets = [pick.result.records[pick.record]["target"] for cell in row.cells.values() for pick in cell.picks]
+        for metric, target in product(metrics, targets):
+            key = row.reads(metric).key  # a key with a score in it is by that one, whatever the score of the run
+            if _by_own_score(key) and key in target and "score" in target:
+                ranked[metric.title] = None
+                labels = found.setdefault(str(target["score"]), [])
+                labels += [row.label] if row.label not in labels else []
+    what = " and ".join(filter(None, [", ".join(list(ranked)[:-1]), *list(ranked)[-1:]]))
+    if len(found) == 1:
+        yield f"{what} by score {next(iter(found))}"
+    elif found:
+        shown = (
+            f"{score} ({'; '.join(labels[:3])}{'; …' if len(labels) > 3 else ''})" for score, labels in found.items()
+        )
+        yield f"{what} by the score of each row: {', '.join(shown)}"
+
+
+def _by_own_score(key: str) -> bool:
+    """Whether a metric depends on the score of the run."""
+    return key.startswith(("hscore", "ccr@")) or key in (
+        "oscr",
+        "auroc",
+        "aupr_in",
+        "aupr_out",
+        "fpr95",
+        "acc_k",
+        "acc_u",
+    )
 
 
 def target_labels(metrics: Iterable[Metric]) -> Iterator[str]:

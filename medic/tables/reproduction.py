@@ -139,6 +139,7 @@ class Reproduction:
         used = [result for row in rows for result in row.results]
         about = (
             *([self.note] if self.note else []),
+            *notes.scores(rows, self.metrics),
             *notes.target_labels(self.metrics),
             *notes.seeds(rows),
             *notes.differences(used),

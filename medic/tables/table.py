@@ -101,6 +101,7 @@ def tabulate(
     about = (
         *(["columns are source domains; a cell is the mean over all targets"] if kind == "source" else []),
         *notes.selection(rule),
+        *notes.scores(rows, shown),
         *notes.target_labels(shown),
         *notes.averaging(rows),
         *notes.seeds(rows),

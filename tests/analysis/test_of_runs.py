@@ -9,7 +9,7 @@ import torch
 import medic.analysis.gradients as gradients_module
 from medic.analysis import ANALYSES, boundary, cost, embed, errors, gradients, openness, separation, tasks
 from medic.analysis.figures import FIGURES, methods_side_by_side, one_three_nine
-from medic.analysis.of_runs import repeated, true_classes
+from medic.analysis.of_runs import repeated
 from medic.analysis.result import MissingRuns
 from medic.analysis.style import WIDTH, letter, new_figure
 from medic.errors import MedicError
@@ -202,7 +202,7 @@ def test_errors_name_classes(make_run):
     found = errors.measure(run)
     arrays = run.predictions
     target = arrays["split"] == "target"
-    assert set(true_classes(run)[target & (arrays["label"] < 0)]) == {"6", "7", "8", "9"}
+    assert set(run.true_classes[target & (arrays["label"] < 0)]) == {"6", "7", "8", "9"}
     for one in found.confusions:
         rows = target & (arrays["label"] == int(one.true))
         taken = arrays["logits"][rows].argmax(1) == int(one.taken_for)
@@ -211,9 +211,9 @@ def test_errors_name_classes(make_run):
         assert one.source == (arrays["logits"][rows].argmax(1) == int(one.taken_for)).mean()
     assert [one.excess for one in found.confusions] == sorted((one.excess for one in found.confusions), reverse=True)
     for one in found.unknown:
-        rows = target & (true_classes(run) == one.name)
+        rows = target & (run.true_classes == one.name)
         assert (one.accepted, one.images) == ((arrays["prediction"][rows] >= 0).mean(), 10)
-        rows = (arrays["split"] == "source-unknown") & (true_classes(run) == one.name)
+        rows = (arrays["split"] == "source-unknown") & (run.true_classes == one.name)
         assert one.accepted_in_sources == (arrays["prediction"][rows] >= 0).mean()
     drawn("errors", found)
 
@@ -238,7 +238,7 @@ def test_only_significant_confusions_are_shown():
 def test_the_column_of_classes_goes_before_folders(make_run):
     run = make_run("erm")
     run.predictions["class"] = np.array(["dog"] * len(run.predictions["path"]))
-    assert set(true_classes(run)) == {"dog"}
+    assert set(run.true_classes) == {"dog"}
     assert {one.name for one in errors.measure(run).unknown} == {"dog"}
 
 

@@ -163,7 +163,8 @@ def test_a_table_from_scratch(capsys, tmp_path, name, rows):
     assert code == 0, said.err
     lines = said.out.splitlines()
     assert lines[1] == "Acc"
-    assert len(lines) == 1 + 2 * (rows + 2)
+    assert len(lines) == 1 + 2 * (rows + 2) + 1
+    assert lines[-1].startswith("note: OSCR by ")
     assert "–" not in "".join(line.split(")")[-1] for line in lines[3 : 3 + rows])
 
 

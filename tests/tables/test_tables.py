@@ -13,7 +13,7 @@ import yaml
 import medic
 from medic.cli import main
 from medic.errors import MedicError
-from medic.metrics import METRICS
+from medic.metrics import METRICS, find_metric
 from medic.report.formats import entry
 from medic.tables.comparison import compare
 from medic.tables.results import collect
@@ -175,6 +175,33 @@ def test_how_many_seeds_a_mean_is_over(folder, capsys):
     assert tabulate(collect([folder / "erm-a-0"]).results).notes == ()
     assert main(["table", str(folder), "--explain", "medic++", "b"]) == 0
     assert "medic++, b: 1 run, model selection: validation" in capsys.readouterr().out
+
+
+class TestScores:
+    @pytest.fixture
+    def scored(self, tmp_path):
+        """Write a run per method, whose record names the score that ranked the images."""
+
+        def write(**scores):
+            for method, score in scores.items():
+                path = write_run(tmp_path, method, method, "a", 0, (0.5,)) / "results.jsonl"
+                record = json.loads(path.read_text())
+                record["target"] |= {"score": score, "oscr/energy": 0.3}
+                path.write_text(json.dumps(record) + "\n")
+            return collect([tmp_path]).results
+
+        return write
+
+    def test_one_score_is_noted_once(self, scored):
+        assert tabulate(scored(erm="cls", vrex="cls")).notes == ("H-score and OSCR by score cls",)
+
+    def test_different_scores_are_noted_by_row(self, scored):
+        (note,) = tabulate(scored(erm="cls", vrex="cls", medic="bcls")).notes
+        assert note == "H-score and OSCR by the score of each row: cls (erm; vrex), bcls (medic)"
+
+    def test_a_metric_that_names_its_score_or_needs_none_has_no_note(self, scored):
+        results = scored(erm="cls", medic="bcls")
+        assert tabulate(results, metrics=[find_metric("acc"), find_metric("oscr/energy")]).notes == ()
 
 
 def test_a_threshold_by_target_labels_is_noted(folder, capsys):

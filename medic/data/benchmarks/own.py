@@ -49,7 +49,7 @@ def read_table(path: Path) -> ImageList:
     if not path.is_file():
         wrong = "is a folder" if path.is_dir() else "does not exist"
         raise MedicError(f"table {path} {wrong}: give the CSV or Parquet file as --root")
-    rows = parquet_rows(path) if path.suffix.lower() == ".parquet" else _csv_rows(path)
+    rows = parquet_rows(path) if path.suffix.lower() == ".parquet" else csv_rows(path)
     entries = []
     for number, row in enumerate(rows, start=2):
         missing = [column for column in ("path", "class", "domain") if not row.get(column)]
@@ -62,7 +62,8 @@ def read_table(path: Path) -> ImageList:
     return ImageList.of("table", entries)
 
 
-def _csv_rows(path: Path) -> list[dict[str, str]]:
+def csv_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file in UTF-8."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [dict(row) for row in csv.DictReader(file)]

@@ -1,0 +1,249 @@
+"""Decisions by class, by confusion and by group, and predictions of other programs."""
+
+import json
+
+import numpy as np
+import pytest
+
+from medic import openset
+from medic.cli import main
+from medic.errors import MedicError
+from medic.runs.decisions import Decisions, wilson
+from medic.runs.prediction_files import read_decisions
+
+HEADER = "path,label,prediction,confidence,domain\n"
+ROWS = (
+    "1.png,cat,cat,0.9,day\n2.png,cat,dog,0.8,day\n3.png,dog,dog,0.7,night\n4.png,dog,dog,0.2,night\n"
+    "5.png,-1,cat,0.6,day\n6.png,-1,dog,0.1,night\n"
+)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(text, name="p.csv"):
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return written
+
+
+@pytest.fixture
+def decisions(write):
+    return read_decisions(write(HEADER + ROWS), threshold=0.5)
+
+
+class TestDecisions:
+    def test_by_class(self, decisions):
+        cat, dog, unknown = decisions.by_class()
+        assert (cat.name, cat.acc, cat.acc_k, cat.rejected, cat.taken_for, cat.share) == (
+            "cat",
+            0.5,
+            0.5,
+            0,
+            "dog",
+            0.5,
+        )
+        assert (dog.name, dog.acc, dog.acc_k, dog.rejected, dog.taken_for) == ("dog", 1, 0.5, 0.5, None)
+        assert (unknown.known, unknown.acc, unknown.rejected, unknown.images) == (False, None, 0.5, 2)
+
+    def test_confusions_are_of_accepted_images(self, decisions):
+        found = [(one.true, one.taken_for, one.known, one.images, one.of) for one in decisions.confusions()]
+        assert found == [("-1", "cat", False, 1, 2), ("cat", "dog", True, 1, 2)]
+
+    def test_groups_are_the_worst_first(self, decisions):
+        day, night = decisions.by("domain")
+        assert (day.group, day.known, day.unknown, day.correct) == ("day", 2, 1, pytest.approx(1 / 3))
+        assert (night.group, night.correct, night.metrics["acc_u"]) == ("night", pytest.approx(2 / 3), 1)
+        assert day.metrics["hscore"] == 0
+        with pytest.raises(MedicError, match=r"unknown column 'donain'.*'domain'"):
+            decisions.by("donain")
+
+    def test_a_group_of_few_images_is_not_first_by_chance(self):
+        label = np.array([0] * 101)
+        predicted = np.array([0] * 20 + [1] * 80 + [1])
+        found = Decisions(
+            ["a", "b"], 2, label, predicted, np.ones(101), None, {"g": np.array(["many"] * 100 + ["one"])}
+        )
+        assert [one.group for one in found.by("g")] == ["many", "one"]
+
+    def test_metrics_are_those_of_openset(self, decisions):
+        columns = [0.9, 0.8, 0.7, 0.2, 0.6, 0.1], [0, 1, 1, 1, 0, 1], [0, 0, 1, 1, -1, -1]
+        expected = {**openset.evaluate(*columns), **openset.hscore(*columns, 0.5)._asdict()}
+        assert decisions.metrics() == pytest.approx(expected)
+
+    def test_wilson(self):
+        assert wilson(0.5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
+        assert wilson(0.0, 10)[0] == 0
+        assert wilson(1.0, 10)[1] == pytest.approx(1)
+        assert wilson(0.0, 0) == (0, 1)
+
+
+class TestFiles:
+    @pytest.mark.parametrize(("text", "known"), [
+        (HEADER + ROWS, ["cat", "dog"]),
+        (HEADER + ROWS.replace("-1", "unknown"), ["cat", "dog"]),
+        (HEADER + ROWS.replace("-1", "bird"), ["cat", "dog"]),  # never predicted
+        (HEADER + ROWS.replace("cat", "0").replace("dog", "1"), ["0", "1"]),
+    ])  # fmt: skip
+    def test_unknown_images(self, write, text, known):
+        found = read_decisions(write(text))
+        assert found.classes[: found.known] == known
+        assert found.is_known.tolist() == [True] * 4 + [False] * 2
+        assert found.metrics()["acc"] == 0.75
+
+    def test_a_class_that_is_labelled_but_never_predicted_is_known_beside_minus_one(self, write):
+        found = read_decisions(write(HEADER + ROWS + "7.png,cow,cat,0.3,day\n"))
+        assert found.classes[: found.known] == ["cat", "cow", "dog"]
+
+    def test_known_classes_that_are_given(self, write):
+        found = read_decisions(write(HEADER + ROWS.replace("-1", "bird")), known=["cat"])
+        assert (found.known, int(found.is_known.sum())) == (
+            2,
+            2,
+        )  # an image taken for a dog is taken for no known class
+        assert found.metrics()["acc"] == 0.5
+
+    def test_logits_of_every_kind(self, write, tmp_path):
+        text = "label,logit_cat,logit_dog\ncat,2,1\ndog,0,3\n-1,0.5,0\n"
+        found = read_decisions(write(text))
+        np.savez(tmp_path / "p.npz", label=[0, 1, -1], logits=[[2.0, 1], [0, 3], [0.5, 0]])
+        again = read_decisions(tmp_path / "p.npz")
+        assert (found.classes[:2], again.classes[:2]) == (["cat", "dog"], ["0", "1"])
+        assert found.metrics() == again.metrics()
+        np.testing.assert_allclose(found.confidence, [1, 3, 0.5])
+
+    def test_parquet_and_json_lines(self, write, tmp_path):
+        from pyarrow import csv, parquet
+
+        path = write(HEADER + ROWS)
+        parquet.write_table(csv.read_csv(path), tmp_path / "p.parquet")
+        names = HEADER.strip().split(",")
+        rows = [dict(zip(names, line.split(","), strict=True)) for line in ROWS.splitlines()]
+        lines = write("".join(json.dumps(row) + "\n" for row in rows), "p.jsonl")
+        expected = read_decisions(path).metrics()
+        assert read_decisions(tmp_path / "p.parquet").metrics() == read_decisions(lines).metrics() == expected
+
+    @pytest.mark.parametrize("name", ["p.csv", "p.jsonl", "p.parquet"])
+    def test_what_medic_predict_writes(self, write, tmp_path, name):
+        from medic.data.decode import BadImage
+        from medic.deploy.predictor import Prediction
+        from medic.deploy.writers import open_writer, pick_format
+
+        path = tmp_path / name
+        with open_writer(path, pick_format(path, None), 2, 0.5) as writer:
+            writer.write("a", Prediction("cat", True, 0.9, (("cat", 0.9), ("dog", 0.1))))
+            writer.write("b", Prediction("unknown", False, 0.2, (("dog", 0.6), ("cat", 0.4))))
+            writer.write("broken", BadImage("broken"))
+            writer.write("c", Prediction("unknown", False, 0.1, (("cat", 0.6), ("dog", 0.4))))
+        with pytest.raises(MedicError, match="whose label is predicted: give true ones with --labels"):
+            read_decisions(path)
+        labels = write("path,class\na,cat\nb,dog\nc,bird\nmore,dog\n", "labels.csv")
+        found = read_decisions(path, labels)
+        assert (found.threshold, found.classes, found.known) == (0.5, ["cat", "dog", "bird"], 2)
+        metrics = found.metrics()
+        assert (metrics["acc"], metrics["acc_k"], metrics["acc_u"]) == (1, 0.5, 1)
+        with pytest.raises(MedicError, match="no row for 1 of 3 images, such as c"):
+            read_decisions(path, write("path,class\na,cat\nb,dog\n", "few.csv"))
+
+    @pytest.mark.parametrize(("text", "message"), [
+        ("", "has no rows"),
+        (HEADER, "has no rows"),
+        (b"\xff\xfe\x00", "cannot be read"),
+        ("path,prediction\na,cat\n", "no column 'label'.*--labels; it has path, prediction"),
+        ("label,confidence\ncat,1\n", "no column 'prediction'; it has label, confidence"),
+        ("label,prediction\ncat,cat\n", "no column 'confidence' or 'score'"),
+        ("label,prediction,confidence\ncat,cat,nan\n", "row 1: confidence 'nan' is not a number"),
+        ("label,prediction,confidence\ncat,cat,1\ncat,cat,high\n", "row 2: confidence 'high' is not a number"),
+        ("label,prediction,confidence\ncat,cat,1\n,cat,1\n", "row 2: no label"),
+        ("label,prediction,confidence\ncow,cat,1\n", "no image of a known class"),
+        ("label,logit_cat\ncat,nan\n", "row 1: logit_cat 'nan' is not a number"),
+        ("label,prediction,confidence\ncat,cat\n", "row 2: it has more or fewer values"),
+        (HEADER + ROWS + ROWS, "has 2 rows of 1.png"),
+    ])  # fmt: skip
+    def test_mistakes_are_one_line(self, write, capsys, text, message):
+        path = write(text)
+        with pytest.raises(MedicError, match=message):
+            read_decisions(path)
+        assert main(["evaluate", "--predictions", str(path)]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+    @pytest.mark.parametrize(("name", "content", "message"), [
+        ("p.txt", b"x", "does not end in .csv"),
+        ("p.npz", b"PK no more", "cannot be read"),
+        ("p.npz", b"", "cannot be read"),
+        ("p.jsonl", b"{\n", "line 1"),
+        ("p.jsonl", b"[1, 2]\n", "line 1"),
+        ("p.parquet", b"PAR1", "cannot be read"),
+    ])  # fmt: skip
+    def test_damaged_files(self, write, name, content, message):
+        with pytest.raises(MedicError, match=message):
+            read_decisions(write(content, name))
+
+    def test_arrays_of_other_shapes(self, tmp_path):
+        np.savez(tmp_path / "p.npz", label=[0, 1], logits=[[2.0, 1]])
+        with pytest.raises(MedicError, match="columns of different lengths: label 2, logits 1"):
+            read_decisions(tmp_path / "p.npz")
+        np.savez(tmp_path / "p.npz", label=np.array([object()]))
+        with pytest.raises(MedicError, match="cannot be read"):
+            read_decisions(tmp_path / "p.npz")
+
+
+class TestCommand:
+    def test_predictions(self, write, capsys):
+        path = str(write(HEADER + ROWS))
+        assert main(["evaluate", "--predictions", path, "--threshold", "0.5"]) == 0
+        out = capsys.readouterr().out
+        assert "4 images of 2 known classes, 2 unknown" in out
+        shown = {words[0]: words[-1] for line in out.splitlines() if (words := line.split())}
+        assert (shown["Acc"], shown["H-score"], shown["acc_u"]) == ("75.00", "50.00", "50.00")
+        assert (shown["day"], shown["night"]) == ("100.00", "100.00")
+        assert main(["evaluate", "--predictions", path, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["acc"], set(found["domains"])) == (0.75, {"day", "night"})
+
+    def test_groups_of_another_file(self, write, capsys):
+        path = str(write(HEADER + ROWS))
+        groups = write("path,camera\n" + "".join(f"{n}.png,{'xy'[n % 2]}\n" for n in range(1, 7)), "g.csv")
+        assert main(["evaluate", "--predictions", path, "--by", "camera", "--groups", str(groups), "--json"]) == 0
+        found = {one["group"]: one["known"] for one in json.loads(capsys.readouterr().out)["camera"]}
+        assert found == {"x": 2, "y": 2}
+        assert main(["evaluate", "--predictions", path, "--by", "lens", "--groups", str(groups)]) == 2
+        assert "no column 'lens'; it has path, camera" in capsys.readouterr().err
+
+    def test_a_run(self, mini, tmp_path, capsys):
+        import medic
+        from tests.runs.short import SHORT
+
+        run = medic.train(dataset=mini, output=tmp_path, **SHORT)
+        assert main(["evaluate", str(run.path), "--per-class", "--by", "class"]) == 0
+        out = capsys.readouterr().out
+        assert "known classes, in percent:" in out
+        assert "unknown classes, in percent:" in out
+        assert f"threshold {run.metrics['threshold']:.4f} (rule source)" in out
+        assert main(["evaluate", str(run.path), "--per-class", "--by", "domain", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        known = [one for one in found["classes"] if one["known"]]
+        assert np.mean([one["acc"] for one in known]) == pytest.approx(run.metrics["acc"])
+        assert np.mean([one["rejected"] for one in found["classes"] if not one["known"]]) == pytest.approx(
+            run.metrics["acc_u"]
+        )
+        street = next(one for one in found["domain"] if one["group"] == "street")["metrics"]
+        assert street["oscr"] == pytest.approx(run.metrics["oscr"])
+        assert {one["group"] for one in found["domain"]} == {"street", "handwritten", "printed", "blended"}
+        again = read_decisions(run.path / "predictions.npz", threshold=run.metrics["threshold"])
+        assert again.metrics()["hscore"] == pytest.approx(run.metrics["hscore"])
+        assert again.metrics()["oscr"] == pytest.approx(run.metrics["oscr"])
+
+    @pytest.mark.parametrize(("arguments", "message"), [
+        ([], "give one of them"),
+        (["run", "--predictions", "p.csv"], "give one of them"),
+        (["run", "--labels", "l.csv"], "--labels is only used with --predictions"),
+        (["run", "--groups", "g.csv"], "--groups is only used with --by"),
+        (["--predictions", "gone.csv"], "gone.csv does not exist"),
+        (["--predictions", "gone.csv", "--threshold", "source"], "--threshold source: with --predictions"),
+        (["--predictions", "gone.csv", "--score", "cls"], "--score needs a run"),
+    ])  # fmt: skip
+    def test_mistakes(self, capsys, arguments, message):
+        assert main(["evaluate", *arguments]) == 2
+        assert message in capsys.readouterr().err

@@ -87,6 +87,7 @@ def test_method(here, mini, capsys):
     assert "calm" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_domainbed(here, mini, capsys):
     run_page("docs/tutorials/domainbed.md", SMALLER)
     (run,) = (medic.Run(path) for path in (here / "domainbed-runs").iterdir())

@@ -30,7 +30,9 @@ def add_options(parser: ArgumentParser) -> None:
         help="an unknown image that is accepted costs C times a known one that is lost, both equally frequent",
     )
     parser.add_argument(
-        "--labels", metavar="FILE", help="CSV with path and label of images to calibrate on (default: validation)"
+        "--labels",
+        metavar="FILE",
+        help="file with the columns path and class of images to calibrate on (default: held-out images)",
     )
     parser.add_argument(
         "--images",
@@ -45,8 +47,9 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print what thresholds accept and reject, and write the model with the chosen one."""
-    from medic.deploy.calibration import Calibration, Labelled, label_images, read_labels
+    from medic.deploy.calibration import Calibration, Labelled, label_images
     from medic.deploy.paths import image_paths
+    from medic.runs.prediction_files import read_labels
 
     rows = None if arguments.labels is None else read_labels(Path(arguments.labels))
     paths = None if arguments.images is None else image_paths(arguments.images)

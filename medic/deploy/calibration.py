@@ -1,9 +1,7 @@
 """The choice of a threshold for a model in use, and what it accepts and rejects."""
 
-import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -112,30 +110,7 @@ def _mean(mask: Tensor) -> float | None:
     return float(mask.double().mean()) if len(mask) else None
 
 
-def read_labels(path: Path) -> list[tuple[str, str]]:
-    """Read the paths and labels of images from a CSV file with the columns `path` and `label`.
-
-    Paths are relative to the folder of the file.
-    """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            columns = reader.fieldnames or []
-            if missing := [name for name in ("path", "label") if name not in columns]:
-                found = ", ".join(columns) or "none"
-                raise MedicError(f"{path} has no column {missing[0]!r}: it needs path and label (its columns: {found})")
-            rows = [(row["path"], row["label"]) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise MedicError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    for number, (name, label) in enumerate(rows, start=2):
-        if not name or not label:
-            raise MedicError(f"{path}, line {number}: no {'label' if name else 'path'}")
-    if not rows:
-        raise MedicError(f"{path} has no rows")
-    return [(str(path.parent / name), label) for name, label in rows]
-
-
-def label_images(predictor: Predictor, rows: list[tuple[str, str]], about: str) -> Labelled:
+def label_images(predictor: Predictor, rows: Sequence[tuple[str, str]], about: str) -> Labelled:
     """Infer labelled images; a label that is no class of the model is unknown."""
     position = {name: index for index, name in enumerate(predictor.classes)}
     label = torch.tensor([position.get(name, -1) for _, name in rows])

@@ -191,6 +191,15 @@ def _true_names(path: Path, columns: Columns, labels: Path | None, written: bool
     return names
 
 
+def read_labels(path: Path) -> list[tuple[str, str]]:
+    """Return the paths of images, relative to the folder of a file, and their true classes."""
+    columns = read_columns(path)
+    names = _true_names(path, columns, None, columns.keys() >= PREDICT)
+    paths = _need(path, columns, "path").astype(str)
+    _check_unique(path, paths)
+    return [(str(path.parent / one), name) for one, name in zip(paths.tolist(), names.tolist(), strict=True)]
+
+
 def joined(path: Path, names: Sequence[str], paths: NDArray[Any]) -> NDArray[np.str_]:
     """Return the values (N,) of the first column among `names` of a file, for images by their paths (N,)."""
     columns = read_columns(path)

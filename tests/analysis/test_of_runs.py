@@ -50,6 +50,7 @@ def assert_same_weights(run, trainer):
         torch.testing.assert_close(tensor, expected[name], rtol=0, atol=0, msg=name)
 
 
+@pytest.mark.slow
 def test_repeated_training_ends_with_the_weights_of_the_run(make_run, monkeypatch):
     run = make_run("medic++")
     seen = []

@@ -8,8 +8,9 @@ import torch
 
 import medic
 from medic.cli import main
-from medic.deploy.calibration import Calibration, label_images, read_labels
+from medic.deploy.calibration import Calibration, label_images
 from medic.openset import decide, hard_hscore, predicted_class
+from medic.runs.prediction_files import read_labels
 
 
 @pytest.fixture
@@ -88,10 +89,12 @@ def test_a_model_alone_can_be_calibrated_on_images(trained, labels, tmp_path, ca
 
 
 @pytest.mark.parametrize(("content", "expected"), [
-    ("", "no column 'path'"),
-    ("path,class\na.png,cat\n", "no column 'label'"),
+    ("", "labels.csv"),
+    ("image,class\na.png,cat\n", "no column 'path'"),
+    ("path,name\na.png,cat\n", "no column 'label'"),
     ("path,label\n", "no rows"),
-    ("path,label\na.png,\n", "line 2: no label"),
+    ("path,label\na.png,\n", "row 1: no label"),
+    ("path,label\na.png,cat\na.png,dog\n", "2 rows of a.png"),
     ("path,label\nmissing.png,cat\n", "missing.png"),
     ("path,label\na.png,zebra\n", "no label is a class of the model"),
 ])  # fmt: skip

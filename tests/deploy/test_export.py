@@ -14,8 +14,6 @@ from medic.errors import MedicError
 from medic.openset import SCORES, Threshold
 from tests.messages import naming
 
-PLAIN = ["bcls", pytest.param("cls", marks=pytest.mark.slow)]
-
 
 @pytest.fixture(scope="module")
 def pixels(trained, images):
@@ -24,7 +22,8 @@ def pixels(trained, images):
     return torch.from_numpy(np.stack([to_pixels(path, trained.predictor.decoded) for path in paths]))
 
 
-@pytest.mark.parametrize("score", PLAIN)
+@pytest.mark.slow
+@pytest.mark.parametrize("score", ["bcls", "cls"])
 def test_onnx(trained, pixels, score, tmp_path):
     confidence = SCORES[score](trained.predictor.outputs(pixels)).sort().values
     gap = int(confidence[4:-4].diff().argmax()) + 4  # a threshold on which rounding does not decide

@@ -256,6 +256,7 @@ def process(trained):
     return start
 
 
+@pytest.mark.slow
 def test_rows_come_before_the_last_path_and_ctrl_c_stops(process, images):
     with process("--batch-size", "1") as running:
         path = os.fsencode(images / "z" / "cat" / "1.png") + b"\n"

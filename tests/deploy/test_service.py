@@ -184,6 +184,7 @@ PART = b'--x\r\nContent-Disposition: form-data; name="%s"; filename="a.png"\r\n\
 TEXT = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n--x--\r\n'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "status", "message"),
     [

@@ -289,6 +289,7 @@ def trainer(mini, **settings):
     return made
 
 
+@pytest.mark.slow
 def test_a_run_with_batch_norm_resumes(mini):
     """The copies, their momentum, both networks and their Adams are in the checkpoint."""
     torch.set_default_dtype(torch.float32)

@@ -85,6 +85,7 @@ def started(weights):
     return str(recipe.weights), run_hash(recipe, dataset.hash), first
 
 
+@pytest.mark.slow
 def test_names_are_fetched_once_and_count_as_their_file_does(hub, use_hub, state, tmp_path):
     endpoint, requests = hub
     use_hub(endpoint)

@@ -33,7 +33,11 @@ def test_a_finished_run_is_not_done_again(run, mini, monkeypatch):
     assert {path: path.stat().st_mtime_ns for path in run.path.iterdir()} == before
 
 
-@pytest.mark.parametrize("method", METHODS)
+QUICK = ("erm", "fish", "mldg", "medic", "medic++", "arpl", "rsc")
+"""Methods whose strategies, systems and callbacks differ; the others are tried with the slow tests."""
+
+
+@pytest.mark.parametrize("method", [m if m in QUICK else pytest.param(m, marks=pytest.mark.slow) for m in METHODS])
 def test_every_method_is_the_same_when_interrupted(method, mini, tmp_path, monkeypatch):
     """Stopped after its first iteration and its third, and started again: the same bytes as when left alone."""
     settings = {"dataset": mini, "method": method, **SHORT, "batch_size": 2 if method in ("medic++", "arith") else 8}
@@ -76,6 +80,7 @@ def test_dropout_draws_are_in_the_checkpoint(mini, tmp_path, monkeypatch, device
     assert (parts.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_batch_norm_and_adam_resume(mini, tmp_path, monkeypatch):
     """A timm backbone with batch norm, trained with Adam, clipping and a larger rate for the heads."""
     settings = {

@@ -180,7 +180,7 @@ def test_ctrl_c_twice(folder, tmp_path):
 @pytest.mark.parametrize(
     ("module", "owner", "function", "seconds"),
     [
-        ("runs", "train", "build_network", 60),
+        pytest.param("runs", "train", "build_network", 60, marks=pytest.mark.slow),
         pytest.param("runs", "build", "Grid", 60, marks=pytest.mark.slow),
         ("data", "store", "decode", 1),
     ],

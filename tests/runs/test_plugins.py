@@ -61,6 +61,7 @@ def options(settings):
     ]
 
 
+@pytest.mark.slow
 def test_a_method_in_a_file_is_trained_resumed_evaluated_and_tabled(settings, calm, tmp_path, capsys, monkeypatch):
     many = {**settings, "iterations": 60, "checkpoint_every": 1, "evaluate_every": 60, "averaging": "none"}
     command = [sys.executable, "-m", "medic", "train", *options(many)]
@@ -104,6 +105,7 @@ def test_a_method_in_a_file_is_trained_resumed_evaluated_and_tabled(settings, ca
     assert f"{path} is finished" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_workers_of_a_sweep_execute_the_file(settings, tmp_path, capsys):
     del settings["target"]
     file = tmp_path / "sweep.yaml"

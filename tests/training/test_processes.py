@@ -69,6 +69,7 @@ def shared(tmp_path_factory):
     return torch.load(file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_two_processes_compute_the_update_of_one(shared, method, monkeypatch):
     monkeypatch.setitem(OURS, "float64", (in_float64, HALVES))

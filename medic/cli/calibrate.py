@@ -1,6 +1,7 @@
 """`medic calibrate`."""
 
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,12 +52,13 @@ def run(arguments: Namespace) -> int:
     from medic.deploy.paths import image_paths
     from medic.runs.prediction_files import read_labels
 
+    output = None if arguments.output is None else _checked(arguments)
     rows = None if arguments.labels is None else read_labels(Path(arguments.labels))
     paths = None if arguments.images is None else image_paths(arguments.images)
     predictor, run = open_model(arguments.run, arguments.device)
     labelled: Labelled | None = None
     if rows is not None:
-        labelled = label_images(predictor, rows, f"the images of {arguments.labels}")
+        labelled = label_images(predictor, rows, "labelled images")
     elif run is not None:
         labelled = _held_out(run)
     calibration = Calibration(predictor, labelled, None if paths is None else predictor.infer(paths))
@@ -67,18 +69,26 @@ def run(arguments: Namespace) -> int:
     chosen = _chosen(arguments, calibration)
     found = [calibration.effect(threshold) for threshold in calibration.comparisons()]
     if chosen is not None:
-        found = [effect for effect in found if effect.threshold.rule != chosen.rule] + [calibration.effect(chosen)]
+        found = [effect for effect in found if effect.threshold.value != chosen.value] + [calibration.effect(chosen)]
     found.sort(key=lambda effect: effect.threshold.value)
     _print(found, chosen, calibration)
-    if arguments.output is None:
-        if chosen is not None:
-            print("\nwrite the model with this threshold by adding --output DIR")
-    elif chosen is None:
-        raise MedicError("--output: choose a threshold with --accept, --threshold, --cost, --labels or --images")
-    else:
-        predictor.to("cpu").at(chosen).save(Path(arguments.output))
-        print(f"\nwritten: {arguments.output}, for `medic predict`, `medic serve` and `medic export`")
+    if chosen is not None and output is None:
+        print("\nwrite the model with this threshold by adding --output DIR")
+    elif chosen is not None and output is not None:
+        described = {**predictor.description, "calibration": calibration.record()}
+        replace(predictor.to("cpu").at(chosen), description=described).save(output)
+        print(f"\nwritten: {output}, for `medic predict`, `medic serve` and `medic export`")
     return 0
+
+
+def _checked(arguments: Namespace) -> Path:
+    """Return the folder to write to; refuse one that holds something, and a call that chooses no threshold."""
+    output = Path(arguments.output)
+    if all(getattr(arguments, name) is None for name in ("accept", "threshold", "cost", "labels", "images")):
+        raise MedicError("--output: choose a threshold with --accept, --threshold, --cost, --labels or --images")
+    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+        raise MedicError(f"--output {output} exists: give a new folder")
+    return output
 
 
 def _chosen(arguments: Namespace, calibration: "Calibration") -> "Threshold | None":
@@ -127,5 +137,8 @@ def _print(found: "list[Effect]", chosen: "Threshold | None", calibration: "Cali
     print()
     for note in notes:
         print(note)
+    if labelled is not None and labelled.others:
+        some = ", ".join(labelled.others[:5])
+        print(f"taken for unknown, as no class of the model: {some}{', …' if len(labelled.others) > 5 else ''}")
     if labelled is not None:
-        print("`accept P %` holds for new images of the same origin; in a new domain fewer known images are accepted")
+        print("`accept P %` holds for new images from where these are from; in another domain fewer may be accepted")

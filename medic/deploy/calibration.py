@@ -9,11 +9,13 @@ from torch import Tensor
 from medic.deploy.predictor import UNKNOWN, Predictor
 from medic.errors import MedicError
 from medic.openset import Threshold, decide, predicted_class
-from medic.openset.calibration import best_threshold, conformal, two_components
+from medic.openset.calibration import best_threshold, conformal, highest_acceptance, two_components
 from medic.outputs import Output
 
 SHARES = (0.99, 0.95, 0.9, 0.8, 0.7)
-"""The acceptance rates that are shown for comparison."""
+"""The acceptance rates that are shown for comparison, as far as there are enough images."""
+FEWEST = 20
+"""Images without labels that two components are fitted to."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,8 @@ class Labelled:
     output: Output
     label: Tensor
     about: str
+    others: tuple[str, ...] = ()
+    """The names that were taken for unknown, because they are no classes of the model."""
 
 
 @dataclass(frozen=True)
@@ -66,16 +70,20 @@ class Calibration:
         """Return the threshold between two components of the images without labels; see `two_components`."""
         if self.unlabelled is None:
             raise MedicError("no images without labels: give them with --images")
+        if (count := len(self.unlabelled.logits)) < FEWEST:
+            raise MedicError(f"--images: {count} images are too few to find two components, give {FEWEST} or more")
         return self._threshold(two_components(self.predictor.score(self.unlabelled)), "two components")
 
     def comparisons(self) -> Iterator[Threshold]:
         """Yield thresholds to compare: the model's own, several acceptance rates, and what else the images allow."""
         yield self.predictor.threshold
         if self.labelled is not None:
-            yield from map(self.accepting, SHARES)
+            most = highest_acceptance(int((self.labelled.label >= 0).sum()))
+            shares = map(self.accepting, [share for share in SHARES if share <= most])
+            yield from (one for one in shares if one.value != self.predictor.threshold.value)
         if self.predictor.score.probability:
             yield self.predictor.at(0.5).threshold._replace(rule="probability 0.5")
-        if self.unlabelled is not None:
+        if self.unlabelled is not None and len(self.unlabelled.logits) >= FEWEST:
             yield self.dividing()
         if self.labelled is not None and bool((self.labelled.label < 0).any()):
             yield self.best()
@@ -92,6 +100,14 @@ class Calibration:
         if self.unlabelled is not None:
             unlabelled = _mean(self.predictor.score(self.unlabelled) >= threshold.value)
         return Effect(threshold, accepted, named, rejected, unlabelled)
+
+    def record(self) -> dict[str, object]:
+        """Return which images a threshold was chosen by, to be kept in `model.json`."""
+        found: dict[str, object] = {}
+        if self.labelled is not None:
+            known = int((self.labelled.label >= 0).sum())
+            found = {"images": self.labelled.about, "known": known, "unknown": len(self.labelled.label) - known}
+        return found if self.unlabelled is None else {**found, "unlabelled": len(self.unlabelled.logits)}
 
     def _labelled(self) -> Labelled:
         if self.labelled is None:
@@ -111,10 +127,11 @@ def _mean(mask: Tensor) -> float | None:
 
 
 def label_images(predictor: Predictor, rows: Sequence[tuple[str, str]], about: str) -> Labelled:
-    """Infer labelled images; a label that is no class of the model is unknown."""
+    """Infer images with their classes; one that is no class of the model is unknown."""
     position = {name: index for index, name in enumerate(predictor.classes)}
     label = torch.tensor([position.get(name, -1) for _, name in rows])
     if not bool((label >= 0).any()):
         classes = ", ".join(predictor.classes[:5])
         raise MedicError(f"{about}: no label is a class of the model ({classes}, …); the first is {rows[0][1]!r}")
-    return Labelled(predictor.infer([path for path, _ in rows]), label, about)
+    others = tuple(dict.fromkeys(name for _, name in rows if name not in position))
+    return Labelled(predictor.infer([path for path, _ in rows]), label, about, others)

@@ -1,5 +1,7 @@
 """Thresholds from calibration samples: with a guarantee, by what mistakes cost, or from samples without labels."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -13,18 +15,24 @@ def conformal(confidence: Values, accept: float) -> float:
     """Return the largest threshold that accepts a new known sample with a probability of at least `accept`.
 
     It is the ⌊(1 − accept)(N + 1)⌋-th smallest of the confidences (N,) of known samples, as in split conformal
-    prediction. The guarantee is for samples that are exchangeable with these, such as further images of the same
-    domains; a new domain breaks it. If N is too small for any rejection, it is the smallest confidence, which accepts
-    with a probability of at least N / (N + 1).
+    prediction; more than N / (N + 1) cannot be promised. The guarantee is for samples that are exchangeable with these,
+    such as further images of the same domains, and if the model does not depend on these. A new domain breaks it.
     """
-    check_range("an acceptance rate", Limits(0, 1, above=True), accept=accept)
+    check_range("calibration", Limits(0, 1, above=True, below=True), accept=accept)
     sorted_ = as_confidence(confidence).sort().values
     count = len(sorted_)
-    if not count:
-        raise MedicError("no known sample to choose a threshold by")
+    if accept > highest_acceptance(count):
+        needed = math.ceil(accept / (1 - accept) - 1e-9)
+        most = f"{count} known samples allow {highest_acceptance(count):.3f}" if count else "there is none"
+        raise MedicError(f"to accept {accept:g}, {needed:,} known samples are needed; {most}")
     # Compared as quotients, because (1 − 0.9) · 10 is less than 1 in floating point.
     rejected = int((torch.arange(1, count + 1, dtype=torch.float64) / (count + 1) >= accept).sum())
-    return float(sorted_[max(rejected, 1) - 1])
+    return float(sorted_[rejected - 1])
+
+
+def highest_acceptance(count: int) -> float:
+    """Return the highest acceptance rate that `conformal` can promise by so many known samples."""
+    return count / (count + 1)
 
 
 def best_threshold(confidence: Values, prediction: Values, label: Values, cost: float | None = None) -> float:
@@ -36,7 +44,7 @@ def best_threshold(confidence: Values, prediction: Values, label: Values, cost: 
     outcomes = Outcomes.of(prediction, label)
     outcomes.check_unknown()
     if cost is not None:
-        check_range("the cost of an accepted unknown sample", POSITIVE, cost=cost)
+        check_range("calibration", POSITIVE, cost=cost)
     level = as_confidence(confidence)
     ranking = outcomes.rank(level)
     acc_k = ranking.correct.double() / ranking.known[-1]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from medic.errors import MedicError, check_choice
 from medic.fields import Limits, check_range
-from medic.openset.calibration import conformal, two_components
+from medic.openset.calibration import conformal, highest_acceptance, two_components
 from medic.openset.metrics import Outcomes, as_confidence
 from medic.openset.registry import SCORES, Score, get_score
 from medic.openset.scores import AnyOutput, CheckedOutput, Values
@@ -67,9 +67,14 @@ class Rule:
 def source(score: Score, *, validation: AnyOutput, accept: float = 0.9) -> Threshold:
     """Return the largest threshold that accepts a sample like those of `validation` with probability `accept`.
 
-    The default has the best H-scores in the study of docs/studies.md. The target is not used; see `conformal`.
+    The target is not used; see `conformal`. If there are too few samples to promise this, it is the smallest confidence
+    of theirs. The default is the result of a study (docs/studies.md).
     """
-    return _threshold(conformal(score(validation), accept), "source", score)
+    check_range("threshold rule source", Limits(0, 1, above=True), accept=accept)
+    confidence = score(validation)
+    if not len(confidence):
+        raise MedicError("the threshold rule 'source' was given no validation sample")
+    return _threshold(conformal(confidence, min(accept, highest_acceptance(len(confidence)))), "source", score)
 
 
 def fixed(score: Score, *, probability: float = 0.5) -> Threshold:

@@ -31,17 +31,25 @@ def test_everything_is_shown_and_nothing_written(trained, capsys, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     assert calibrate(trained.path) == 0
     out = capsys.readouterr().out
-    assert "accept 95 %" in out
+    assert "probability 0.5" in out
     assert "• the model's threshold" in out
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("share", [0.5, 0.9])
+def test_a_run_is_not_overwritten(trained, capsys):
+    before = (trained.path / "model.json").read_bytes()
+    assert calibrate(trained.path, "--threshold", 0.5, "--output", trained.path) == 2
+    assert "exists" in capsys.readouterr().err
+    assert (trained.path / "model.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5])
 def test_the_written_model_accepts_what_was_asked(trained, tmp_path, share, capsys):
     assert calibrate(trained.path, "--accept", share, "--output", tmp_path / "model") == 0
     assert "→" in capsys.readouterr().out
     model = medic.load(tmp_path / "model")
     assert model.threshold.rule == f"accept {100 * share:g} %"
+    assert model.description["calibration"]["known"] == len(trained.outputs("validation").label)
     validation = trained.outputs("validation").output
     accepted = float((model.score(validation) >= model.threshold.value).double().mean())
     assert accepted >= share
@@ -76,7 +84,7 @@ def test_an_effect_is_what_predictions_do(trained, labels):
 
 
 def test_images_without_labels_are_divided(trained, images, capsys):
-    assert calibrate(trained.path, "--images", images / "z") == 0
+    assert calibrate(trained.path, "--images", images) == 0
     out = capsys.readouterr().out
     assert "two components" in out
     assert "without labels" in out
@@ -108,7 +116,8 @@ def test_bad_labels(trained, tmp_path, capsys, content, expected):
 
 
 @pytest.mark.parametrize("options", [
-    ("--accept", "1.5"), ("--accept", "0"), ("--threshold", "2"), ("--cost", "-1"), ("--labels", "/nowhere.csv"),
+    ("--accept", "1.5"), ("--accept", "0"), ("--accept", "0.999"), ("--accept", "1"), ("--cost", "inf"),
+    ("--threshold", "2"), ("--cost", "-1"), ("--labels", "/nowhere.csv"),
     ("--images", "/nowhere"), ("--output", "x"), ("--accept", "0.9", "--cost", "2"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(trained, capsys, options, tmp_path, monkeypatch):

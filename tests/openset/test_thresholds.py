@@ -109,7 +109,7 @@ OUTPUT = outputs(torch.arange(3.0))
         (lambda: threshold("oracle-10", "cls", target=OUTPUT), "'oracle-10' needs label"),
         (lambda: threshold("oracle-10", "cls", target=OUTPUT, label=[0, 1, 1]), "no unknown sample among 3"),
         (lambda: threshold("oracle-10", "cls", target=Output(torch.zeros(0, 2)), label=[]), "no target sample"),
-        (lambda: threshold("source", "cls", validation=Output(torch.zeros(0, 2))), "no known sample"),
+        (lambda: threshold("source", "cls", validation=Output(torch.zeros(0, 2))), "no validation sample"),
         (lambda: threshold("source", "cls", validation=OUTPUT, accept=95), "accept .* is 95: .* 1"),
         (lambda: threshold("source", "cls", validation=Output(torch.full((4, 2), math.nan))), "4 of 4 .* NaN"),
         (lambda: threshold("fixed", "energy"), "not a probability: score by cls or bcls"),

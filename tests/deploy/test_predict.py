@@ -213,6 +213,21 @@ def test_models_that_cannot_be_used(trained, images, predict, tmp_path):
     assert "does not exist" in err
 
 
+def test_a_run_after_the_images_is_a_mistake(trained, images, predict):
+    for swapped in (images, images / "z" / "cat" / "1.png"):
+        code, out, err = predict(trained.path, run=swapped)
+        assert (code, out) == (2, "")
+        assert f"{swapped} is no run or model: the run comes first, then the images" in err
+
+
+def test_an_argument_that_does_not_exist_is_a_mistake(images, predict, tmp_path):
+    code, out, err = predict(images, tmp_path / "nowhere")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "nowhere does not exist" in err
+    (tmp_path / "list.txt").write_text(str(tmp_path / "nowhere"))
+    assert predict(f"@{tmp_path / 'list.txt'}")[0] == 1
+
+
 def test_two_files_suffice(trained, images, predict, tmp_path):
     for name in (DESCRIPTION, WEIGHTS):
         shutil.copy(trained.path / name, tmp_path)

@@ -63,7 +63,8 @@ def test_the_rows_are_those_of_the_evaluation(trained, images, predict):
 def test_unreadable_images_have_their_row_and_an_exit_code(images, predict, tmp_path):
     (tmp_path / "bad.png").write_bytes(b"no image")
     good = images / "z" / "cat" / "1.png"
-    code, out, err = predict(good, tmp_path / "bad.png", tmp_path / "gone.png", good)
+    (tmp_path / "list.txt").write_text(f"{tmp_path / 'gone.png'}\n")
+    code, out, err = predict(good, tmp_path / "bad.png", f"@{tmp_path / 'list.txt'}", good)
     first, bad, gone, last = rows_of(out)
     assert code == 1
     assert "4 images" in err

@@ -152,6 +152,13 @@ def closest(name: str, choices: Iterable[str]) -> str | None:
     return by_folded[matches[0]] if matches else None
 
 
+def respelled(name: str, choices: Iterable[str]) -> str:
+    """Return the choice that differs from `name` only in upper and lower case, or `name` itself."""
+    choices = list(choices)
+    same = [choice for choice in choices if choice.lower() == name.lower()]
+    return same[0] if name not in choices and len(same) == 1 else name
+
+
 def check_choice(kind: str, name: str, choices: Iterable[str], where: str = "") -> str:
     """Return `name` if it is one of `choices`, otherwise raise an error with the closest one, or how to find all.
 

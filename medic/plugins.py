@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from medic.errors import MedicError, check_choice, first_line, warn
+from medic.errors import MedicError, check_choice, first_line, respelled, warn
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -43,10 +43,10 @@ class Group(Generic[T]):
         """The plug-ins of entries that entry points have added, by name."""
 
     def find(self, name: str) -> T:
-        """Return an entry by name, from an entry point if it is not registered."""
+        """Return an entry by its name in any case, from an entry point if it is not registered."""
         if name not in self.registry:
             self._search(name)
-        return self.registry[check_choice(self.noun, name, self.registry)]
+        return self.registry[check_choice(self.noun, respelled(name, self.registry), self.registry)]
 
     def load(self) -> None:
         """Add the entries of all entry points; a broken one is noted and left out."""

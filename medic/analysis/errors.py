@@ -129,8 +129,8 @@ class Errors(Result):
         found = []
         if self.shown or self.unknown:
             found.append(
-                f"{place}: shares of a class's images; sources: validation images; accepted: not rejected at the run's "
-                "threshold"
+                f"{place}: shares of a class's images; taken for: the likeliest known class, before rejection; "
+                "sources: validation images; accepted: not rejected at the run's threshold"
             )
         if not self.shown:
             found.append(

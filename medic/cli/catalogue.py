@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from medic.errors import check_choice
+from medic.errors import check_choice, respelled
 from medic.plugins import installed
 from medic.runs.specs.data import EACH, NONE, listed
 
@@ -118,7 +118,7 @@ def check_names(settings: Mapping[str, Any]) -> None:
     if not isinstance(dataset := settings.get("dataset", "digits"), str):
         return
     _check_name("dataset", dataset, list(domains))
-    own = domains.get(dataset, [])
+    own = domains.get(respelled(dataset, domains), [])
     for name in ("target", "sources") if own else ():
         for domain in listed(settings.get(name), own) or ():
             if domain not in (EACH, NONE):
@@ -126,7 +126,7 @@ def check_names(settings: Mapping[str, Any]) -> None:
 
 
 def _check_name(noun: str, name: str, known: Sequence[str]) -> None:
-    if name not in known and not installed(f"medic.{noun}s"):
+    if respelled(name, known) not in known and not installed(f"medic.{noun}s"):
         check_choice(noun, name, known)
 
 

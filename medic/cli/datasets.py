@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from medic.cli import catalogue
 from medic.cli.options import add_import_option
-from medic.errors import check_choice
+from medic.errors import check_choice, respelled
 from medic.report.table import print_facts, print_rows
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def run(arguments: Namespace) -> int:
     """List the benchmarks, or show one with its classes, its layouts and the defaults of a run on it."""
     found = {entry["dataset"]: entry for entry in catalogue.rows("datasets", make_rows, arguments.imports)}
     if arguments.name is not None:
-        rows: list[dict[str, Any]] = [found[check_choice("dataset", arguments.name, found)]]
+        rows: list[dict[str, Any]] = [found[check_choice("dataset", respelled(arguments.name, found), found)]]
     else:
         rows = [_row(entry) for entry in found.values()]
     if arguments.json:

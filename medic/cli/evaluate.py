@@ -85,6 +85,8 @@ def run(arguments: Namespace) -> int:
         place = "held-out images" if run.settings["target"] == ["none"] else ", ".join(run.settings["target"])
         at = "" if found.threshold is None else f" at threshold {found.threshold:.4f} (rule {rule})"
         about = f"{run.settings['method']} on {place}: {len(found.label):,} images, score {score}{at}"
+        if at and (note := _seen_by(rule)):
+            about += f"\n{note}"
         _print_decisions(found, grouped, arguments, about)
         return 0
     return _evaluate_run(run, arguments, rule)
@@ -105,12 +107,26 @@ def _evaluate_run(run: "Run", arguments: Namespace, rule: str) -> int:
             f"{score} {values['threshold']:.4f}" for score, values in targets.items() if "threshold" in values
         ]
         print(f"\nthreshold by rule {', '.join(sorted(rules))}: {', '.join(thresholds)}")
+        for note in filter(None, map(_seen_by, sorted(rules))):
+            print(note)
     for score, values in found.items():
         parts = {**values["targets"], **({"(sources)": values["source"]} if "source" in values else {})}
         if len(parts) > 1:
             print(f"\nby domain, {score}:")
             _print_domains(parts)
     return 0
+
+
+def _seen_by(name: str) -> str:
+    """Return what a threshold rule has seen of the target, if anything."""
+    from medic.openset import RULES
+
+    rule = RULES.get(name)
+    if rule is None or not (rule.oracle or rule.transductive):
+        return ""
+    if rule.oracle:
+        return f"{name} chooses by target labels: H-score, acc_k and acc_u are an upper bound, not a valid result"
+    return f"{name} has seen the target's images without labels (transductive): H-score, acc_k and acc_u depend on them"
 
 
 def _print_metrics(columns: Mapping[str, Mapping[str, Any]]) -> None:

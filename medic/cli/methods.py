@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from medic.cli import catalogue
 from medic.cli.options import add_import_option
-from medic.errors import check_choice
+from medic.errors import check_choice, respelled
 from medic.report.table import print_facts, print_rows
 
 if TYPE_CHECKING:
@@ -33,8 +33,9 @@ def run(arguments: Namespace) -> int:
             "\n`medic methods NAME` shows the hyperparameters of a method, their search ranges, and how it is trained."
         )
         return 0
+    names = [entry["method"] for entry in rows]
     if arguments.name is not None:
-        check_choice("method", arguments.name, [entry["method"] for entry in rows])
+        arguments.name = check_choice("method", respelled(arguments.name, names), names)
     from medic.methods import METHODS
 
     chosen = METHODS.values() if arguments.name is None else [METHODS[arguments.name]]

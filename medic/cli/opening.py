@@ -8,6 +8,17 @@ if TYPE_CHECKING:
     from medic.runs.directory import Run
 
 
+def holds_run(place: str) -> bool:
+    """Whether a place may be a run or a model: it does not exist, or has one of their files, perhaps in a folder."""
+    from medic.deploy import DESCRIPTION, WEIGHTS
+    from medic.runs.layout import CONFIG
+
+    path = Path(place)
+    if not path.is_dir():
+        return not path.exists() or path.name in (DESCRIPTION, WEIGHTS)
+    return any((path / name).exists() for name in (CONFIG, DESCRIPTION)) or any(path.glob(f"*/{CONFIG}"))
+
+
 def open_model(place: str, device: str = "cpu") -> "tuple[Predictor, Run | None]":
     """Return a model on a device, and its run if the place is one, whose files are then checked as elsewhere."""
     from medic.deploy import DESCRIPTION, WEIGHTS, load

@@ -12,7 +12,7 @@ from itertools import islice, tee
 from pathlib import Path
 from typing import TypeVar
 
-from medic.cli.opening import open_model
+from medic.cli.opening import holds_run, open_model
 from medic.cli.options import add_device_option
 from medic.errors import MedicError
 from medic.logs import console, shown
@@ -59,6 +59,8 @@ def run(arguments: Namespace) -> int:
 
     output = None if arguments.output is None else Path(arguments.output)
     kind = pick_format(output, arguments.format)
+    if not holds_run(arguments.run):
+        raise MedicError(f"{arguments.run} is no run or model: the run comes first, then the images")
     named, read = tee(image_paths(arguments.paths))  # which keeps the paths between reading and writing alone
     predictor, _ = open_model(arguments.run, arguments.device)
     if arguments.threshold is not None:

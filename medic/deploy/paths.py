@@ -33,9 +33,10 @@ def image_paths(arguments: Sequence[str]) -> Iterator[str]:
     | a folder | every image below it by its suffix, sorted; hidden files are skipped |
     | a pattern with `*`, `?`, `[` or `**` | what it matches, sorted; matched folders are walked |
     | `@FILE`, or `-` for standard input | the lines, one path each |
-    | anything else | itself, also if it does not exist |
+    | anything else | itself |
 
-    Mistakes are raised at once: a folder without images, a pattern without a match, a list that cannot be opened.
+    Mistakes are raised at once: a path that does not exist, a folder without images, a pattern without a match, a list
+    that cannot be opened. Lines of a list are not checked: what cannot be read has its place among the results.
     """
     return chain.from_iterable([_paths_of(argument) for argument in arguments])
 
@@ -54,6 +55,14 @@ def _paths_of(argument: str) -> Iterable[str]:
         return _some(walk(argument), f"folder {argument} has no images: no file ends in {suffixes}")
     if _MAGIC.search(argument) and not os.path.lexists(argument):
         return _some(_matches(argument), f"pattern {argument} matches no file")
+    try:
+        os.lstat(argument)  # a broken link is an image that cannot be read
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # a ValueError is a path with a NUL
+        raise MedicError(
+            f"path {argument} does not exist: give images, folders, quoted patterns, @FILE or -"
+        ) from error
+    except OSError:
+        pass  # reading it will tell
     return (argument,)
 
 

@@ -35,9 +35,10 @@ def describe(recipe: Recipe, dataset: Dataset, problem: Problem, path: Path) -> 
     if device.type == "cuda":
         place = torch.cuda.get_device_name(device)
     yield "device", f"{place}, {recipe.execution.pick_precision(device)}"
-    images = recipe.batch_size * recipe.grid.tasks
+    tasks = recipe.grid.tasks
+    images = f"{recipe.batch_size * tasks} images" + (f" ({tasks} tasks × {recipe.batch_size})" if tasks > 1 else "")
     every = f"evaluated every {recipe.evaluation.evaluate_every}"
-    yield "training", f"{optim.iterations} iterations of {images} images, {every}, {optim.optimizer} lr {optim.lr:g}"
+    yield "training", f"{optim.iterations} iterations of {images}, {every}, {optim.optimizer} lr {optim.lr:g}"
 
 
 def _count(samples: Samples, domain: int) -> int:

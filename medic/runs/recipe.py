@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from medic.data import BENCHMARK_GROUP, Benchmark, LazyDataset
+from medic.data import BENCHMARK_GROUP, Benchmark, LazyDataset, benchmark
 from medic.errors import MedicError, check_choice
 from medic.fields import Law, Part, hyperparameters
 from medic.method import DOMAINBED_ADAM, Method, Rate
@@ -174,6 +174,9 @@ def make_recipe(asked: Mapping[str, Any], find: Open = open_benchmark) -> tuple[
     imported = execute(given.get("imports") or ())
     if imported:
         given["imports"] = [plugin.name for plugin in imported]
+    for name, named in (("method", find_method), ("dataset", benchmark)):
+        if name in given:
+            given[name] = named(given[name]).name  # in our spelling
     run, data, execution = RunSpec.of(given), DataSpec.of(given), ExecutionSpec.of(given)
     check_trackers(execution.track)
     execution.check(execution.pick_device())

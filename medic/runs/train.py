@@ -36,6 +36,8 @@ from medic.training import WeightAverage, load_checkpoint
 
 logger = logging.getLogger(__name__)
 
+LARGE = 128
+"""Pixels from which on a network of timm takes hours on a CPU."""
 CHECKPOINT_SECONDS = 60.0
 """The work that a killed run loses at most, unless `checkpoint_every` is given."""
 
@@ -145,6 +147,11 @@ def _notes(recipe: Recipe) -> Iterator[str]:
     """Yield what a person should know before a long run."""
     if recipe.model.backbone not in OURS and recipe.weights is None:
         yield f"backbone {recipe.model.backbone} starts from random weights: give trained ones with --weights FILE"
+    size, smaller = recipe.data.image_size or 0, " or ".join(_smaller(str(recipe.model.backbone)))
+    slow = recipe.model.backbone not in OURS and size >= LARGE and recipe.model.freeze is None
+    if slow and recipe.execution.pick_device().type == "cpu":
+        way = f"use a GPU, or a smaller network with {smaller}"
+        yield f"backbone {recipe.model.backbone} at {size} px may take hours on a CPU: {way}"
     if not recipe.data.unknown:
         yield "every class is known, so only the accuracy is measured: leave some unknown with --known or --split"
     end = recipe.optim.iterations
@@ -154,6 +161,13 @@ def _notes(recipe: Recipe) -> Iterator[str]:
                 f"the penalty reaches its weight at iteration {start}, but training stops at {end}: "
                 "lower it with --hparams anneal=N"
             )
+
+
+def _smaller(backbone: str) -> Iterator[str]:
+    """Yield options that make a run faster than one with a backbone of timm."""
+    if backbone != "resnet18":
+        yield "--backbone resnet18"
+    yield "--backbone convnet --image-size 32"
 
 
 class Session:

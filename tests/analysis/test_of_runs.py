@@ -216,6 +216,7 @@ def test_errors_name_classes(make_run):
         assert (one.accepted, one.images) == ((arrays["prediction"][rows] >= 0).mean(), 10)
         rows = (arrays["split"] == "source-unknown") & (run.true_classes == one.name)
         assert one.accepted_in_sources == (arrays["prediction"][rows] >= 0).mean()
+    assert "before rejection" in found.notes()[0]
     drawn("errors", found)
 
 

@@ -67,6 +67,11 @@ def test_train_then_evaluate(medic, short):
     assert re.search(naming("--threshold hard source"), err)
     code, out, _ = medic("table", path, "--metrics", "threshold")
     assert f"{metrics['threshold']:.1f}" in out
+    for rule, words in (("oracle-10", "target labels"), ("two-components", "without labels"), ("source", None)):
+        for options in ([], ["--per-class"]):
+            code, out, _ = medic("evaluate", path, "--score", "bcls", "--threshold", rule, *options)
+            assert code == 0
+            assert words in out if words else "labels" not in out
     code, out, _ = medic("evaluate", path, "--score", "bcls", "--threshold", "oracle-10", "--rerun", "--json")
     found = json.loads(out)["bcls"]["target"]
     assert found["threshold_rule"] == "oracle-10"

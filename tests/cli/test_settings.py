@@ -115,6 +115,11 @@ def test_what_follows_from_a_printed_file_follows_the_line(medic, tmp_path, aske
     assert complete_in(again) == complete_in(printed(given | changed | {"iterations": "9"}))
 
 
+def test_names_are_listed_in_any_case(medic):
+    assert medic("methods", "ERM") == medic("methods", "erm")
+    assert medic("datasets", "PACS") == medic("datasets", "pacs")
+
+
 def test_other_codebases_spellings(medic):
     plain = medic("train", "--target", "street", "--method", "erm", "--known", "0", "1", "--print-config")
     assert plain[0] == 0

@@ -36,6 +36,7 @@ def test_a_folder_is_walked_in_the_order_of_paths(tree):
 
 
 def test_arguments_keep_their_order(tree):
+    (tree / "gone.png").symlink_to("nowhere.png")
     assert paths("b", "gone.png", "a.png", "a/b") == ["b/7.png", "gone.png", "a.png", "a/b/3.jpeg"]
 
 
@@ -89,6 +90,7 @@ def test_an_empty_list_has_no_paths(tree):
 @pytest.mark.parametrize(
     ("argument", "message"),
     [("empty", "folder empty .png"), ("*.gif", "pattern *.gif"), ("gone/*.png", "pattern gone/*.png"),
+     ("gone", "path gone does not exist"), ("a.png/1", "path a.png/1 does not exist"), ("", "path does not exist"),
      ("@gone.txt", "list gone.txt No such file"), ("@a", "list a directory"), ("@", "list")],
 )  # fmt: skip
 def test_mistakes_are_raised_before_anything_is_read(tree, argument, message):

@@ -63,7 +63,8 @@ def test_the_rows_are_those_of_the_evaluation(trained, images, predict):
 def test_unreadable_images_have_their_row_and_an_exit_code(images, predict, tmp_path):
     (tmp_path / "bad.png").write_bytes(b"no image")
     good = images / "z" / "cat" / "1.png"
-    code, out, err = predict(good, tmp_path / "bad.png", tmp_path / "gone.png", good)
+    (tmp_path / "list.txt").write_text(f"{tmp_path / 'gone.png'}\n")
+    code, out, err = predict(good, tmp_path / "bad.png", f"@{tmp_path / 'list.txt'}", good)
     first, bad, gone, last = rows_of(out)
     assert code == 1
     assert "4 images" in err
@@ -211,6 +212,21 @@ def test_models_that_cannot_be_used(trained, images, predict, tmp_path):
     code, _, err = predict(images, run=tmp_path / "gone")
     assert code == 2
     assert "does not exist" in err
+
+
+def test_a_run_after_the_images_is_a_mistake(trained, images, predict):
+    for swapped in (images, images / "z" / "cat" / "1.png"):
+        code, out, err = predict(trained.path, run=swapped)
+        assert (code, out) == (2, "")
+        assert f"{swapped} is no run or model: the run comes first, then the images" in err
+
+
+def test_an_argument_that_does_not_exist_is_a_mistake(images, predict, tmp_path):
+    code, out, err = predict(images, tmp_path / "nowhere")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "nowhere does not exist" in err
+    (tmp_path / "list.txt").write_text(str(tmp_path / "nowhere"))
+    assert predict(f"@{tmp_path / 'list.txt'}")[0] == 1
 
 
 def test_two_files_suffice(trained, images, predict, tmp_path):

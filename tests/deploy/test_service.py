@@ -406,6 +406,19 @@ def test_a_signal_stops_it_after_what_was_accepted(started, paths, number):
     assert "Traceback" not in process.communicate()[1]
 
 
+def test_a_second_signal_stops_it_at_once(started):
+    process, url = started
+    with socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1]))) as connection:
+        connection.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nabc")
+        time.sleep(0.3)
+        process.send_signal(signal.SIGTERM)
+        assert "stopping" in process.stderr.readline()
+        time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(8) == 0  # before the time that requests in progress have
+    assert process.communicate()[1] == ""
+
+
 @pytest.mark.slow
 def test_it_stops_although_a_client_is_slow(started):
     process, url = started

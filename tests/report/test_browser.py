@@ -55,6 +55,16 @@ def test_a_run(browser, runs, tmp_path, width, dark):
     assert requests(browser) == [(tmp_path / "page.html").as_uri()]
 
 
+def test_the_gallery_opens_where_images_are(browser, runs, tmp_path):
+    run = medic.Run(runs[-1].path)
+    label = run.predictions["label"]
+    logits = np.eye(6, dtype=np.float32)[np.maximum(label, 0)] * 9  # no known image is taken for another class
+    run.__dict__["predictions"] = {**run.predictions, "logits": logits}
+    open_address(browser, write_report(run, tmp_path / "page.html"))
+    assert browser.find_element("css selector", "#kinds [aria-pressed=true]").text != "mistakes"
+    assert browser.find_elements("css selector", "#gallery li")
+
+
 def test_the_keyboard_moves_the_threshold(browser, runs, tmp_path):
     open_address(browser, write_report(runs[-1], tmp_path / "page.html"))
     slider = browser.find_element("id", "slider")

@@ -306,6 +306,23 @@ def test_a_penalty_that_begins_after_the_end_is_said(mini):
         assert len([line for line in _notes(recipe) if "anneal" in line]) == said
 
 
+def test_names_of_methods_and_datasets_in_any_case():
+    settings = recipe_of(method="ERM", dataset="Digits").settings
+    assert (settings["method"], settings["dataset"]) == ("erm", "digits")
+    assert settings == recipe_of(method="erm", dataset="digits").settings
+
+
+def test_a_large_network_on_a_cpu_is_said(mini):
+    cases = (("resnet50", 224, True), ("resnet18", 128, True), ("resnet18", 64, False), ("convnet", 224, False))
+    for backbone, size, said in cases:
+        recipe = recipe_of(dataset=mini, method="erm", backbone=backbone, image_size=size, device="cpu")
+        notes = [line for line in _notes(recipe) if "hours on a CPU" in line]
+        assert len(notes) == said
+        assert all(("--backbone resnet18" in line) == (backbone == "resnet50") for line in notes)
+    frozen = recipe_of(dataset=mini, method="erm", backbone="resnet50", image_size=224, device="cpu", freeze="backbone")
+    assert not [line for line in _notes(frozen) if "hours on a CPU" in line]
+
+
 def test_a_table_of_the_paper_without_weights_is_said():
     cases = (("pacs-resnet50", {}, 1), ("pacs-resnet50", {"weights": "w"}, 0), ("digitsdg-convnet", {}, 0))
     for name, settings, said in cases:

@@ -75,6 +75,8 @@ def run(app: "FastAPI", listening: socket.socket, ready: Callable[[], None]) -> 
         def _stop(self) -> None:
             if self.should_exit:
                 self.force_exit = True
+                # Requests and the lifespan are cancelled now, which it would log with tracebacks.
+                logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
             else:
                 logger.info("stopping: requests in progress are answered; Ctrl-C again stops at once")
             self.should_exit = True

@@ -219,6 +219,12 @@ const KINDS = [
 
 const ofKind = (kind, label, prediction) => isKnown(label) === kind.known && (label === prediction) === kind.right;
 
+// The number of images of a kind in a group at the threshold.
+function counted(kind, part, group) {
+  const kept = accepted(part, group, state.threshold);
+  return kind.kept ? kept : group[3] - kept;
+}
+
 function gallery() {
   const part = parts[state.part];
   document.getElementById("images").hidden = part.source;
@@ -231,7 +237,7 @@ function gallery() {
   if (!labels.includes(Number(state.label))) state.label = "";
   select.replaceChildren(make("option", { value: "" }, "all classes"), ...labels.map((label) => make("option", { value: label, selected: String(label) === state.label }, run.classes[label])));
   const wanted = (label) => state.label === "" || label === Number(state.label);
-  const count = sum(groups.filter(([label]) => wanted(label)).map((group) => { const kept = accepted(part, group, state.threshold); return kind.kept ? kept : group[3] - kept; }));
+  const count = sum(groups.filter(([label]) => wanted(label)).map((group) => counted(kind, part, group)));
   const items = run.gallery.filter((item) => item.part === state.part && ofKind(kind, item.label, item.prediction) && wanted(item.label) && (item.confidence >= state.threshold) === kind.kept).slice(0, 24);
   const cards = items.map((item) => make("li", {},
     item.image ? make("img", { src: item.image, alt: `${run.classes[item.label]}, taken for ${run.classes[item.prediction]}`, title: item.path, loading: "lazy" }) : make("div", { class: "missing" }, item.path),
@@ -257,6 +263,8 @@ function start() {
   const update = () => { const found = numbers(parts[state.part]); matrix(found); confusions(found); perClass(found); gallery(); };
   let waiting = false;
   listeners.push(() => { numbers(parts[state.part]); if (!waiting) { waiting = true; requestAnimationFrame(() => { waiting = false; update(); }); } });
+  const some = (kind) => parts[0].groups.some((group) => ofKind(kind, group[0], group[1]) && counted(kind, parts[0], group));
+  state.kind = Math.max(0, KINDS.findIndex(some));
   if (parts.length > 1) buttons("parts", parts.map((part) => part.name), "part", () => { redraw(); update(); });
   if (KINDS.length > 1) buttons("kinds", KINDS.map((kind) => kind.title), "kind", gallery);
   const select = document.getElementById("label");

@@ -59,7 +59,7 @@ def _default_score(output: Output) -> str:
 
 
 def _choose_threshold(
-    threshold: str | float | None, score: Score, target: LabelledOutputs, validation: LabelledOutputs | None
+    threshold: Any, score: Score, target: LabelledOutputs, validation: LabelledOutputs | None
 ) -> Threshold | None:
     """Return the threshold, or None if nothing determines one."""
     if isinstance(threshold, Real) and not isinstance(threshold, bool):  # also a number of NumPy

@@ -62,10 +62,10 @@ def _choose_threshold(
     threshold: Any, score: Score, target: LabelledOutputs, validation: LabelledOutputs | None
 ) -> Threshold | None:
     """Return the threshold, or None if nothing determines one."""
-    if isinstance(threshold, Real) and not isinstance(threshold, bool):  # also a number of NumPy
-        return openset.given(score, float(threshold))
-    if not isinstance(threshold, str | None):
+    if isinstance(threshold, bool) or not isinstance(threshold, str | Real | None):
         raise MedicError(f"threshold {threshold}: give a number, or the name of a rule: {', '.join(RULES)}")
+    if isinstance(threshold, Real):  # also a number of NumPy
+        return openset.given(score, float(threshold))
     if not bool((target.label < 0).any()):
         return None
     rule = threshold or ("hard" if score.rejects else "source")

@@ -16,7 +16,8 @@ SIZE = 64
 LIMIT = 24
 """The most bits, of 256, in which the hashes of two copies differ.
 
-All 22 pairs of PACS up to this limit are copies; drawings of the same object start at 30 (docs/data.md).
+All 18 pairs of PACS that are not equal and differ in at most so many bits are copies. Drawings of the same object start
+at 30 (docs/data.md).
 """
 KEPT = 100_000
 """Pairs that are kept; further ones are counted."""

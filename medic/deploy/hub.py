@@ -16,11 +16,14 @@ from medic.deploy.predictor import Predictor, load
 from medic.errors import MedicError, first_line
 from medic.files import make_folder, writing
 from medic.metrics import find_metric
+from medic.openset import RULES, Threshold
 
 CARD = "README.md"
 LIMITS = {CARD: 2**20, DESCRIPTION: MAX_DESCRIPTION, WEIGHTS: 2**34}
 """The files of a model on the hub, the only ones that are sent or fetched, and their limits in bytes."""
 SHOWN = ("acc", "hscore", "oscr", "auroc")
+AT_THRESHOLD = ("hscore", "acc_k", "acc_u")
+"""Metrics that belong to one threshold."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _PATH = re.compile(r"[/\\~]|[A-Za-z]:[/\\]")
 _OWN = ("folder", "csv")
@@ -30,14 +33,15 @@ _OWN = ("folder", "csv")
 def push(
     predictor: Predictor,
     name: str,
-    metrics: Mapping[str, float] | None = None,
+    metrics: Mapping[str, Any] | None = None,
     private: bool = False,
     license: str | None = None,
 ) -> str:
     """Send a model to the hub as `OWNER/NAME`, and return its address.
 
-    `metrics` of its run are part of the model card. Nothing but the three files is sent, and no path of this machine is
-    in them. A token is found as by all tools of the hub: `hf auth login`, or the variable HF_TOKEN.
+    `metrics` of its run are part of the model card, those at a threshold only if it is the model's. Nothing but the
+    three files is sent, and no path of this machine is in them. A token is found as by all tools of the hub:
+    `hf auth login`, or the variable HF_TOKEN.
     """
     _check_name(name)
     import huggingface_hub as hub
@@ -120,13 +124,15 @@ def _is_path(value: object) -> bool:
     return isinstance(value, str) and (_PATH.match(value) is not None or str(Path.home()) in value)
 
 
-def make_card(predictor: Predictor, name: str, metrics: Mapping[str, float], license: str | None) -> str:
+def make_card(predictor: Predictor, name: str, metrics: Mapping[str, Any], license: str | None) -> str:
     """Return the model card: metadata in YAML, and what a person needs to use the model."""
     known, origin = predictor.classes, predictor.description.get("provenance", {})
     model, threshold = predictor.description["model"], predictor.threshold
     method, dataset = str(origin.get("method", "unknown")), str(origin.get("dataset", "unknown"))
     target, sources = _listed(origin.get("target")), _listed(origin.get("sources"))
-    measured = [(find_metric(key), float(metrics[key])) for key in SHOWN if key in metrics]
+    own = (metrics.get("threshold_rule"), metrics.get("threshold")) == (threshold.rule, threshold.value)
+    keys = [key for key in SHOWN if key in metrics and (own or key not in AT_THRESHOLD)]
+    measured = [(find_metric(key), float(metrics[key])) for key in keys]
     rows = [f"| {metric.title} | {metric.scale * value:.1f} % | {metric.meaning} |" for metric, value in measured]
     results = {
         "task": {"type": "image-classification"},
@@ -144,12 +150,14 @@ def make_card(predictor: Predictor, name: str, metrics: Mapping[str, float], lic
     }
     header = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
     table = ["| metric | value | meaning |", "|---|---|---|", *rows]
-    place = (
-        "On held-out images of the training domains, which chose the threshold too."
-        if target == "none"
-        else f"On the domain {target}, of which neither training nor the threshold saw an image."
-    )
-    numbers = ["## Results", "", place, "", *table, ""]
+    numbers = [
+        "## Results",
+        "",
+        _place(target, metrics.get("threshold_rule"), threshold if own else None),
+        "",
+        *table,
+        "",
+    ]
     size = predictor.preprocessing.size
     return "\n".join([
         f"---\n{header}---\n",
@@ -170,9 +178,36 @@ def make_card(predictor: Predictor, name: str, metrics: Mapping[str, float], lic
         "- Every image gets one of these classes or `unknown`; several objects in an image are one decision.",
         "- In a domain that resembles none of the training domains, more known images are called unknown, and "
         "some unknown images are taken for a class.",
-        "- The score is no guarantee: choose the threshold on images of your own with `model.at(X)`.",
+        "- The score is no guarantee: choose the threshold on images of your own with `medic calibrate`, or set it "
+        "with `model.at(X)`.",
         "",
     ])  # fmt: skip
+
+
+def _place(target: str, recorded: str | None, threshold: Threshold | None) -> str:
+    """Return on which images a run was measured, and what its threshold saw of them.
+
+    `recorded` is the rule of the run's record, and `threshold` that of the model if the record is measured at it.
+    """
+    held_out = target == "none"
+    images = (
+        "On held-out images of the training domains."
+        if held_out
+        else f"On the domain {target}, of which training saw no image."
+    )
+    if threshold is None:
+        other = "" if recorded is None else f" The run was measured at another threshold, of the rule {recorded!r}."
+        return f"{images} These metrics depend on no threshold.{other}"
+    rule = RULES.get(threshold.rule)
+    if rule is None:
+        return images
+    if rule.oracle:
+        return f"{images} The threshold was chosen with the labels of these images, so the H-score is optimistic."
+    if rule.transductive:
+        return f"{images} The threshold was chosen on these images, without their labels."
+    if held_out and rule.needs:
+        return "On held-out images of the training domains, which chose the threshold too."
+    return images if held_out else f"On the domain {target}, of which neither training nor the threshold saw an image."
 
 
 def _listed(names: Any) -> str:

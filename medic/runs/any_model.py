@@ -1,6 +1,7 @@
 """Evaluation of any model on any data, by the metrics that a run records."""
 
 from collections.abc import Iterable, Iterator
+from numbers import Real
 from typing import Any
 
 import torch
@@ -58,11 +59,13 @@ def _default_score(output: Output) -> str:
 
 
 def _choose_threshold(
-    threshold: str | float | None, score: Score, target: LabelledOutputs, validation: LabelledOutputs | None
+    threshold: Any, score: Score, target: LabelledOutputs, validation: LabelledOutputs | None
 ) -> Threshold | None:
     """Return the threshold, or None if nothing determines one."""
-    if isinstance(threshold, int | float):
-        return openset.given(score, threshold)
+    if isinstance(threshold, bool) or not isinstance(threshold, str | Real | None):
+        raise MedicError(f"threshold {threshold}: give a number, or the name of a rule: {', '.join(RULES)}")
+    if isinstance(threshold, Real):  # also a number of NumPy
+        return openset.given(score, float(threshold))
     if not bool((target.label < 0).any()):
         return None
     rule = threshold or ("hard" if score.rejects else "source")

@@ -21,7 +21,8 @@ Z = 1.959964
 class Decisions:
     """N images: position of the true class, of the class they are taken for, and confidence, all (N,).
 
-    Known classes come first, by label; unknown ones follow, by name. A NaN is never accepted, like −inf.
+    Known classes come first, by label; unknown ones follow, by name. An image that is taken for no known class has the
+    number of classes as its prediction, which equals no label. A NaN is never accepted, like −inf.
     """
 
     classes: list[str]
@@ -45,13 +46,18 @@ class Decisions:
         threshold: float | None = None,
         columns: Mapping[str, NDArray[np.str_]] | None = None,
     ) -> "Decisions":
-        """Number the unknown classes, whose label is −1, by the names (N,) of the true classes."""
+        """Number the unknown classes, whose label is −1, by the names (N,) of the true classes.
+
+        A prediction of −1 is no known class.
+        """
         unknown = sorted(set(names[label < 0].tolist()), key=str.casefold)
         place = {name: len(known) + number for number, name in enumerate(unknown)}
         index = [k if k >= 0 else place[name] for k, name in zip(label.tolist(), names.tolist(), strict=True)]
         filled = np.where(np.isnan(confidence), -np.inf, confidence.astype(np.float64))
         numbers = np.array(index, dtype=np.int64)
-        return cls([*known, *unknown], len(known), numbers, predicted, filled, threshold, columns or {})
+        classes = [*known, *unknown]
+        taken = np.where(predicted < 0, len(classes), predicted)
+        return cls(classes, len(known), numbers, taken, filled, threshold, columns or {})
 
     @classmethod
     def of(cls, run: Run) -> "Decisions":
@@ -106,7 +112,7 @@ class Decisions:
         """Return a result per class with images: known classes, then unknown ones, the worst first in each."""
         counts = pair_counts(self.label, self.predicted, len(self.classes), self.known)
         found = []
-        for k in np.flatnonzero(counts.sum(axis=1)).tolist():
+        for k in np.unique(self.label).tolist():
             own, rows = counts[k], self.label == k
             known, images = k < self.known, int(rows.sum())
             rejected = None if self.threshold is None else float((~self.accepted[rows]).mean())
@@ -209,7 +215,9 @@ class GroupResult(NamedTuple):
 
 
 def pair_counts(label: NDArray[np.int64], taken: NDArray[np.int64], rows: int, columns: int) -> NDArray[np.int64]:
-    """Return the number of images of class i that are taken for class j (rows, columns)."""
+    """Return the number of images of class i that are taken for class j (rows, columns), without images of larger j."""
+    counted = taken < columns
+    label, taken = label[counted], taken[counted]
     return np.bincount(label * columns + taken, minlength=rows * columns).reshape(rows, columns)
 
 

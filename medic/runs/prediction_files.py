@@ -3,6 +3,7 @@
 import json
 import math
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from medic import openset
 from medic.data.benchmarks.own import csv_rows, parquet_rows
-from medic.errors import MedicError, first_line
+from medic.errors import MedicError, first_line, warn
 from medic.openset.metrics import UNKNOWN
 from medic.runs.decisions import Decisions
 
@@ -26,6 +27,8 @@ LOGIT = "logit_"
 """The prefix of a column of logits, before the name of the class."""
 PREDICT = {"label", "known", "score", "threshold", "top1"}
 """Columns of a file that `medic predict` has written. Its `label` is the decision."""
+MAX_BYTES = 2**30
+"""The most bytes of all arrays of a .npz file, uncompressed."""
 
 Columns = dict[str, NDArray[Any]]
 
@@ -47,10 +50,18 @@ def read_columns(path: Path) -> Columns:
 
 def _arrays(path: Path) -> Columns:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            found = dict(file)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        if size <= MAX_BYTES:
+            with np.load(path, allow_pickle=False) as file:
+                found = dict(file)
+    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise MedicError(f"file {path} cannot be read: {first_line(error)}") from error
+    if size > MAX_BYTES:
+        raise MedicError(
+            f"file {path} has {size / 2**30:,.1f} GiB of arrays, more than {MAX_BYTES >> 30} GiB: leave out arrays, "
+            "or evaluate fewer images at a time"
+        )
     lengths = {name: len(values) if values.ndim else 0 for name, values in found.items()}
     if len(set(lengths.values())) > 1:
         raise MedicError(f"file {path} has columns of different lengths: {_listed(lengths)}")
@@ -85,7 +96,8 @@ def read_decisions(
     """Return the decisions of a file; the columns are described in docs/use.md.
 
     `labels` is a file with the true class of each path, and `known` are the known classes. Without these, the classes
-    are those of the logits; else all labels, if an image is labelled −1 or unknown; else the predicted ones.
+    are those of the logits; else all labels, if an image is labelled −1 or unknown; else the predicted ones, which must
+    then include every label.
     """
     columns = read_columns(path)
     written = columns.keys() >= PREDICT
@@ -101,18 +113,19 @@ def read_decisions(
         taken = np.array(classes)[logits.argmax(axis=1)]
     else:
         taken = _texts(_need(path, columns, "prediction"))
+    marked = np.isin(names, UNKNOWN_NAMES)
     if "class" in columns and "label" in columns and not written and labels is None:
+        marked |= np.isin(_texts(columns["label"]), UNKNOWN_NAMES)
         classes, taken = _renamed(columns, names, classes, taken)
-    present = dict.fromkeys([*classes, *_predicted(columns, taken)])
-    classes = _known_classes(path, known, classes if logits is not None else [], names, list(present))
+    present = {*classes, *_predicted(columns, taken)}
+    classes = _known_classes(path, known, classes if logits is not None else [], names, marked, present)
     if known and logits is not None and (missing := sorted(set(taken.tolist()) - set(classes))):
         raise MedicError(f"file {path} has logits of class {missing[0]!r}, which --known lacks: add it")
     place = {name: number for number, name in enumerate(classes)}
     label = np.array([place.get(name, UNKNOWN) for name in names.tolist()])
-    # An image that is taken for no known class gets a number of its own, which equals no label.
+    if not known:
+        label[marked] = UNKNOWN
     predicted = np.array([place.get(name, UNKNOWN) for name in taken.tolist()])
-    if (predicted < 0).any():
-        classes, predicted = [*classes, "unknown"], np.where(predicted < 0, len(classes), predicted)
     if not (label >= 0).any():
         raise MedicError(
             f"file {path} has no image of a known class ({', '.join(classes[:5])}): check labels, or --known"
@@ -127,12 +140,21 @@ def _of_predict(path: Path, columns: Columns, threshold: float | None) -> tuple[
     readable = columns["score"] != ""
     if not readable.any():
         raise MedicError(f"file {path} has no row of a readable image")
+    if unreadable := int((~readable).sum()):
+        warn(f"file {path}: {unreadable:,} of {len(readable):,} images were unreadable and are not evaluated")
     columns = {name: values[readable] for name, values in columns.items()}
-    own = _numbers(path, "threshold", columns["threshold"])
+    if threshold is None:
+        own = np.unique(_numbers(path, "threshold", columns["threshold"])).tolist()
+        if len(own) > 1:
+            raise MedicError(
+                f"file {path} has rows of {len(own)} thresholds, such as {own[0]:g} and {own[1]:g}: "
+                "give one with --threshold"
+            )
+        threshold = float(own[0])
     renamed = {"prediction": columns["top1"], "confidence": columns["score"], "decision": columns["label"]}
     dropped = ("label", "score")
     kept = {name: values for name, values in columns.items() if name not in dropped}
-    return {**kept, **renamed}, float(own[0]) if threshold is None else threshold
+    return {**kept, **renamed}, threshold
 
 
 def _need(path: Path, columns: Columns, name: str, or_else: str = "") -> NDArray[Any]:
@@ -235,7 +257,8 @@ def _renamed(
 ) -> tuple[list[str], NDArray[np.str_]]:
     """Return classes and predictions by name, where `label` numbers the known classes that `class` names."""
     title = dict(zip(_texts(columns["label"]).tolist(), names.tolist(), strict=True))
-    title.pop(str(UNKNOWN), None)
+    for name in UNKNOWN_NAMES:
+        title.pop(name, None)
     found = [title.get(one, one) for one in taken.tolist()]
     return [title.get(name, name) for name in classes or sorted(title, key=str)], np.array(found, dtype=str)
 
@@ -248,16 +271,26 @@ def _predicted(columns: Columns, taken: NDArray[np.str_]) -> list[str]:
 
 
 def _known_classes(
-    path: Path, known: Sequence[str], logits: Sequence[str], names: NDArray[np.str_], predicted: Sequence[str]
+    path: Path,
+    known: Sequence[str],
+    logits: Sequence[str],
+    names: NDArray[np.str_],
+    marked: NDArray[np.bool_],
+    predicted: set[str],
 ) -> list[str]:
+    """Return the known classes; images that are `marked` (N,) are labelled as unknown."""
     if known:
         return list(dict.fromkeys(known))
     if logits:
         return list(logits)
-    labelled = set(names.tolist())
-    if labelled & set(UNKNOWN_NAMES):
-        return sorted((labelled | set(predicted)) - set(UNKNOWN_NAMES), key=_by_number)
-    return sorted(predicted, key=_by_number)
+    labelled = set(names[~marked].tolist())
+    # Nothing shows whether a class that is never predicted is unknown or always mistaken.
+    if not marked.any() and (missing := sorted(labelled - predicted, key=_by_number)):
+        raise MedicError(
+            f"file {path} has images of class {missing[0]!r}, which no prediction names: give the known classes with "
+            f"--known, or label images of unknown classes {UNKNOWN}"
+        )
+    return sorted((labelled | predicted) - set(UNKNOWN_NAMES), key=_by_number)
 
 
 def _by_number(name: str) -> tuple[int, str]:

@@ -46,7 +46,7 @@ def decide_again(run: Run, score: str | None, rule: str, sources: bool = False) 
     """
     check_choice("threshold rule", rule, RULES)
     found, outputs = run.predictions, {split: run.outputs(split) for split in run.splits}
-    chosen = _ready(run, SCORES[check_choice("score", score or run.settings["score"], SCORES)], outputs)
+    chosen = _ready(run, get_score(score or run.settings["score"]), outputs)
     confidence = np.empty(len(found["label"]))
     for split, seen in outputs.items():
         confidence[found["split"] == split] = chosen(seen.output).numpy()

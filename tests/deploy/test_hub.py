@@ -14,7 +14,7 @@ from huggingface_hub import constants
 import medic
 from medic.cli import main
 from medic.deploy import DESCRIPTION, WEIGHTS
-from medic.deploy.hub import without_paths
+from medic.deploy.hub import make_card, without_paths
 from medic.errors import MedicError
 from tests.messages import naming
 
@@ -145,6 +145,37 @@ def test_the_card_has_metadata_results_and_no_path(pushed, trained, images):
     for content in pushed.files.values():
         for path in (str(Path.home()), str(images), str(trained.path)):
             assert path.encode() not in content
+
+
+def test_the_card_says_what_the_threshold_saw(trained):
+    card = make_card(trained.predictor, NAME, trained.metrics, None)
+    assert "On the domain z, of which neither training nor the threshold saw an image." in card
+    assert "| H-score |" in card
+    assert "medic calibrate" in card
+    assert "model.at(X)" in card
+
+
+@pytest.mark.parametrize("other", [{"threshold_rule": "oracle-10"}, {"threshold": 0.123}])
+def test_the_card_has_no_metric_at_another_threshold(trained, other):
+    card = make_card(trained.predictor, NAME, {**trained.metrics, **other}, None)
+    assert "neither" not in card
+    assert "These metrics depend on no threshold." in card
+    assert f"of the rule {other.get('threshold_rule', 'source')!r}" in card
+    assert "H-score" not in card
+    assert "hscore" not in card
+    assert "| OSCR |" in card
+
+
+@pytest.mark.parametrize(("rule", "shown", "words"), [
+    ("oracle-10", False, "of which training saw no image. These metrics depend on no threshold."),
+    ("two-components", True, "The threshold was chosen on these images, without their labels."),
+])  # fmt: skip
+def test_the_card_of_a_run_with_a_rule_that_sees_the_target(settings, tmp_path, rule, shown, words):
+    run = medic.train(**settings, threshold=rule, output=tmp_path, quiet=True)
+    card = make_card(run.predictor, NAME, run.metrics, None)
+    assert words in card
+    assert "neither" not in card
+    assert ("| H-score |" in card) is shown
 
 
 def test_paths_of_a_machine_are_left_out():

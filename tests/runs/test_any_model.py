@@ -1,5 +1,6 @@
 """`medic.evaluate`: any model, any data, the metrics of a run."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -93,6 +94,9 @@ def test_thresholds_and_scores():
     fixed = medic.evaluate(MODEL, (X, Y), threshold="fixed")
     assert (fixed["threshold_rule"], fixed["threshold"]) == ("fixed", 0.0)
     assert medic.evaluate(MODEL, (X, Y), threshold=-100.0, score="energy")["acc_u"] == 0
+    half = medic.evaluate(MODEL, (X, Y), threshold=0.5)
+    assert medic.evaluate(MODEL, (X, Y), threshold=np.float32(0.5)) == half
+    assert medic.evaluate(MODEL, (X, Y), threshold=np.int64(1)) == medic.evaluate(MODEL, (X, Y), threshold=1)
     oracle = medic.evaluate(MODEL, (X, Y), threshold="oracle-10")
     assert oracle["hscore"] == oracle["hscore/oracle-10"]
     with torch.no_grad():
@@ -121,6 +125,8 @@ def test_thresholds_and_scores():
     (MODEL, (X, Y), {"validation": (X, Y)}, "8 40 validation"),
     (MODEL, (X, Y), {"threshold": "source"}, "'source' validation="),
     (MODEL, (X, Y), {"threshold": "sorce"}, "'source'"),
+    (MODEL, (X, Y), {"threshold": True}, "threshold True number rule source"),
+    (MODEL, (X, Y), {"threshold": np.True_}, "threshold True number rule source"),
     (MODEL, (X, Y), {"score": "msp"}, "'msp'"),
     (MODEL, (X, Y), {"score": "knn"}, "'knn' fit"),
     (MODEL, (X, Y), {"score": "bcls"}, "one-vs-all"),

@@ -1,6 +1,7 @@
 """Decisions by class, by confusion and by group, and predictions of other programs."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,6 +27,10 @@ def write(tmp_path):
         return path
 
     return written
+
+
+def unreadable():
+    return pytest.warns(UserWarning, match="1 of 4 images were unreadable")
 
 
 @pytest.fixture
@@ -83,7 +88,6 @@ class TestFiles:
     @pytest.mark.parametrize(("text", "known"), [
         (HEADER + ROWS, ["cat", "dog"]),
         (HEADER + ROWS.replace("-1", "unknown"), ["cat", "dog"]),
-        (HEADER + ROWS.replace("-1", "bird"), ["cat", "dog"]),  # never predicted
         (HEADER + ROWS.replace("cat", "0").replace("dog", "1"), ["0", "1"]),
     ])  # fmt: skip
     def test_unknown_images(self, write, text, known):
@@ -98,11 +102,44 @@ class TestFiles:
 
     def test_known_classes_that_are_given(self, write):
         found = read_decisions(write(HEADER + ROWS.replace("-1", "bird")), known=["cat"])
-        assert (found.known, int(found.is_known.sum())) == (
-            2,
-            2,
-        )  # an image taken for a dog is taken for no known class
-        assert found.metrics()["acc"] == 0.5
+        assert (found.classes, found.known) == (["cat", "bird", "dog"], 1)
+        assert found.is_known.tolist() == [True] * 2 + [False] * 4
+        assert found.metrics()["acc"] == 0.5  # an image taken for a dog is taken for no known class
+
+    @pytest.mark.parametrize("rows", [
+        "cat,cat,0.9\ndog,cat,0.8\ndog,cat,0.7\n",
+        "cat,cat,0.9\ndog,unknown,0.1\n",
+    ])  # fmt: skip
+    def test_a_class_that_is_never_predicted_is_not_taken_for_unknown(self, write, capsys, rows):
+        path = write("label,prediction,confidence\n" + rows)
+        with pytest.raises(MedicError, match=r"images of class 'dog', which no prediction names: .*--known"):
+            read_decisions(path)
+        assert main(["evaluate", "--predictions", str(path)]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+        assert read_decisions(path, known=["cat", "dog"]).is_known.all()
+        assert int(read_decisions(path, known=["cat"]).is_known.sum()) == 1
+
+    @pytest.mark.parametrize("mark", ["-1", "unknown"])
+    @pytest.mark.parametrize("dragon", ["0", "dragon"])
+    def test_an_unknown_class_with_a_name(self, write, mark, dragon):
+        rows = f"0,cat,0,0.9\n1,dog,0,0.8\n{mark},dragon,{dragon},0.1\n{mark},unknown,1,0.1\n"
+        found = read_decisions(write("label,class,prediction,confidence\n" + rows))
+        assert found.is_known.tolist() == [True, True, False, False]
+        assert (found.classes[found.label[2]], found.metrics()["auroc"]) == ("dragon", 1)
+
+    def test_a_prediction_of_unknown_is_no_class(self, write, capsys):
+        rows = "7.png,dog,unknown,0.9,day\n8.png,-1,unknown,0.9,day\n9.png,cow,unknown,0.9,day\n"
+        path = write(HEADER + ROWS + rows)
+        found = read_decisions(path, threshold=0.5)
+        assert (found.classes, found.known) == (["cat", "cow", "dog", "-1"], 3)
+        assert {one.taken_for for one in found.confusions()} == {"cat", "dog"}
+        results = {one.name: one for one in found.by_class()}
+        assert (results["cow"].images, results["cow"].acc, results["cow"].taken_for) == (1, 0, None)
+        assert (results["dog"].acc, results["dog"].taken_for) == (pytest.approx(2 / 3), None)
+        metrics = found.metrics()
+        assert (metrics["acc"], metrics["acc_u"]) == (0.5, pytest.approx(1 / 3))
+        assert main(["evaluate", "--predictions", str(path), "--per-class"]) == 0
+        assert "of 3 known classes" in capsys.readouterr().out
 
     def test_logits_of_every_kind(self, write, tmp_path):
         text = "label,logit_cat,logit_dog\ncat,2,1\ndog,0,3\n-1,0.5,0\n"
@@ -136,15 +173,35 @@ class TestFiles:
             writer.write("b", Prediction("unknown", False, 0.2, (("dog", 0.6), ("cat", 0.4))))
             writer.write("broken", BadImage("broken"))
             writer.write("c", Prediction("unknown", False, 0.1, (("cat", 0.6), ("dog", 0.4))))
-        with pytest.raises(MedicError, match="whose label is predicted: give true ones with --labels"):
+        with pytest.raises(MedicError, match="whose label is predicted: give true ones with --labels"), unreadable():
             read_decisions(path)
         labels = write("path,class\na,cat\nb,dog\nc,bird\nmore,dog\n", "labels.csv")
-        found = read_decisions(path, labels)
+        with pytest.raises(MedicError, match="images of class 'bird', which no prediction names"), unreadable():
+            read_decisions(path, labels)
+        with unreadable():
+            found = read_decisions(path, labels, known=["cat", "dog"])
         assert (found.threshold, found.classes, found.known) == (0.5, ["cat", "dog", "bird"], 2)
         metrics = found.metrics()
         assert (metrics["acc"], metrics["acc_k"], metrics["acc_u"]) == (1, 0.5, 1)
-        with pytest.raises(MedicError, match="no row for 1 of 3 images, such as c"):
+        with pytest.raises(MedicError, match="no row for 1 of 3 images, such as c"), unreadable():
             read_decisions(path, write("path,class\na,cat\nb,dog\n", "few.csv"))
+
+    def test_unreadable_images_are_a_note(self, write, capsys):
+        rows = "a,cat,true,0.9,0.5,cat,\nb,,,,,,broken\nc,unknown,false,0.2,0.5,cat,\n"
+        path = write("path,label,known,score,threshold,top1,error\n" + rows)
+        labels = write("path,class\na,cat\nc,-1\n", "labels.csv")
+        assert main(["evaluate", "--predictions", str(path), "--labels", str(labels)]) == 0
+        assert capsys.readouterr().err == (
+            f"medic: note: file {path}: 1 of 3 images were unreadable and are not evaluated\n"
+        )
+
+    def test_rows_of_several_thresholds(self, write):
+        rows = "a,cat,true,0.9,0.5,cat\nb,unknown,false,0.2,0.75,cat\n"
+        path = write("path,label,known,score,threshold,top1\n" + rows)
+        labels = write("path,class\na,cat\nb,-1\n", "labels.csv")
+        with pytest.raises(MedicError, match=r"rows of 2 thresholds, such as 0.5 and 0.75: give one with --threshold"):
+            read_decisions(path, labels)
+        assert read_decisions(path, labels, threshold=0.6).threshold == 0.6
 
     @pytest.mark.parametrize(("text", "message"), [
         ("", "has no rows"),
@@ -156,7 +213,8 @@ class TestFiles:
         ("label,prediction,confidence\ncat,cat,nan\n", "row 1: confidence 'nan' is not a number"),
         ("label,prediction,confidence\ncat,cat,1\ncat,cat,high\n", "row 2: confidence 'high' is not a number"),
         ("label,prediction,confidence\ncat,cat,1\n,cat,1\n", "row 2: no label"),
-        ("label,prediction,confidence\ncow,cat,1\n", "no image of a known class"),
+        ("label,prediction,confidence\ncow,cat,1\n", "images of class 'cow', which no prediction names"),
+        ("label,prediction,confidence\n-1,cat,1\n", "no image of a known class"),
         ("label,logit_cat\ncat,nan\n", "row 1: logit_cat 'nan' is not a number"),
         ("label,prediction,confidence\ncat,cat\n", "row 2: it has more or fewer values"),
         (HEADER + ROWS + ROWS, "has 2 rows of 1.png"),
@@ -187,6 +245,25 @@ class TestFiles:
         np.savez(tmp_path / "p.npz", label=np.array([object()]))
         with pytest.raises(MedicError, match="cannot be read"):
             read_decisions(tmp_path / "p.npz")
+
+    def test_arrays_that_would_fill_the_memory_are_not_read(self, tmp_path, monkeypatch):
+        path = tmp_path / "p.npz"
+        monkeypatch.setattr("medic.runs.prediction_files.MAX_BYTES", 2**20)
+        monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("the file is read"))
+        np.savez_compressed(path, label=np.zeros(2**16, np.int64), logits=np.zeros((2**16, 2)))
+        assert path.stat().st_size < 2**14
+        with pytest.raises(MedicError, match=r"p.npz has 0.0 GiB of arrays, more than") as caught:
+            read_decisions(path)
+        assert "\n" not in str(caught.value)
+
+    def test_an_array_or_damaged_data_in_place_of_a_npz_file(self, tmp_path, write):
+        np.savez_compressed(tmp_path / "p.npz", label=np.arange(1000))
+        content = bytearray((tmp_path / "p.npz").read_bytes())
+        content[60:90] = b"\xff" * 30
+        np.save(tmp_path / "p.npy", np.zeros(3))
+        for damaged in (bytes(content), (tmp_path / "p.npy").read_bytes()):
+            with pytest.raises(MedicError, match="cannot be read"):
+                read_decisions(write(damaged, "p.npz"))
 
 
 class TestCommand:
@@ -234,6 +311,20 @@ class TestCommand:
         again = read_decisions(run.path / "predictions.npz", threshold=run.metrics["threshold"])
         assert again.metrics()["hscore"] == pytest.approx(run.metrics["hscore"])
         assert again.metrics()["oscr"] == pytest.approx(run.metrics["oscr"])
+
+    def test_a_score_of_an_installed_package(self, mini, tmp_path, monkeypatch):
+        import medic
+        from medic.openset import registry
+        from medic.runs.review import decide_again
+        from tests.runs.short import SHORT
+
+        run = medic.train(dataset=mini, output=tmp_path, **SHORT)
+        theirs = replace(openset.SCORES["cls"], name="theirs")
+        found = registry.SCORE_GROUP.find
+        monkeypatch.setattr(
+            type(registry.SCORE_GROUP), "find", lambda _, name: theirs if name == "theirs" else found(name)
+        )
+        assert decide_again(run, "theirs", "source")[1] == "theirs"
 
     @pytest.mark.parametrize(("arguments", "message"), [
         ([], "give one of them"),

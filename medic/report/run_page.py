@@ -295,6 +295,8 @@ def _threshold_sentence(run: Run, threshold: Threshold) -> str:
     if rule is None:
         return f"The run's threshold is {value}, by the rule “{threshold.rule}”."
     validity = "The rule does not use the target."
+    if rule.transductive:
+        validity = "The rule uses the target's images without labels."
     if rule.oracle:
         validity = (
             "The rule uses the labels of the target, which nobody has in use: "

@@ -61,8 +61,8 @@ def run(arguments: Namespace) -> int:
     kind = pick_format(output, arguments.format)
     if not holds_run(arguments.run):
         raise MedicError(f"{arguments.run} is no run or model: the run comes first, then the images")
-    named, read = tee(image_paths(arguments.paths))  # which keeps the paths between reading and writing alone
     predictor, _ = open_model(arguments.run, arguments.device)
+    named, read = tee(image_paths(arguments.paths))  # which keeps the paths between reading and writing alone
     if arguments.threshold is not None:
         predictor = predictor.at(arguments.threshold)
     top = min(arguments.top, len(predictor.classes))

@@ -23,7 +23,7 @@ SAME = ("dataset", "method", "objective", "seed")
 
 
 class Fold(NamedTuple):
-    """What a fold's model says of its validation images, of left-out classes, and of images of a left-out domain."""
+    """The outputs of a fold's model for its validation images, for left-out classes, and for a left-out domain."""
 
     validation: LabelledOutputs
     classes: LabelledOutputs

@@ -91,15 +91,6 @@ def fixed(probability: float) -> Rule:
     return at(lambda s: openset.fixed(s.score, probability=probability).value if s.score.probability else None)
 
 
-def best_threshold(known: Tensor, correct: Tensor, unknown: Tensor) -> float:
-    """Return the threshold with the best H-score of known (N,) and unknown (M,) confidences."""
-    grid = torch.cat([known, unknown]).unique()
-    accepted = (known[None] >= grid[:, None]) & correct[None]
-    rejected = unknown[None] < grid[:, None]
-    k, u = accepted.double().mean(1), rejected.double().mean(1)
-    return float(grid[(2 * k * u / (k + u).clamp(min=1e-12)).argmax()])
-
-
 def outputs_left_out(seen: Seen) -> float:
     """Choose the best H-score where every class is unknown in turn: its images, scored without its outputs."""
     classes = seen.validation.logits.shape[1]
@@ -109,21 +100,16 @@ def outputs_left_out(seen: Seen) -> float:
         own = seen.label == k
         logits, ova = seen.validation.logits[own][:, others], seen.validation.ova
         pseudo.append(seen.score(Output(logits, None if ova is None else ova[own][:, :, others])))
-    correct = openset.predicted_class(seen.validation) == seen.label
-    return best_threshold(seen.score(seen.validation), correct, torch.cat(pseudo))
-
-
-def _best_of(score: Score, known: LabelledOutputs, unknown: LabelledOutputs) -> float:
-    correct = openset.predicted_class(known.output) == known.label
-    return best_threshold(score(known.output), correct, score(unknown.output))
+    unknown = torch.cat(pseudo)
+    label = torch.cat([seen.label, torch.full((len(unknown),), -1)])
+    prediction = torch.cat([openset.predicted_class(seen.validation), torch.zeros(len(unknown), dtype=torch.long)])
+    return openset.best_threshold(torch.cat([seen.score(seen.validation), unknown]), prediction, label)
 
 
 def best_of_fold(fold: Fold, score: Score, shifted: bool) -> float:
     """Return the best threshold for the classes that a fold leaves out: in its sources, or in its left-out domain."""
-    if not shifted:
-        return _best_of(score, fold.validation, fold.classes)
-    known = fold.domain.label >= 0
-    return _best_of(score, fold.domain.where(known), fold.domain.where(~known))
+    seen = fold.domain if shifted else LabelledOutputs.cat([fold.validation, fold.classes])
+    return openset.best_threshold(score(seen.output), openset.predicted_class(seen.output), seen.label)
 
 
 def fold_threshold(shifted: bool) -> Rule:
@@ -205,7 +191,7 @@ def measure(run: Run, score: Score, folds: Sequence[Fold]) -> dict[str, float]:
     views = [read_views(run, split) or () for split in ("validation", "target")]
     readable = [fold for fold in folds if fold.reads(score)]
     seen = Seen(score, validation.output, validation.label, target.output, *views, readable)
-    prediction, known = openset.predicted_class(target.output), target.label >= 0
+    prediction = openset.predicted_class(target.output)
     found = {}
     for rule, choose in RULES.items():
         accepted = choose(seen)
@@ -213,7 +199,7 @@ def measure(run: Run, score: Score, folds: Sequence[Fold]) -> dict[str, float]:
             decided = torch.where(accepted, prediction, -1)
             found[rule] = 100 * openset.hard_hscore(decided, target.label).hscore
     confidence = score(target.output)
-    best = best_threshold(confidence[known], (prediction == target.label)[known], confidence[~known])
+    best = openset.best_threshold(confidence, prediction, target.label)
     found[ORACLE] = 100 * openset.hscore(confidence, prediction, target.label, best).hscore
     return found
 
@@ -248,7 +234,7 @@ def measure_folder(folder: Path, scores: Sequence[str]) -> Iterator[Record]:
 
 
 def print_table(benchmark: str, records: Sequence[Record]) -> None:
-    """Print a row per rule with a column per method and score, the mean, and the difference to today's rule."""
+    """Print a row per rule with a column per method and score, the mean, and the difference to the rule of before."""
     cells: dict[str, dict[str, list[float]]] = {}
     changes: dict[str, dict[tuple[str, int], list[float]]] = {}
     for record in records:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -31,10 +32,10 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Effect:
-    """What a threshold does, as fractions: None where there is no such image.
+    """The fractions of images that a threshold accepts and rejects; None where there are no such images.
 
-    `accepted` and `named` are of known images: those taken for known, and those that also get their own class.
-    `rejected` is of unknown images, `unlabelled` the accepted fraction of images without labels.
+    Of the known images, `accepted` are taken for known, and `named` also get their own class. `rejected` is of the
+    unknown images, and `unlabelled` is the accepted fraction of the images without labels.
     """
 
     threshold: Threshold
@@ -56,14 +57,14 @@ class Calibration:
         """Return the threshold that accepts a known image with a probability of at least `share`; see `conformal`."""
         labelled = self._labelled()
         known = labelled.label >= 0
-        return self._threshold(conformal(self._confidence(labelled)[known], share), f"accept {100 * share:g} %")
+        return self._threshold(conformal(self._confidence[known], share), f"accept {100 * share:g} %")
 
     def best(self, cost: float | None = None) -> Threshold:
         """Return the threshold with the best H-score, or with the least cost; see `best_threshold`."""
         labelled = self._labelled()
         if not bool((labelled.label < 0).any()):
             raise MedicError(f"no unknown image among {labelled.about}: label some images `{UNKNOWN}` (--labels FILE)")
-        value = best_threshold(self._confidence(labelled), predicted_class(labelled.output), labelled.label, cost)
+        value = best_threshold(self._confidence, predicted_class(labelled.output), labelled.label, cost)
         return self._threshold(value, "best H-score" if cost is None else f"cost {cost:g}")
 
     def dividing(self) -> Threshold:
@@ -92,7 +93,7 @@ class Calibration:
         """Return what a threshold does."""
         accepted = named = rejected = unlabelled = None
         if self.labelled is not None:
-            label, confidence = self.labelled.label, self._confidence(self.labelled)
+            label, confidence = self.labelled.label, self._confidence
             known = label >= 0
             decision = decide(confidence, predicted_class(self.labelled.output), threshold.value)
             accepted, named = _mean(decision[known] >= 0), _mean(decision[known] == label[known])
@@ -114,12 +115,12 @@ class Calibration:
             raise MedicError("a model without its run has no validation images: give labelled ones with --labels")
         return self.labelled
 
-    def _confidence(self, labelled: Labelled) -> Tensor:
-        return self.predictor.score(labelled.output)
+    @cached_property
+    def _confidence(self) -> Tensor:
+        return self.predictor.score(self._labelled().output)
 
     def _threshold(self, value: float, rule: str) -> Threshold:
-        shown = float(self.predictor.shown(torch.tensor(value, dtype=torch.float64)))
-        return Threshold(value, rule, shown if self.predictor.score.probability else None)
+        return Threshold.of(self.predictor.score, value, rule)
 
 
 def _mean(mask: Tensor) -> float | None:

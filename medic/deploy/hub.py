@@ -26,7 +26,7 @@ AT_THRESHOLD = ("hscore", "acc_k", "acc_u")
 """Metrics that belong to one threshold."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _PATH = re.compile(r"[/\\~]|[A-Za-z]:[/\\]")
-_OWN = ("folder", "csv")
+_OWN = ("folder", "lists", "table")
 """Names of datasets that are a person's own files."""
 
 
@@ -40,8 +40,8 @@ def push(
     """Send a model to the hub as `OWNER/NAME`, and return its address.
 
     `metrics` of its run are part of the model card, those at a threshold only if it is the model's. Nothing but the
-    three files is sent, and no path of this machine is in them. A token is found as by all tools of the hub:
-    `hf auth login`, or the variable HF_TOKEN.
+    three files is sent, and texts that are paths of this machine are left out of the provenance. A token is found as by
+    all tools of the hub: `hf auth login`, or the variable HF_TOKEN.
     """
     _check_name(name)
     import huggingface_hub as hub

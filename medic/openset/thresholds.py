@@ -27,6 +27,11 @@ class Threshold(NamedTuple):
     rule: str
     probability: float | None = None
 
+    @classmethod
+    def of(cls, score: Score, value: float, rule: str) -> "Threshold":
+        """Return the threshold of a score at a value on the scale of its confidence."""
+        return cls(value, rule, float(torch.tensor(value).double().sigmoid()) if score.probability else None)
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -74,7 +79,7 @@ def source(score: Score, *, validation: AnyOutput, accept: float = 0.9) -> Thres
     confidence = score(validation)
     if not len(confidence):
         raise MedicError("the threshold rule 'source' was given no validation sample")
-    return _threshold(conformal(confidence, min(accept, highest_acceptance(len(confidence)))), "source", score)
+    return Threshold.of(score, conformal(confidence, min(accept, highest_acceptance(len(confidence)))), "source")
 
 
 def fixed(score: Score, *, probability: float = 0.5) -> Threshold:
@@ -103,7 +108,7 @@ def mixture(score: Score, *, target: AnyOutput) -> Threshold:
 
     It is transductive: it sees all samples that it decides on.
     """
-    return _threshold(two_components(score(target)), "two-components", score)
+    return Threshold.of(score, two_components(score(target)), "two-components")
 
 
 def hard(score: Score) -> Threshold:
@@ -142,10 +147,6 @@ def best_of_ten(score: Score, target: CheckedOutput, confidence: Tensor, outcome
     accepted = confidence[level >= best]
     value = torch.cat([accepted, accepted.new_tensor([_logit(best)])]).min()
     return Threshold(float(value), "oracle-10", best)
-
-
-def _threshold(value: float, rule: str, score: Score) -> Threshold:
-    return Threshold(value, rule, float(torch.tensor(value).double().sigmoid()) if score.probability else None)
 
 
 def _logit(probability: float) -> float:

@@ -13,9 +13,6 @@ from medic.errors import check_choice
 from medic.openset.metrics import UNKNOWN
 from medic.runs.directory import Run
 
-Z = 1.959964
-"""The 97.5 % quantile of the normal distribution."""
-
 
 @dataclass(frozen=True)
 class Decisions:
@@ -223,8 +220,9 @@ def pair_counts(label: NDArray[np.int64], taken: NDArray[np.int64], rows: int, c
 
 def wilson(share: float, count: int) -> tuple[float, float]:
     """Return the 95 % interval of a share of `count` images by Wilson's formula; from 0 to 1 without any."""
+    from scipy.stats import binomtest  # which takes a second to import
+
     if not count:
         return 0.0, 1.0
-    middle = share + Z**2 / (2 * count)
-    half = Z * math.sqrt(share * (1 - share) / count + Z**2 / (4 * count**2))
-    return max(0.0, (middle - half) / (1 + Z**2 / count)), min(1.0, (middle + half) / (1 + Z**2 / count))
+    found = binomtest(round(share * count), count).proportion_ci(method="wilson")
+    return float(found.low), float(found.high)

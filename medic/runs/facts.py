@@ -1,4 +1,4 @@
-"""The facts that a run reports before it trains."""
+"""The facts and notes that a run reports before it trains."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -6,10 +6,14 @@ from pathlib import Path
 import torch
 
 from medic.data import Dataset, Problem, Samples
+from medic.models import OURS
+from medic.runs.build import build_objective
 from medic.runs.recipe import Recipe
 
 SHOWN = 12
 """Number of names of a list that are shown."""
+LARGE = 128
+"""Pixels from which on a network of timm takes hours on a CPU."""
 
 
 def describe(recipe: Recipe, dataset: Dataset, problem: Problem, path: Path) -> Iterator[tuple[str, str]]:
@@ -39,6 +43,33 @@ def describe(recipe: Recipe, dataset: Dataset, problem: Problem, path: Path) -> 
     images = f"{recipe.batch_size * tasks} images" + (f" ({tasks} tasks × {recipe.batch_size})" if tasks > 1 else "")
     every = f"evaluated every {recipe.evaluation.evaluate_every}"
     yield "training", f"{optim.iterations} iterations of {images}, {every}, {optim.optimizer} lr {optim.lr:g}"
+
+
+def notes(recipe: Recipe) -> Iterator[str]:
+    """Yield what a person should know before a long run."""
+    if recipe.model.backbone not in OURS and recipe.weights is None:
+        yield f"backbone {recipe.model.backbone} starts from random weights: give trained ones with --weights FILE"
+    size, smaller = recipe.data.image_size or 0, " or ".join(_smaller(str(recipe.model.backbone)))
+    slow = recipe.model.backbone not in OURS and size >= LARGE and recipe.model.freeze is None
+    if slow and recipe.execution.pick_device().type == "cpu":
+        way = f"use a GPU, or a smaller network with {smaller}"
+        yield f"backbone {recipe.model.backbone} at {size} px may take hours on a CPU: {way}"
+    if not recipe.data.unknown:
+        yield "every class is known, so only the accuracy is measured: leave some unknown with --known or --split"
+    end = recipe.optim.iterations
+    for start in build_objective(recipe).restart_iterations(len(recipe.grid.sizes)):
+        if start >= end:
+            yield (
+                f"the penalty reaches its weight at iteration {start}, but training stops at {end}: "
+                "lower it with --hparams anneal=N"
+            )
+
+
+def _smaller(backbone: str) -> Iterator[str]:
+    """Yield options that make a run faster than one with a backbone of timm."""
+    if backbone != "resnet18":
+        yield "--backbone resnet18"
+    yield "--backbone convnet --image-size 32"
 
 
 def _count(samples: Samples, domain: int) -> int:

@@ -19,13 +19,13 @@ from medic.errors import MedicError, TrainingError, counted, first_line, memory_
 from medic.files import writing
 from medic.logs import shown
 from medic.metrics import DEFAULT
-from medic.models import OURS, Classifier
+from medic.models import Classifier
 from medic.runs import memory
-from medic.runs.build import Network, build_network, build_objective, build_trainer, check_network
+from medic.runs.build import Network, build_network, build_trainer, check_network
 from medic.runs.directory import Run, RunDirectory, run_hash
 from medic.runs.evaluation import Evaluator, Outputs, choose_threshold, predictions
 from medic.runs.extend import extended
-from medic.runs.facts import describe
+from medic.runs.facts import describe, notes
 from medic.runs.interrupts import Interrupts, Stopped
 from medic.runs.progress import Pause, Progress
 from medic.runs.recipe import COMPILED, Recipe, make_recipe
@@ -36,8 +36,6 @@ from medic.training import WeightAverage, load_checkpoint
 
 logger = logging.getLogger(__name__)
 
-LARGE = 128
-"""Pixels from which on a network of timm takes hours on a CPU."""
 CHECKPOINT_SECONDS = 60.0
 """The work that a killed run loses at most, unless `checkpoint_every` is given."""
 
@@ -84,7 +82,7 @@ def train(
         if directory.done:
             return _finished(directory)
         session = Session(recipe, dataset, network, directory, run, watch, began, base)
-        for line in _notes(recipe):
+        for line in notes(recipe):
             logger.info(line)
         # Several processes stop together, after an iteration.
         late = session.describe_late if distributed.world() == 1 else None
@@ -114,7 +112,7 @@ def describe_plan(asked: Mapping[str, Any]) -> list[tuple[str, str]]:
             facts.append(("state", "finished: nothing is left to train"))
         elif directory.checkpoint.exists():
             facts.append(("state", "started before: training resumes at its last checkpoint"))
-        return [*facts, *(("note", note) for note in _notes(recipe))]
+        return [*facts, *(("note", note) for note in notes(recipe))]
 
 
 def _divide(recipe: Recipe, dataset: Dataset) -> Problem:
@@ -141,33 +139,6 @@ def _finished(directory: RunDirectory) -> Run:
     run.check()
     logger.info("%s is finished", run.path)
     return run
-
-
-def _notes(recipe: Recipe) -> Iterator[str]:
-    """Yield what a person should know before a long run."""
-    if recipe.model.backbone not in OURS and recipe.weights is None:
-        yield f"backbone {recipe.model.backbone} starts from random weights: give trained ones with --weights FILE"
-    size, smaller = recipe.data.image_size or 0, " or ".join(_smaller(str(recipe.model.backbone)))
-    slow = recipe.model.backbone not in OURS and size >= LARGE and recipe.model.freeze is None
-    if slow and recipe.execution.pick_device().type == "cpu":
-        way = f"use a GPU, or a smaller network with {smaller}"
-        yield f"backbone {recipe.model.backbone} at {size} px may take hours on a CPU: {way}"
-    if not recipe.data.unknown:
-        yield "every class is known, so only the accuracy is measured: leave some unknown with --known or --split"
-    end = recipe.optim.iterations
-    for start in build_objective(recipe).restart_iterations(len(recipe.grid.sizes)):
-        if start >= end:
-            yield (
-                f"the penalty reaches its weight at iteration {start}, but training stops at {end}: "
-                "lower it with --hparams anneal=N"
-            )
-
-
-def _smaller(backbone: str) -> Iterator[str]:
-    """Yield options that make a run faster than one with a backbone of timm."""
-    if backbone != "resnet18":
-        yield "--backbone resnet18"
-    yield "--backbone convnet --image-size 32"
 
 
 class Session:

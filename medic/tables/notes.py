@@ -110,6 +110,13 @@ def mixed_datasets(results: Iterable[tuple[str, Result]]) -> Iterator[str]:
             yield f"column {column!r} mixes {len(datasets)} datasets ({names}): give their folders separately"
 
 
+_SEEING = {
+    "oracle-10": "target labels, which is not a valid result",
+    "two-components": "the target's images without labels (transductive)",
+}
+"""The threshold rules that see the target, and what they use of it."""
+
+
 def differences(results: Iterable[Result]) -> Iterator[str]:
     """Yield differences between runs side by side that numbers depend on, apart from the rows' own settings."""
     used = list(dict.fromkeys(results))
@@ -118,14 +125,11 @@ def differences(results: Iterable[Result]) -> Iterator[str]:
     yield from _environments(used, "commits", ("commit", "medic"), lambda settings: None)
     yield from _environments(used, "weight files", ("weights",), lambda settings: settings["backbone"])
     yield from _environments(used, "precisions", ("precision",), lambda settings: None)
-    oracles = [result.path.name for result in used if str(result.settings.get("threshold")).startswith("oracle")]
-    if oracles:
-        found = f"{runs_are(len(oracles))} of threshold oracle-10, such as {oracles[0]}"
-        yield f"{found}: H-score, acc_k and acc_u use target labels, which is not a valid result"
-    seeing = [result.path.name for result in used if result.settings.get("threshold") == "two-components"]
-    if seeing:
-        found = f"{runs_are(len(seeing))} of threshold two-components, such as {seeing[0]}"
-        yield f"{found}: H-score, acc_k and acc_u use the target's images without labels (transductive)"
+    for rule, sees in _SEEING.items():
+        seeing = [result.path.name for result in used if result.settings.get("threshold") == rule]
+        if seeing:
+            found = f"{runs_are(len(seeing))} of threshold {rule}, such as {seeing[0]}"
+            yield f"{found}: H-score, acc_k and acc_u use {sees}"
     unknown = [result.path.name for result in used if not result.environment]
     if unknown:
         yield f"{runs_are(len(unknown))} of an unknown commit: {unknown[0]} has no readable {ENVIRONMENT}"

@@ -222,7 +222,7 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_done_again(mini, t
         (tmp_path / "elsewhere").rename(done)
         return ()
 
-    monkeypatch.setattr("medic.runs.train._notes", late)
+    monkeypatch.setattr("medic.runs.train.notes", late)
     assert medic.train(**settings).path == path
     assert times == {file: file.stat().st_mtime_ns for file in path.glob("*.*")}
 

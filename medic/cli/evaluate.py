@@ -30,8 +30,8 @@ def add_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--threshold",
-        metavar="RULE",
-        help="source, fixed, hard, two-components or oracle-10 (default: the run's); for --predictions a number",
+        metavar="RULE|X",
+        help="source, fixed, hard, two-components, oracle-10, or a number as for `medic predict` (default: the run's)",
     )
     parser.add_argument("--rerun", action="store_true", help="run the model on the images again")
     add_device_option(parser, "for --rerun: ")
@@ -72,7 +72,7 @@ def run(arguments: Namespace) -> int:
 
     execute(arguments.imports)
     run = Run(arguments.run)
-    rule = arguments.threshold or run.settings.get("threshold") or "source"
+    rule = _rule(arguments.threshold or run.settings.get("threshold") or "source")
     if arguments.per_class or arguments.by:
         if arguments.rerun:
             raise MedicError("--per-class and --by read the predictions of the run: leave out --rerun")
@@ -83,16 +83,33 @@ def run(arguments: Namespace) -> int:
         sources = arguments.by in ("domain", "split")
         grouped = decide_again(run, arguments.score, rule, sources=True)[0] if sources else found
         place = "held-out images" if run.settings["target"] == ["none"] else ", ".join(run.settings["target"])
-        at = "" if found.threshold is None else f" at threshold {found.threshold:.4f} (rule {rule})"
+        chosen = f"rule {rule}" if isinstance(rule, str) else "given"
+        at = "" if found.threshold is None else f" at threshold {_shown(score, found.threshold)} ({chosen})"
         about = f"{run.settings['method']} on {place}: {len(found.label):,} images, score {score}{at}"
-        if at and (note := _seen_by(rule)):
+        if at and (note := _seen_by(str(rule))):
             about += f"\n{note}"
         _print_decisions(found, grouped, arguments, about)
         return 0
     return _evaluate_run(run, arguments, rule)
 
 
-def _evaluate_run(run: "Run", arguments: Namespace, rule: str) -> int:
+def _rule(text: str) -> str | float:
+    """Return a threshold that is given as a number, or the name of a rule."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _shown(score: str, threshold: float) -> str:
+    """Return a threshold for people, on the scale of `medic predict`."""
+    from medic.openset import Threshold, get_score
+
+    probability = Threshold.of(get_score(score), threshold, "").probability
+    return f"{threshold if probability is None else probability:.6g}"
+
+
+def _evaluate_run(run: "Run", arguments: Namespace, rule: str | float) -> int:
     from medic.runs.review import infer_again, review
 
     outputs = infer_again(run, arguments.device or "auto") if arguments.rerun else None
@@ -103,10 +120,10 @@ def _evaluate_run(run: "Run", arguments: Namespace, rule: str) -> int:
     targets = {score: values["target"] for score, values in found.items()}
     _print_metrics(targets)
     if rules := {values["threshold_rule"] for values in targets.values() if "threshold_rule" in values}:
-        thresholds = [
-            f"{score} {values['threshold']:.4f}" for score, values in targets.items() if "threshold" in values
-        ]
-        print(f"\nthreshold by rule {', '.join(sorted(rules))}: {', '.join(thresholds)}")
+        chosen = {score: values["threshold"] for score, values in targets.items() if "threshold" in values}
+        thresholds = [f"{score} {_shown(score, value)}" for score, value in chosen.items()]
+        how = f"by rule {', '.join(sorted(rules))}" if isinstance(rule, str) else "as given"
+        print(f"\nthreshold {how}: {', '.join(thresholds)}")
         for note in filter(None, map(_seen_by, sorted(rules))):
             print(note)
     for score, values in found.items():

@@ -78,7 +78,7 @@ def run(arguments: Namespace) -> int:
             for path, result in zip(named, results, strict=True):
                 writer.write(path, result)
                 counts["unreadable" if isinstance(result, Exception) else "known" if result.known else "unknown"] += 1
-        logger.info("%s", _summary(counts))
+        logger.info("%s%s", _summary(counts), "" if output is None else f"; rows are in {output}")
     return 1 if counts["unreadable"] else 0
 
 

@@ -17,6 +17,8 @@ from medic.tables.table import AVERAGE, Row, Table, tabulate
 
 FURTHER = tuple(METRICS[key] for key in ("acc_k", "acc_u", "auroc", "oscr_c", "oscr_b"))
 """Metrics beside the usual ones."""
+HEADLINE = "oscr"
+"""The metric that is shown first: it needs no threshold and counts known and unknown images."""
 
 
 def write_table_report(
@@ -48,6 +50,7 @@ def write_table_report(
             for one in shown
         ],
         "tables": [_content(table, shown, against, path.parent) for table, against in tables],
+        "first": next((i for i, metric in enumerate(shown) if metric.key == HEADLINE), 0),
         "base": methods.index("erm") if "erm" in methods else 0,
         "other": methods.index("medic++") if "medic++" in methods else len(methods) - 1,
     }

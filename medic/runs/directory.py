@@ -113,6 +113,11 @@ class RunDirectory:
             yield
 
     @property
+    def started(self) -> bool:
+        """Whether the run has a checkpoint to resume."""
+        return self.checkpoint.exists()
+
+    @property
     def busy(self) -> bool:
         """Whether a process is executing the run, as far as this user may see."""
         return is_locked(self.path / LOCK)
@@ -126,14 +131,10 @@ class RunDirectory:
         """Refuse a directory named by `--name` that holds anything but the run with the hash `run`."""
         if recipe.execution.name is None or not any(entry.name[0] != "." for entry in self._entries()):
             return
-        try:
-            noted = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))
-            found = noted["run"]
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
-            found = None
-        if found != run:
+        noted = _noted(self.path)
+        if noted.get("run") != run:
             what = "other files"
-            if found is not None:
+            if "run" in noted:
                 what = f"a run with other {_difference(recipe, self.path / CONFIG, read_plugins(noted))}"
             raise MedicError(f"{self.path} holds {what}: choose another --name, or delete {self.path}")
 
@@ -175,6 +176,21 @@ class RunDirectory:
         write_text(self.path / DONE, make_seal(self.path, seconds))
 
 
+def named_runs(folder: Path) -> dict[str, Path]:
+    """Return the finished runs of a folder whose directories `--name` has named, by their hash."""
+    paths = [path.parent for path in folder.glob(f"*/{DONE}")]
+    return {str(run): path for path in paths if (run := _noted(path).get("run", path.name)) != path.name}
+
+
+def _noted(path: Path) -> dict[str, Any]:
+    """Return what a run's directory notes of its environment; nothing if that cannot be read."""
+    try:
+        noted = json.loads((path / ENVIRONMENT).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return noted if isinstance(noted, dict) else {}
+
+
 class Run:
     """A finished run, read back from its directory."""
 
@@ -185,7 +201,8 @@ class Run:
             raise MedicError(f"run {self.path} does not exist: give the directory that the end of a run names")
         missing = [name for name in (CONFIG, DONE) if not (self.path / name).exists()]
         if missing == [DONE]:
-            raise MedicError(f"run {self.path} is unfinished: rerun the same command to resume it")
+            again = f"medic train --config {self.path / CONFIG} --output {self.path.parent}"
+            raise MedicError(f"run {self.path} is unfinished: resume it with `{again}`")
         if missing:
             raise self._no_run(missing[0])
 

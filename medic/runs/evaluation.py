@@ -155,15 +155,17 @@ def measure_validation(outputs: LabelledOutputs) -> dict[str, float]:
     }
 
 
-def choose_threshold(outputs: Outputs, score: openset.Score, rule: str) -> openset.Threshold:
-    """Return one threshold for a model; an oracle rule sees all target domains together."""
+def choose_threshold(outputs: Outputs, score: openset.Score, rule: str | float) -> openset.Threshold:
+    """Return one threshold for a model, by a rule or as given; an oracle rule sees all target domains together."""
+    if not isinstance(rule, str):
+        return openset.given(score, rule)
     target = outputs["target"]
     return openset.threshold(
         rule, score, validation=outputs["validation"].output, target=target.output, label=target.label
     )
 
 
-def measure(outputs: Outputs, domains: Sequence[str], score: openset.Score, rule: str) -> dict[str, Any]:
+def measure(outputs: Outputs, domains: Sequence[str], score: openset.Score, rule: str | float) -> dict[str, Any]:
     """Return the metrics by target domain (`targets`), their mean (`target`), and those on the sources (`source`).
 
     `source` is open set recognition without a domain shift: validation images against images of unknown classes in the

@@ -20,17 +20,19 @@ from medic.runs.specs.data import NONE
 from medic.training import infer
 
 
-def review(run: Run, score: str | None, rule: str, outputs: Outputs | None = None) -> dict[str, dict[str, Any]]:
+def review(run: Run, score: str | None, rule: str | float, outputs: Outputs | None = None) -> dict[str, dict[str, Any]]:
     """Return the metrics of a run by score: for one score, or for all available ones.
 
-    Metrics have the keys of a record. They are computed from the run's predictions, or from `outputs` if given.
+    Metrics have the keys of a record. They are computed from the run's predictions, or from `outputs` if given. `rule`
+    is that of the threshold, or a number on the scale of one score, by default the run's own; see `openset.given`.
     """
-    check_choice("threshold rule", rule, RULES)
+    score = _checked(run, score, rule)
     outputs = outputs or {split: run.outputs(split) for split in run.splits}
     if score is not None:
         chosen = [_ready(run, get_score(score), outputs)]
     else:
-        fits = [entry for entry in SCORES.values() if RULES[rule].goes_with(entry) and _available(run, entry, outputs)]
+        goes = RULES[str(rule)].goes_with
+        fits = [entry for entry in SCORES.values() if goes(entry) and _available(run, entry, outputs)]
         if not fits:
             raise MedicError(f"run {run.path} has no score for --threshold {rule}: use source or oracle-10")
         chosen = [_ready(run, entry, outputs) for entry in fits]
@@ -38,13 +40,13 @@ def review(run: Run, score: str | None, rule: str, outputs: Outputs | None = Non
     return {entry.name: measure(measured_on, run.domains, entry, rule) for entry in chosen}
 
 
-def decide_again(run: Run, score: str | None, rule: str, sources: bool = False) -> tuple[Decisions, str]:
-    """Return the decisions on target images by a score and a threshold rule, and the name of the score.
+def decide_again(run: Run, score: str | None, rule: str | float, sources: bool = False) -> tuple[Decisions, str]:
+    """Return the decisions on target images by a score and a threshold rule or number, and the name of the score.
 
     The score is the run's own by default. The threshold is None if no image is of an unknown class. With `sources`,
     held-out images of the source domains are among the images.
     """
-    check_choice("threshold rule", rule, RULES)
+    score = _checked(run, score, rule)
     found, outputs = run.predictions, {split: run.outputs(split) for split in run.splits}
     chosen = _ready(run, get_score(score or run.settings["score"]), outputs)
     confidence = np.empty(len(found["label"]))
@@ -55,6 +57,14 @@ def decide_again(run: Run, score: str | None, rule: str, sources: bool = False) 
     # Without a target, the held-out images are the target images.
     others = ["validation", "source-unknown"] if sources and run.settings["target"] != [NONE] else []
     return decisions.where(np.isin(found["split"], ["target", *others])), chosen.name
+
+
+def _checked(run: Run, score: str | None, rule: str | float) -> str | None:
+    """Return the score for a threshold rule, which must exist; a number is on the scale of one score."""
+    if isinstance(rule, str):
+        check_choice("threshold rule", rule, RULES)
+        return score
+    return score or str(run.settings["score"])
 
 
 def _available(run: Run, score: Score, outputs: Outputs) -> bool:

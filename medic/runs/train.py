@@ -110,7 +110,7 @@ def describe_plan(asked: Mapping[str, Any]) -> list[tuple[str, str]]:
         facts = list(describe(recipe, dataset, _divide(recipe, dataset), directory.path))
         if directory.done:
             facts.append(("state", "finished: nothing is left to train"))
-        elif directory.checkpoint.exists():
+        elif directory.started:
             facts.append(("state", "started before: training resumes at its last checkpoint"))
         return [*facts, *(("note", note) for note in notes(recipe))]
 
@@ -189,7 +189,7 @@ class Session:
     def run(self, interrupts: Interrupts) -> None:
         """Train to the end, and write everything."""
         recipe = self.recipe
-        resumes = self.directory.checkpoint.exists()
+        resumes = self.directory.started
         distributed.barrier()
         if resumes:
             self._load(self.directory.checkpoint)

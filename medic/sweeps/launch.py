@@ -48,6 +48,7 @@ def plan(schedule: Schedule, slots: int) -> str:
     waiting = schedule.waiting
     running = [job.name for job in waiting if job.directory.busy]
     states = {
+        **{job.name: "started" for job in waiting if job.directory.started},
         **dict.fromkeys(schedule.finished, "finished"),
         **dict.fromkeys(schedule.damaged, "damaged"),
         **dict.fromkeys(running, "running"),

@@ -12,7 +12,7 @@ import yaml
 from medic.data import benchmark
 from medic.errors import MedicError, check_choice
 from medic.runs.build import check_network
-from medic.runs.directory import RunDirectory, run_hash
+from medic.runs.directory import RunDirectory, named_runs, run_hash
 from medic.runs.imports import execute
 from medic.runs.recipe import make_recipe, open_once
 from medic.runs.settings import SETTINGS, load_yaml, setting_name
@@ -54,6 +54,8 @@ class Planner:
         self._open = open_once()
         self._fingerprints: dict[tuple[Any, ...], str] = {}
         self._networks: set[tuple[Any, ...]] = set()
+        self._named: dict[Path, dict[str, Path]] = {}
+        """Finished runs that were trained with `--name`, by output directory and hash."""
 
     def job(self, asked: Mapping[str, Any]) -> Job:
         """Return the run that these settings describe; None stands for a setting's default."""
@@ -72,8 +74,10 @@ class Planner:
         key = (id(opened), data.store_size, data.on_bad_image, data.validation, axes)
         if key not in self._fingerprints:
             self._fingerprints[key] = data.fingerprint(data.look(opened), axes)
-        name = run_hash(recipe, self._fingerprints[key])
-        return Job(recipe.asked, recipe.settings, RunDirectory(Path(recipe.execution.output) / name))
+        run, output = run_hash(recipe, self._fingerprints[key]), Path(recipe.execution.output)
+        if output not in self._named:
+            self._named[output] = named_runs(output)
+        return Job(recipe.asked, recipe.settings, RunDirectory(self._named[output].get(run, output / run)))
 
     def jobs(self, asked: Iterable[Mapping[str, Any]]) -> list[Job]:
         """Return the runs that several settings describe, each once."""

@@ -41,6 +41,9 @@ def test_images_are_named(browser, trained, images, tmp_path, width, dark):
     expected = trained.predictor.predict(paths)
     with Service(trained.predictor) as service:
         open_address(browser, service.url, width, dark)
+        about = browser.find_element("id", "about").text
+        assert ", ".join(trained.predictor.classes) in about
+        assert f"{trained.predictor.shown_threshold:.3f}" in about
         chosen = [*paths, tmp_path / "bad <b>.png"]
         browser.find_element("id", "files").send_keys("\n".join(map(str, chosen)))
         found = cards(browser, len(chosen))
@@ -76,6 +79,8 @@ def test_a_token_is_asked_for(browser, trained, images):
     path = sorted(images.glob("z/*/*.png"))[0]
     with Service(trained.predictor, token="secret") as service:
         open_address(browser, service.url, 390, False)
+        assert not browser.find_element("id", "about").is_displayed()
+        assert '"classes"' not in browser.page_source
         browser.find_element("id", "files").send_keys(str(path))
         assert "token" in label(cards(browser, 1)[0])
         browser.find_element("id", "token").send_keys("secret")

@@ -116,6 +116,16 @@ def test_a_folder(browser, runs, tmp_path):
     assert requests(browser) == [page.as_uri()]
 
 
+def test_one_pair_is_compared_without_an_interval(browser, runs, tmp_path):
+    page = write_table_report(collect(run.path for run in runs[::2]), "runs", tmp_path / "page.html")
+    open_address(browser, page)
+    assert browser.find_element("css selector", "#metrics [aria-pressed=true]").text == "OSCR"
+    text = browser.find_element("id", "comparison").text
+    assert "One run each" in text
+    base, other = (100 * run.metrics["oscr"] for run in runs[::2])
+    assert f"OSCR {'−' if other < base else '+'}{abs(other - base):.2f} – – 1 pair" in text
+
+
 INSIDE = """
 const box = arguments[0].getBoundingClientRect();
 return box.width > 0 && box.left >= 0 && box.right <= innerWidth && getComputedStyle(arguments[0]).display !== "none";

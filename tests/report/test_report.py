@@ -4,6 +4,7 @@ import base64
 import copy
 import io
 import json
+import platform
 import re
 import shutil
 from dataclasses import replace
@@ -232,7 +233,11 @@ class TestRun:
     def test_the_environment_is_named(self, run, tmp_path):
         page = write_report(run, tmp_path / "page.html").read_text()
         environment = json.loads((run.path / "environment.json").read_text())
-        for text in (environment["precision"], f"torch {environment['packages']['torch']}", "x86_64 CPU"):
+        for text in (
+            environment["precision"],
+            f"torch {environment['packages']['torch']}",
+            f"{platform.machine()} CPU",
+        ):
             assert f">{text}" in page or f", {text}" in page
 
 

@@ -297,7 +297,10 @@ class TestCommand:
         out = capsys.readouterr().out
         assert "known classes, in percent:" in out
         assert "unknown classes, in percent:" in out
-        assert f"threshold {run.metrics['threshold']:.4f} (rule source)" in out
+        at = 1 / (1 + np.exp(-run.metrics["threshold"]))  # on the scale of `medic predict`
+        assert f"threshold {at:.6g} (rule source)" in out
+        assert main(["evaluate", str(run.path), "--per-class", "--threshold", str(at)]) == 0
+        assert f"threshold {at:.6g} (given)" in capsys.readouterr().out
         assert main(["evaluate", str(run.path), "--per-class", "--by", "domain", "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         known = [one for one in found["classes"] if one["known"]]

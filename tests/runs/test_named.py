@@ -37,6 +37,21 @@ def test_a_finished_run_is_found_by_its_name(settings, tmp_path, monkeypatch):
     assert medic.train(**settings, output=tmp_path, name="a").path == run.path
 
 
+def test_a_sweep_takes_a_finished_run_by_its_settings(settings, tmp_path):
+    asked = {**settings, "output": str(tmp_path)}
+    del asked["quiet"]
+    run = medic.train(**settings, output=tmp_path, name="a")
+    (tmp_path / "b").mkdir()
+    for content in ("{", "[]", "{}"):  # of a directory that holds no run
+        (tmp_path / "b" / "done").touch()
+        (tmp_path / "b" / "environment.json").write_text(content)
+        jobs = Planner().jobs({**asked, "seed": seed} for seed in (0, 1))
+        assert jobs[0].directory.path == run.path
+        assert jobs[1].directory.path.name not in ("a", "b")
+    (run.path / "done").unlink()
+    assert Planner().job(asked).directory.path != run.path
+
+
 def test_a_named_run_resumes(settings, tmp_path, monkeypatch):
     whole = medic.train(**settings, output=tmp_path)
     run = in_parts({**settings, "name": "a"}, tmp_path, monkeypatch, (1, 3))
@@ -90,12 +105,8 @@ def test_names_that_are_refused(settings, tmp_path, name):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_sweep_neither_takes_a_name_nor_mistakes_a_named_run(settings, tmp_path):
+def test_a_sweep_takes_no_name(settings, tmp_path):
     asked = {name: value for name, value in settings.items() if name != "quiet"}
-    run = medic.train(**settings, output=tmp_path, name="a")
-    [job] = Planner().jobs([{**asked, "output": str(tmp_path)}])
-    assert job.name == json.loads((run.path / "environment.json").read_text())["run"]
-    assert not job.directory.done
     with pytest.raises(MedicError, match=naming("'a' sweep --name")):
         Planner().jobs([{**asked, "name": "a"}])
     pytest.importorskip("optuna")

@@ -11,9 +11,9 @@ from medic.fields import Part
 from medic.method import Method
 from medic.methods import METHODS
 from medic.runs.build import build_objective, build_trainer
+from medic.runs.facts import notes as notes_of
 from medic.runs.recipe import DEFAULTS
 from medic.runs.settings import GROUPS, SETTINGS, identity, read_yaml, to_yaml
-from medic.runs.train import _notes
 from medic.strategies import MultiStep
 from medic.tables.paper_tables import reproduction
 from medic.tasks import Grid, GridSpec
@@ -303,7 +303,7 @@ def test_a_part_brings_what_goes_with_it_to_any_method(mini):
 def test_a_penalty_that_begins_after_the_end_is_said(mini):
     for method, iterations, said in (("fishr", 300, 1), ("vrex", 300, 1), ("vrex", 501, 0), ("erm", 1, 0)):
         recipe = recipe_of(dataset=mini, method=method, iterations=iterations)
-        assert len([line for line in _notes(recipe) if "anneal" in line]) == said
+        assert len([line for line in notes_of(recipe) if "anneal" in line]) == said
 
 
 def test_names_of_methods_and_datasets_in_any_case():
@@ -316,11 +316,11 @@ def test_a_large_network_on_a_cpu_is_said(mini):
     cases = (("resnet50", 224, True), ("resnet18", 128, True), ("resnet18", 64, False), ("convnet", 224, False))
     for backbone, size, said in cases:
         recipe = recipe_of(dataset=mini, method="erm", backbone=backbone, image_size=size, device="cpu")
-        notes = [line for line in _notes(recipe) if "hours on a CPU" in line]
+        notes = [line for line in notes_of(recipe) if "hours on a CPU" in line]
         assert len(notes) == said
         assert all(("--backbone resnet18" in line) == (backbone == "resnet50") for line in notes)
     frozen = recipe_of(dataset=mini, method="erm", backbone="resnet50", image_size=224, device="cpu", freeze="backbone")
-    assert not [line for line in _notes(frozen) if "hours on a CPU" in line]
+    assert not [line for line in notes_of(frozen) if "hours on a CPU" in line]
 
 
 def test_a_table_of_the_paper_without_weights_is_said():

@@ -110,6 +110,10 @@ def test_predictions_repeat_every_metric(run):
     assert run.record["targets"] == {"street": run.metrics}
     assert set(again) == {"cls", "bcls", "max-logit", "energy"}
     assert set(review(run, None, "fixed")) == {"cls", "bcls"}
+    (given,) = review(run, None, 0.5).values()
+    assert given == review(run, "bcls", "fixed")["bcls"]
+    with pytest.raises(MedicError, match=r"1\.5: score 'bcls' is a probability"):
+        review(run, None, 1.5)
 
 
 def test_the_model_gives_its_predictions_again(run):

@@ -340,7 +340,7 @@ def test_room_is_for_the_devices_that_runs_ask_for(folder):
 def test_a_dry_run_names_the_runs_in_progress(folder, copied, tmp_path, capsys):
     (path, *_) = copied.glob("*/done")
     path.unlink()
-    for held, state, ending in ((True, "running ", " (1 of them running elsewhere)"), (False, "to do   ", "")):
+    for held, state, ending in ((True, "running ", " (1 of them running elsewhere)"), (False, "started ", "")):
         with RunDirectory(path.parent).locked() if held else nullcontext():
             assert swept(tmp_path, folder, "--dry-run", **ASKED) == 0
         said = capsys.readouterr().out

@@ -14,6 +14,7 @@ from medic.training.precision import Bf16Weights
 from tests.built import recipe_of
 from tests.messages import naming
 
+pytestmark = pytest.mark.usefixtures("mini")  # which registers the backbone `small`
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
@@ -27,7 +28,7 @@ def steps(device):
 @pytest.mark.parametrize("strategy", [MultiStep(), TwoStep(), TwoStep(second_order=True)])
 def test_gradients_are_those_of_autocast(device, strategy):
     torch.manual_seed(0)
-    model = Classifier(create_backbone("convnet"), 3).to(device)
+    model = Classifier(create_backbone("small"), 3).to(device)
     found = []
     for network in (model, Bf16Weights(model, model.backbone, compiled=False)):
         model.zero_grad()
@@ -41,7 +42,7 @@ def test_gradients_are_those_of_autocast(device, strategy):
 
 
 def test_a_weight_that_no_gradient_reaches_gets_none():
-    model = Classifier(create_backbone("convnet"), 3)
+    model = Classifier(create_backbone("small"), 3)
     model.backbone.unused = torch.nn.Linear(4, 4)
     for network in (model, Bf16Weights(model, model.backbone, compiled=False)):
         with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
@@ -51,7 +52,7 @@ def test_a_weight_that_no_gradient_reaches_gets_none():
 
 
 def test_heads_and_parameters_keep_their_precision():
-    model = Classifier(create_backbone("convnet"), 3)
+    model = Classifier(create_backbone("small"), 3)
     lowered = Bf16Weights(model, model.backbone, compiled=False)
     with torch.autocast("cpu", torch.bfloat16):
         output = lowered(torch.randn(2, 3, 32, 32))

@@ -40,7 +40,8 @@ HEADERS = {
 }
 NO_CONTENT = "default-src 'none'; frame-ancestors 'none'"
 OPEN = ("/", "/health")
-"""Paths that need no token: the page has a field for it, and probes have none. Neither says anything of the model."""
+"""Paths that need no token: the page has a field for it, and probes have none. Where a token is needed, neither says
+anything of the model."""
 RETRY = 1
 """Seconds after which a client may try again."""
 CLASSES = 1000
@@ -66,8 +67,9 @@ def make_app(
 
     limits, metrics = limits or Limits(), Metrics()
     batcher, bodies = Batcher(predictor, limits, metrics), Bodies(limits)
-    page, policy = make_page({"bytes": limits.bytes, "token": token is not None})
     model = describe(predictor)
+    about = {"classes": predictor.classes, "model": model} if token is None else {}
+    page, policy = make_page({"bytes": limits.bytes, "token": token is not None, **about})
     started = time.time()
 
     @asynccontextmanager

@@ -3,7 +3,7 @@
 
 const all = data();
 let table = all.tables[0];
-const state = { metric: 0, sort: null, descending: true, filter: "" };
+const state = { metric: all.first, sort: null, descending: true, filter: "" };
 
 function cellOf(row, column) {
   return row.cells[all.metrics[state.metric].key][column];
@@ -87,11 +87,12 @@ function differences(base, other, metric) {
   }).filter((found) => found.length);
 }
 
-// A paired t-test over the means of the columns, or over the seeds of a single column.
+// A paired t-test over the means of the columns, or over the seeds of a single column; of one pair the difference alone.
 function tested(columns) {
   const values = columns.length === 1 ? columns[0] : columns.map(mean);
-  if (values.length < 2) return null;
+  if (!values.length) return null;
   const difference = mean(values);
+  if (values.length === 1) return { difference, count: 1, over: "pair" };
   const error = Math.sqrt(values.reduce((sum, value) => sum + (value - difference) ** 2, 0) / (values.length - 1) / values.length);
   const freedom = values.length - 1;
   const half = error * quantile(0.95, freedom);
@@ -104,19 +105,20 @@ function compare() {
   const holder = document.getElementById("comparison");
   if (base === other) { holder.textContent = "Choose two rows."; return; }
   const found = all.metrics.map((metric, i) => ({ metric, ...tested(differences(base, other, i)) })).filter((one) => one.count);
-  if (!found.length) { holder.textContent = "They share fewer than two runs with the same column and seed: a comparison needs two or more."; return; }
+  if (!found.length) { holder.textContent = "They share no run with the same column and seed."; return; }
   const signed = (number) => `${number < 0 ? "−" : "+"}${Math.abs(number).toFixed(2)}`;
   const lines = found.map(({ metric, difference, low, high, p, count, over }) => make("tr", {}, make("th", { scope: "row" }, metric.title + (metric.lower ? " ↓" : "")),
-    ...[signed(difference), `${signed(low)} … ${signed(high)}`, p < 0.001 ? "< 0.001" : p.toFixed(3), `${count} ${over}`].map((cell) => make("td", { class: "number" }, cell))));
+    ...[signed(difference), count > 1 ? `${signed(low)} … ${signed(high)}` : "–", count === 1 ? "–" : p < 0.001 ? "< 0.001" : p.toFixed(3), `${count} ${over}`].map((cell) => make("td", { class: "number" }, cell))));
   const seeds = found.some((one) => one.over === "seeds");
-  const how = seeds ? `over the seeds of one ${table.kind}: the interval does not cover other ${table.kind}s` : `over ${table.kind}s, each the mean over the seeds that both rows have`;
+  const single = found.every((one) => one.count === 1);
+  const how = single ? "One run each, so there is no interval: add runs with other seeds" : `Paired t-test ${seeds ? `over the seeds of one ${table.kind}: the interval does not cover other ${table.kind}s` : `over ${table.kind}s, each the mean over the seeds that both rows have`}`;
   const titles = ["", "difference", "95 % interval", "p", "pairs"];
-  holder.replaceChildren(make("p", {}, `${other.label} over ${base.label}, in points. Paired t-test ${how}.`),
+  holder.replaceChildren(make("p", {}, `${other.label} over ${base.label}, in points. ${how}.`),
     make("div", { class: "wide" }, make("table", {}, make("thead", {}, make("tr", {}, ...titles.map((title) => make("th", { scope: "col", class: "number" }, title)))), make("tbody", {}, ...lines))));
 }
 
 function start() {
-  const buttons = all.metrics.map((metric, i) => make("button", { type: "button", "aria-pressed": String(i === 0), onclick: () => {
+  const buttons = all.metrics.map((metric, i) => make("button", { type: "button", "aria-pressed": String(i === state.metric), onclick: () => {
     state.metric = i;
     buttons.forEach((button, j) => button.setAttribute("aria-pressed", String(i === j)));
     draw();

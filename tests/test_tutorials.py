@@ -38,11 +38,13 @@ def test_photographs(here, capsys):
     names = run_page("docs/tutorials/photographs.md", SMALLER)
     assert len(list((here / "photographs").glob("*/*/*.jpg"))) == 320
     lines = capsys.readouterr().out.splitlines()
-    assert sum("taken for" in line for line in lines) == 8
-    assert lines[-1].split()[0] in ("ball", "box", "tent", "unknown")
-    # The confidence of the image by hand is the one that the run recorded, up to the resizing.
-    row = list(names["rows"]["path"]).index("sketch/fence/003.jpg")
-    assert names["confidence"].item() == pytest.approx(names["rows"]["confidence"][row], abs=0.05)
+    found, rows = names["found"], names["rows"]
+    assert any(line.startswith(f"{found.label} {found.score:.3f}"[:-1]) for line in lines)
+    row = list(rows["path"]).index("sketch/fence/003.jpg")
+    assert found.score == pytest.approx(1 / (1 + np.exp(-rows["confidence"][row])), abs=1e-4)
+    assert found.known == (rows["prediction"][row] >= 0)
+    assert len((here / "rows.csv").read_text().splitlines()) == 41
+    assert sum(line.startswith("sketch/") for line in lines) == names["lost"].sum()
 
 
 def test_report(here, mini, capsys):

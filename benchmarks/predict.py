@@ -54,8 +54,11 @@ def main() -> None:
         predictor.save(folder / "model")
         if torch.cuda.is_available():
             predictor = predictor.to("cuda")
-        rows = [*yardsticks(predictor, files, arguments.yardstick)]
-        rows += [command(folder, files, count) for count in arguments.paths]
+        commands = (command(folder, files, count) for count in arguments.paths)
+        rows = []
+        for row in itertools.chain(yardsticks(predictor, files, arguments.yardstick), commands):
+            print(row, file=sys.stderr, flush=True)
+            rows.append(row)
     bare = rows[0]["images/s"]
     print_rows(
         [{name: shown(value) for name, value in {**row, "× bare": row["images/s"] / bare}.items()} for row in rows],

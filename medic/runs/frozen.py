@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 from medic.data import Dataset
 from medic.data.cache import cached
 from medic.data.images import Resident
-from medic.errors import is_shortage
 from medic.models import Backbone, Preprocessing
 from medic.outputs import Output
 from medic.runs.directory import file_hash
@@ -36,28 +34,14 @@ def frozen_features(
         count = dataset.images.shape[0]
         logger.info("computing the features of %d images once", count)
         module = _Featurizer(backbone.module).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        features = _infer(Inference(module, dataset.images, preprocessing, device, precision), count)
+        infer = Inference(module, dataset.images, preprocessing, device, precision)
+        features = infer(torch.arange(count)).logits.cpu()
         module.to("cpu")  # the run trains the head alone
         return {"features": features.numpy()}
 
     arrays = cached(f"features-{key}", build)  # type: ignore[arg-type]
     features = torch.from_numpy(arrays["features"])
     return Resident(features[:, :, None, None].to(device))
-
-
-def _infer(inference: Inference, count: int) -> Tensor:
-    """Return the features of `count` images on the CPU, with fewer images at a time if memory is short."""
-    while True:
-        try:
-            return inference(torch.arange(count)).logits.cpu()
-        except Exception as error:
-            if not is_shortage(error) or inference.batch_size == 1:
-                raise
-        # Outside of the handler, whose exception keeps the tensors of the failed pass.
-        inference = replace(inference, batch_size=inference.batch_size // 2)
-        if inference.device.type == "cuda":
-            torch.cuda.empty_cache()
-        logger.warning("out of memory: computing the features of %d images at a time", inference.batch_size)
 
 
 def weights_identity(name: str, weights: Path | None, seed: int) -> str:

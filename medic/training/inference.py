@@ -1,6 +1,7 @@
 """Inference: a model applied to images in evaluation mode."""
 
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,11 +10,14 @@ from torch import Tensor, nn
 
 from medic import distributed
 from medic.data import Augmentation, Images
+from medic.errors import is_shortage
 from medic.garbage import garbage_collection_paused
 from medic.models import Preprocessing
 from medic.modules import evaluating
 from medic.outputs import Output
 from medic.training.precision import Precision, arithmetic
+
+logger = logging.getLogger(__name__)
 
 VIEW = Augmentation(scale=(0.8, 1.0), flip=0.5)
 """The augmentation of views at test time."""
@@ -32,7 +36,8 @@ class Inference:
     """Applies a model to images: features, logits and one-vs-all logits of each, in one pass.
 
     If the images are on the GPU, every batch is one launch of a CUDA graph, which stays valid as training moves the
-    weights. With `compiled` the network is compiled first, which pays off for many images.
+    weights. With `compiled` the network is compiled first, which pays off for many images. If memory is short, fewer
+    images are in a pass from then on.
     """
 
     model: nn.Module
@@ -58,6 +63,19 @@ class Inference:
 
         Without `features` the features, by far the largest part, are dropped.
         """
+        while True:
+            try:
+                return self._infer(indices, features)
+            except Exception as error:
+                if not is_shortage(error) or self.batch_size == 1:
+                    raise
+            # Outside of the handler, whose exception keeps the tensors of the failed pass.
+            self.batch_size, self._graph = self.batch_size // 2, None
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            logger.warning("out of memory: inference goes on with %d images at a time", self.batch_size)
+
+    def _infer(self, indices: Tensor, features: bool) -> Output:
         count = len(indices)
         draws = self._draw_views(count)
         mine = torch.arange(count)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import re
 import resource
@@ -58,7 +59,7 @@ def test_train_then_evaluate(medic, short):
     metrics = Run(path).metrics
     assert shown["OSCR"][:2] == [f"{100 * metrics[key]:.2f}" for key in ("oscr_c", "oscr_b")]
     assert "score" not in shown
-    assert f"bcls {metrics['threshold']:.4f}" in " ".join(shown["threshold"])
+    assert f"bcls {1 / (1 + math.exp(-metrics['threshold'])):.6g}" in " ".join(shown["threshold"])
     assert shown["Acc"] == 4 * [f"{100 * metrics['acc']:.2f}"]
     assert not shown.keys() & {"oscr", "oscr_c", "oscr_b"}
     assert re.search(r"^domain +Acc +H-score +OSCR +AUROC$", out, re.MULTILINE)

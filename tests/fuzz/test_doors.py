@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.fuzz import archives, bits, config, harness, images, model, requests, runs
+from benchmarks.fuzz import archives, bits, config, harness, images, model, predictions, requests, runs
 from benchmarks.fuzz.harness import fuzz
 
 
@@ -17,6 +17,7 @@ from benchmarks.fuzz.harness import fuzz
         (config.DOOR, 100),
         (bits.DOOR, 20),
         (model.DOOR, 200),
+        (predictions.DOOR, 200),
         (requests.DOOR, 500),
     ],
     ids=lambda value: getattr(value, "name", ""),

@@ -5,8 +5,15 @@ const all = data();
 let table = all.tables[0];
 const state = { metric: all.first, sort: null, descending: true, filter: "" };
 
-function cellOf(row, column) {
-  return row.cells[all.metrics[state.metric].key][column];
+// The columns that are shown: targets by the chosen metric or, of a single one, all metrics.
+function shown() {
+  const [only, ...others] = table.columns;
+  if (others.length) return table.columns.map((column) => ({ title: column, column, metric: all.metrics[state.metric] }));
+  return all.metrics.map((metric) => ({ title: metric.title, column: only, metric }));
+}
+
+function cellOf(row, { column, metric }) {
+  return row.cells[metric.key][column];
 }
 
 function showRuns(row, column) {
@@ -25,39 +32,42 @@ function showRuns(row, column) {
 }
 
 function draw() {
-  const metric = all.metrics[state.metric];
-  document.getElementById("meaning").textContent = metric.meaning;
-  document.getElementById("unit").textContent = `${metric.percent ? ", in percent" : ""}${metric.lower ? "; lower is better" : ""}`;
+  const columns = shown();
+  const single = table.columns.length === 1;
+  const percent = columns.every(({ metric }) => metric.percent);
+  const lower = single ? "" : columns[0].metric.lower ? "; lower is better" : "";
+  document.getElementById("metrics").hidden = single;
+  document.getElementById("meaning").textContent = single ? `The ${table.kind} is ${table.columns[0]}.` : columns[0].metric.meaning;
+  document.getElementById("unit").textContent = `${percent ? ", in percent" : ""}${lower}`;
   document.getElementById("notes").replaceChildren(...table.notes.map((note) => make("p", { class: "soft" }, note)));
-  const columns = table.columns;
   const rows = table.rows.filter((row) => row.label.toLowerCase().includes(state.filter));
   const order = (a, b) => {
-    const [x, y] = [a, b].map((row) => (state.sort === "" ? row.label : cellOf(row, state.sort).mean));
+    const [x, y] = [a, b].map((row) => (state.sort === -1 ? row.label : cellOf(row, columns[state.sort]).mean));
     if (x === null || y === null) return (x === null) - (y === null); // rows without a number are last either way
     return (state.descending ? -1 : 1) * (x < y ? -1 : x > y ? 1 : 0);
   };
   if (state.sort !== null) rows.sort(order);
-  const sorter = (column, title) => {
-    const direction = state.sort !== column ? "none" : state.descending ? "descending" : "ascending";
+  const sorter = (title, position, metric) => {
+    const direction = state.sort !== position ? "none" : state.descending ? "descending" : "ascending";
     const mark = { none: "", descending: " ↓", ascending: " ↑" }[direction];
-    return make("th", { scope: "col", "aria-sort": direction, class: column === "" ? null : "number" }, make("button", { type: "button", onclick: () => {
-      state.descending = state.sort === column ? !state.descending : column !== "" && !metric.lower;
-      state.sort = column;
+    return make("th", { scope: "col", "aria-sort": direction, class: metric ? "number" : null, title: metric && metric.meaning }, make("button", { type: "button", onclick: () => {
+      state.descending = state.sort === position ? !state.descending : Boolean(metric) && !metric.lower;
+      state.sort = position;
       draw();
-      document.querySelectorAll("#grid thead button")[["", ...columns].indexOf(column)].focus();
+      document.querySelectorAll("#grid thead button")[position + 1].focus();
     } }, title + mark));
   };
-  const best = Object.fromEntries(columns.map((column) => {
+  const best = columns.map((column) => {
     const means = rows.map((row) => cellOf(row, column).mean).filter((mean) => mean !== null);
-    return [column, metric.lower ? Math.min(...means) : Math.max(...means)];
-  }));
-  const lines = rows.map((row) => make("tr", { class: row.method === "medic++" ? "medic" : null }, make("th", { scope: "row" }, named(row.label)), ...columns.map((column) => {
-    const cell = cellOf(row, column);
-    const shown = cell.mean === best[column] ? make("strong", {}, cell.text) : cell.text;
-    const content = row.runs[column].length ? make("button", { type: "button", onclick: () => showRuns(row, column) }, shown) : shown;
+    return column.metric.lower ? Math.min(...means) : Math.max(...means);
+  });
+  const lines = rows.map((row) => make("tr", { class: row.method === "medic++" ? "medic" : null }, make("th", { scope: "row" }, named(row.label)), ...columns.map((shown, i) => {
+    const cell = cellOf(row, shown);
+    const text = cell.mean === best[i] ? make("strong", {}, cell.text) : cell.text;
+    const content = row.runs[shown.column].length ? make("button", { type: "button", onclick: () => showRuns(row, shown.column) }, text) : text;
     return make("td", { class: "number" }, content);
   })));
-  document.getElementById("grid").replaceChildren(make("thead", {}, make("tr", {}, sorter("", "method"), ...columns.map((column) => sorter(column, column)))), make("tbody", {}, ...lines));
+  document.getElementById("grid").replaceChildren(make("thead", {}, make("tr", {}, sorter("method", -1), ...columns.map(({ title, metric }, i) => sorter(title, i, metric)))), make("tbody", {}, ...lines));
 }
 
 const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;

@@ -93,6 +93,25 @@ def test_a_process_that_dies_while_it_has_no_run(folder, tmp_path, monkeypatch):
     assert not trap.exists()
 
 
+@pytest.mark.slow
+def test_a_living_process_comes_before_a_new_one(folder, tmp_path, monkeypatch):
+    """It would keep its memory beside it."""
+    monkeypatch.setenv("PYTHONSAFEPATH", "")  # restored afterwards
+    first, second, third = Planner().jobs({**folder, "output": tmp_path, "seed": seed} for seed in range(3))
+    with Local(tmp_path, "cpu", jobs=2) as local:
+        local.submit(first)
+        local.submit(second)
+        outcomes, until = [], time.monotonic() + 60
+        while len(outcomes) < 2 and time.monotonic() < until:
+            outcomes += local.wait(1)
+        before = [worker.process for worker in local._workers]
+        before[0].kill()
+        before[0].join()
+        local.submit(third)
+        assert [worker.process for worker in local._workers] == before
+        assert [worker.run for worker in local._workers] == [None, third.name]
+
+
 @pytest.mark.parametrize(("shortages", "kind"), [(3, "lost"), (4, "memory")])
 def test_a_process_that_the_system_kills_for_want_of_memory(mini, tmp_path, monkeypatch, shortages, kind):
     counters = tmp_path / "vmstat"

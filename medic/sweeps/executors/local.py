@@ -72,9 +72,12 @@ class Local(Executor):
         return self.jobs or _gpus(self.device) or _cores()
 
     def submit(self, job: "Job") -> None:
-        """Hand the run to an idle process; start one if no process is idle or the idle one has died."""
-        index = next((i for i, worker in enumerate(self._workers) if worker.run is None), len(self._workers))
-        if index == len(self._workers) or not self._workers[index].process.is_alive():
+        """Hand the run to an idle process, or start one if there is none, in the place of one that has died."""
+        idle = [index for index, worker in enumerate(self._workers) if worker.run is None]
+        # A living one comes first: beside a new process it would keep the memory of its earlier runs.
+        alive = [index for index in idle if self._workers[index].process.is_alive()]
+        index = [*alive, *idle, len(self._workers)][0]
+        if not alive:
             self._workers[index : index + 1] = [self._start(index)]
         self._workers[index].send(job)
 

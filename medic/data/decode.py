@@ -1,6 +1,7 @@
 """Decode image files, in bounded memory: every file that cannot be decoded is a `BadImage` with one line."""
 
 import io
+import os
 import stat
 import warnings
 from pathlib import Path
@@ -24,6 +25,8 @@ MAX_PIXELS = MAX_BYTES // 4
 """The limit of height × width: every image becomes RGB, which Pillow keeps in 4 bytes per pixel."""
 MAX_SIDE = 2**16
 """The limit of height and width: resizing makes an image of the old height and the new width first."""
+THREADS = min(8, os.cpu_count() or 1)
+"""Threads that decode. More hinder each other, since part of the work holds Python's lock (docs/performance.md)."""
 _BITS_PER_SAMPLE = 258  # a tag of TIFF
 
 

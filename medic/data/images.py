@@ -1,6 +1,5 @@
 """Places of decoded images: a GPU, memory, a memory map, or files that are decoded on demand."""
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from medic.data.decode import THREADS
 from medic.errors import MedicError
 
 AROUND = 2**16
@@ -104,7 +104,7 @@ class Streamed(Images):
 
     def __init__(self, decode: Callable[[int], NDArray[np.uint8]], shape: tuple[int, int, int, int]) -> None:
         self.shape, self._decode = shape, decode
-        self._pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="decode")
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="decode")
         self._expected: dict[int, Future[NDArray[np.uint8]]] = {}
 
     def expect(self, positions: Tensor) -> None:

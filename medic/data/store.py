@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from medic.data.cache import cache_directory
-from medic.data.decode import BadImage, decode, read_file
+from medic.data.decode import THREADS, BadImage, decode, read_file
 from medic.data.images import Images, Mapped, Streamed
 from medic.errors import MedicError, counted, unwritten
 from medic.files import atomic_write, locked, write_text
@@ -184,7 +184,7 @@ def read_files(listing: "ImageList", size: int | None) -> Iterator[FileContent]:
             return FileContent(problem=str(error))
         return FileContent(hashlib.sha256(data).digest(), frame, pixels)
 
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(THREADS) as pool:
         for start in range(0, len(listing), BATCH):
             yield from pool.map(read, listing.files[start : start + BATCH])
 

@@ -1,6 +1,5 @@
 """Images of any kind as pixels of one size: files, bytes, PIL images, arrays and tensors."""
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from medic.data.decode import MAX_PIXELS, BadImage, decode, read_file, squared
+from medic.data.decode import MAX_PIXELS, THREADS, BadImage, decode, read_file, squared
 from medic.errors import MedicError
 
 AnyImage: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.generic] | Tensor
@@ -65,7 +64,7 @@ def _to_pil(image: object) -> Image.Image:
 
 def ordered(function: Callable[[T], U], values: Iterable[T], ahead: int) -> Iterator[U]:
     """Yield the results of a function that is called in threads, in order; at most `ahead` of them wait."""
-    with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="decode") as pool:
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="decode") as pool:
         waiting: deque[Future[U]] = deque()
         try:
             for value in values:

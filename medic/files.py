@@ -1,8 +1,10 @@
-"""Files that are written atomically, and locks between processes."""
+"""Files that are written atomically, their hashes, and locks between processes."""
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
@@ -72,3 +74,16 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     with atomic_write(path) as file:
         file.write(text.encode(errors="backslashreplace"))  # a name that is no text, as JSON escapes it
+
+
+def file_hash(path: Path) -> str:
+    """Return the sha256 of a file."""
+    state = path.stat()
+    return _file_hash(path, state.st_size, state.st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _file_hash(path: Path, size: int, modified: int) -> str:
+    """Compute the hash once per version of the file: a sweep has many runs with the same weights."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,8 +1,7 @@
-"""The paper's figures: the runs that each needs, found in a folder, and the command that makes them."""
+"""The paper's figures, and the runs that each needs, found in a folder."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from medic.analysis.result import MissingRuns
@@ -21,8 +20,6 @@ class PaperFigure:
     name: str
     analysis: str
     about: str
-    command: str
-    """The command that makes its runs, without `--output`; empty if it needs none."""
     find: Callable[[Sequence[Result]], Sequence[Result]]
     """Returns its runs, or raises `MissingRuns`."""
 
@@ -102,18 +99,13 @@ def _all(results: Sequence[Result]) -> Sequence[Result]:
 FIGURES = {
     name: PaperFigure(name, *entry)
     for name, entry in {
-        "bias": ("boundary", "boundaries of a one-vs-all classifier", "separation", methods_side_by_side),
-        "gradient": ("gradients", "agreement of task gradients over training", "separation", erm_and_medic),
-        "expansion": ("expansion", "the theory behind Fig. gradient", "", _all),
-        "norm": ("separation", "class differences and matched pairs", _STEPS_TABLE, one_three_nine),
-        "tsne": ("embed", "t-SNE of target features", "separation", methods_side_by_side),
-        "office-range": ("openness", "OSCR against the number of known classes", "officehome-openness", _all),
-        "time-memory": ("cost", "time and memory against steps", "time-memory", _all),
+        "bias": ("boundary", "boundaries of a one-vs-all classifier", methods_side_by_side),
+        "gradient": ("gradients", "agreement of task gradients over training", erm_and_medic),
+        "expansion": ("expansion", "the theory behind Fig. gradient", _all),
+        "norm": ("separation", "class differences and matched pairs", one_three_nine),
+        "tsne": ("embed", "t-SNE of target features", methods_side_by_side),
+        "office-range": ("openness", "OSCR against the number of known classes", _all),
+        "time-memory": ("cost", "time and memory against steps", _all),
     }.items()
 }
 """The paper's figures that show measurements, by their labels in its text."""
-
-
-def make_command(figure: PaperFigure, folder: Path) -> str:
-    """Return the command that trains the runs of a figure into a folder."""
-    return f"medic reproduce {figure.command} --output {folder}"

@@ -5,16 +5,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from medic.data import Dataset, Problem
 from medic.errors import MedicError, check_choice
 from medic.methods import METHODS
-from medic.runs.build import build_trainer
+from medic.runs.build import build_trainer, generators_kept
 from medic.runs.directory import Run
 from medic.runs.evaluation import LabelledOutputs
 from medic.runs.recipe import Recipe
-from medic.runs.review import infer_again, recipe_again
+from medic.runs.review import images_again, infer_again
 from medic.training import Trainer
 
 _TELLING = ("steps", "sampling", "objective", "head", "known", "dataset", "target", "backbone", "lr", "seed")
@@ -105,11 +103,8 @@ def repeated(run: Run, root: str | None = None, device: str = "auto") -> Iterato
     """
     if run.settings.get("extend"):
         raise MedicError(f"run {run.path} continues another one, so its training cannot be repeated: give that run")
-    with torch.random.fork_rng():
-        recipe, opened = recipe_again(run, device, root)
-        dataset = recipe.data.load(opened, recipe.execution.pick_device())
-        if dataset.hash != run.description["provenance"]["images"]:
-            raise MedicError(f"run {run.path} was trained on other images of {dataset.name!r}: restore them")
+    with generators_kept():
+        recipe, dataset = images_again(run, device, root)
         problem = recipe.data.divide(dataset, recipe.seed)
         yield Repeated(recipe, dataset, problem, build_trainer(recipe, dataset, problem))
 

@@ -14,11 +14,11 @@ from medic.errors import MedicError
 
 
 class MissingRuns(MedicError):
-    """Runs that an analysis needs are missing; `table` is the table of the paper whose runs they are."""
+    """Runs that an analysis needs are missing; `medic reproduce TABLE` trains them."""
 
     def __init__(self, what: str, table: str) -> None:
         super().__init__(f"no {what}: make them with `medic reproduce {table}`")
-        self.what = what
+        self.what, self.table = what, table
 
 
 @dataclass(frozen=True)

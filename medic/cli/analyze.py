@@ -4,13 +4,16 @@ import json
 import logging
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from medic.analysis import ANALYSES, Analysis
 from medic.cli.options import add_device_option, add_import_option
 from medic.errors import MedicError, check_choice
 from medic.files import write_text, writing
 from medic.report.table import print_rows
+
+if TYPE_CHECKING:
+    from medic.analysis.result import Result
 
 logger = logging.getLogger(__name__)
 
@@ -62,11 +65,7 @@ def run(arguments: Namespace) -> int:
 
         execute(arguments.imports)
     result = analysis.measure(read_runs(analysis, arguments.runs), **options)
-    rows = result.rows()
-    if rows:
-        print_rows(rows, numeric=list(rows[0])[1:])
-    for note in result.notes():
-        print(note)
+    print_result(result)
     if arguments.json is not None:
         with writing("numbers", Path(arguments.json)):
             write_text(Path(arguments.json), json.dumps(result.as_dict(), indent=1, ensure_ascii=False) + "\n")
@@ -76,9 +75,18 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
+def print_result(result: "Result") -> None:
+    """Print the rows and notes of an analysis."""
+    if rows := result.rows():
+        print_rows(rows, numeric=list(rows[0])[1:])
+    for note in result.notes():
+        print(note)
+
+
 def given_options(arguments: Namespace, names: tuple[str, ...]) -> dict[str, Any]:
     """Return the options that were given."""
-    return {name: value for name in names if (value := getattr(arguments, name)) not in (None, False)}
+    values = {name: getattr(arguments, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
 def read_runs(analysis: Analysis, paths: list[str]) -> Any:

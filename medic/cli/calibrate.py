@@ -116,16 +116,19 @@ def _held_out(run: "Run") -> "Labelled":
 
 def _print(found: "list[Effect]", chosen: "Threshold | None", calibration: "Calibration") -> None:
     """Print a row per threshold, from lenient to strict, and which images the columns are about."""
-    titles = {"accepted": "known accepted", "named": "and named right", "rejected": "unknown rejected", "unlabelled":
-              "images accepted"}  # fmt: skip
+    titles = {
+        "accepted": "known accepted",
+        "named": "and named correctly",
+        "rejected": "unknown rejected",
+        "unlabelled": "images accepted",
+    }
     present = {name: title for name, title in titles.items() if any(getattr(one, name) is not None for one in found)}
     shown = []
     for effect in found:
         threshold = effect.threshold
-        value = threshold.value if threshold.probability is None else threshold.probability
         mark = "→" if threshold == chosen else "•" if threshold == calibration.predictor.threshold else ""
         rates = {title: f"{100 * getattr(effect, name):.1f}" for name, title in present.items()}
-        shown.append({"": mark, "rule": threshold.rule, "threshold": f"{value:.4f}", **rates})
+        shown.append({"": mark, "rule": threshold.rule, "threshold": f"{threshold.shown:.4f}", **rates})
     print_rows(shown, numeric=["threshold", *present.values()])
     notes = ["• the model's threshold", *(["→ the chosen one"] if chosen is not None else [])]
     if (labelled := calibration.labelled) is not None:

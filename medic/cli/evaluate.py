@@ -78,10 +78,9 @@ def run(arguments: Namespace) -> int:
             raise MedicError("--per-class and --by read the predictions of the run: leave out --rerun")
         from medic.runs.review import decide_again
 
-        found, score = decide_again(run, arguments.score, rule)
         # By domain, the sources are worth a look beside the target.
-        sources = arguments.by in ("domain", "split")
-        grouped = decide_again(run, arguments.score, rule, sources=True)[0] if sources else found
+        grouped, score = decide_again(run, arguments.score, rule, sources=arguments.by in ("domain", "split"))
+        found = grouped.where(grouped.columns["split"] == "target")
         place = "held-out images" if run.settings["target"] == ["none"] else ", ".join(run.settings["target"])
         chosen = f"rule {rule}" if isinstance(rule, str) else "given"
         at = "" if found.threshold is None else f" at threshold {_shown(score, found.threshold)} ({chosen})"
@@ -105,8 +104,7 @@ def _shown(score: str, threshold: float) -> str:
     """Return a threshold for people, on the scale of `medic predict`."""
     from medic.openset import Threshold, get_score
 
-    probability = Threshold.of(get_score(score), threshold, "").probability
-    return f"{threshold if probability is None else probability:.6g}"
+    return f"{Threshold.of(get_score(score), threshold, '').shown:.6g}"
 
 
 def _evaluate_run(run: "Run", arguments: Namespace, rule: str | float) -> int:

@@ -40,8 +40,9 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Export a model and say how far the graph differs from it."""
+    """Export a model, and report how far the graph differs from it."""
     from medic.deploy.export import export
+    from medic.deploy.model_file import model_folder
 
     form = arguments.format
     if arguments.imports:
@@ -50,7 +51,8 @@ def run(arguments: Namespace) -> int:
         execute(arguments.imports)
     predictor, finished = open_model(arguments.run)
     pixels = _pixels(predictor, finished, arguments)
-    path = Path(arguments.run) / f"model{SUFFIX[form]}" if arguments.output is None else Path(arguments.output)
+    beside = model_folder(arguments.run) / f"model{SUFFIX[form]}"
+    path = beside if arguments.output is None else Path(arguments.output)
     difference = export(predictor, path, form, pixels)
     size = path.stat().st_size / 2**20
     checked = f"{counted(len(pixels), 'image')} decided alike, scores within {difference:.0e}"
@@ -71,5 +73,5 @@ def _pixels(predictor: "Predictor", finished: "Run | None", arguments: Namespace
         found = [to_pixels(path, predictor.decoded) for path in image_paths(arguments.images)]
         return torch.from_numpy(np.stack(found))
     if finished is None:
-        raise MedicError(f"{arguments.run} is no run, so it has no images: give some for the check with --images")
+        raise MedicError(f"{arguments.run} is not a run, so it has no target images: check on others with --images")
     return target_pixels(finished, CHECKED, arguments.root)

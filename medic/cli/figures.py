@@ -5,10 +5,9 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from medic.analysis import ANALYSES
-from medic.cli.analyze import add_measuring_options, given_options
+from medic.cli.analyze import add_measuring_options, given_options, print_result
 from medic.cli.options import add_format_option
 from medic.errors import check_choice
-from medic.report.table import print_rows
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +24,9 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Draw every figure of the paper whose runs are there, and say how to make the runs of the others."""
+    """Draw every figure of the paper whose runs exist; report the commands that train missing runs."""
     from medic.analysis import style
-    from medic.analysis.figures import FIGURES, make_command
+    from medic.analysis.figures import FIGURES
     from medic.analysis.result import MissingRuns
     from medic.runs.directory import Run
     from medic.tables.results import collect
@@ -49,14 +48,13 @@ def run(arguments: Namespace) -> int:
             result = analysis.measure(runs, **own)
         except MissingRuns as error:
             missing += 1
-            logger.warning("figure %s: no %s; make them: %s", figure.name, error.what, make_command(figure, folder))
+            command = f"medic reproduce {error.table} --output {folder}"
+            logger.warning("figure %s: no %s; make them: %s", figure.name, error.what, command)
             continue
         path = output / f"{figure.name}.{arguments.format}"
         style.save(analysis.draw(result), path)
         print(f"{figure.name}: {figure.about} → {path}")
-        print_rows(result.rows(), numeric=list(result.rows()[0])[1:])
-        for note in result.notes():
-            print(note)
+        print_result(result)
         print()
     if missing:
         logger.warning("add --quick to these commands for a small version on the built-in digits")

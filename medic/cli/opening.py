@@ -21,13 +21,13 @@ def holds_run(place: str) -> bool:
 
 def open_model(place: str, device: str = "cpu") -> "tuple[Predictor, Run | None]":
     """Return a model on a device, and its run if the place is one, whose files are then checked as elsewhere."""
-    from medic.deploy import DESCRIPTION, WEIGHTS, load
+    from medic.deploy import DESCRIPTION, load
+    from medic.deploy.model_file import model_folder
     from medic.runs.directory import Run
     from medic.runs.layout import CONFIG
     from medic.runs.specs import ExecutionSpec
 
-    chosen, path = ExecutionSpec(device=device).pick_device(), Path(place)
-    folder = path.parent if path.name in (DESCRIPTION, WEIGHTS) else path
+    chosen, folder = ExecutionSpec(device=device).pick_device(), model_folder(place)
     alone = (folder / DESCRIPTION).exists() and not (folder / CONFIG).exists()
     run = None if alone else Run(folder)
     return (load(folder) if run is None else run.predictor).to(chosen), run

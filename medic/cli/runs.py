@@ -78,7 +78,9 @@ def _entry(run: Listed) -> dict[str, Any]:
         "iteration": run.iteration,
         "iterations": run.settings.get("iterations"),
         **{metric.key: run.metrics.get(metric.key) for metric in DEFAULT},
-        "written": datetime.fromtimestamp(run.written).astimezone().isoformat(timespec="seconds"),
+        "written": datetime.fromtimestamp(run.written).astimezone().isoformat(timespec="seconds")
+        if run.written
+        else None,
         "reason": run.reason or None,
     }
 

@@ -137,7 +137,7 @@ def _explain(table: Table, place: Sequence[str], as_json: bool) -> None:
 def _origin(table: Table, row: Row, pick: Pick) -> dict[str, Any]:
     """Return the origin of a selected evaluation: its run, seeds, iteration, values and environment."""
     result = pick.result
-    record = result.records[pick.record]
+    record = pick.evaluation
     return {
         "run": str(result.path),
         "seed": result.trial[0],

@@ -29,9 +29,10 @@ def run(arguments: Namespace) -> int:
     """Train, or print what would be trained."""
     asked = given_settings(arguments)
     if arguments.print_config:
+        from medic.runs.extend import extended
         from medic.runs.recipe import make_recipe
 
-        print(_configuration(asked, make_recipe(asked)[0].settings), end="")
+        print(_configuration(asked, make_recipe(extended(asked)[0])[0].settings), end="")
         return 0
     if arguments.dry_run:
         from medic.runs.train import describe_plan

@@ -20,7 +20,7 @@ from medic.deploy.model_file import DESCRIPTION
 from medic.deploy.predictor import Predictor
 from medic.errors import MedicError, first_line, lacking
 from medic.files import writing
-from medic.openset import FITTED, SCORES
+from medic.openset import SCORES, Fitted
 
 OUTPUTS = ("label", "score", "logits")
 TOLERANCE = 1e-4
@@ -59,18 +59,18 @@ def export(predictor: Predictor, path: Path, form: str, pixels: Tensor) -> float
     """
     if predictor.views > 1:
         raise MedicError(f"the model averages {predictor.views} views of an image, which a graph does not: use views 1")
-    if predictor.score.name in FITTED:
-        plain = ", ".join(name for name in SCORES if name not in FITTED)
+    if predictor.score.fitter is not None or isinstance(predictor.score.function, Fitted):
+        plain = ", ".join(name for name, score in SCORES.items() if score.fitter is None)
         raise MedicError(f"score {predictor.score.name!r} is fitted on images, which no graph contains: use {plain}")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     write = {"onnx": _write_onnx, "torch-export": _write_program}[form]
-    try:
-        with writing("export", path):
+    with writing("export", path):
+        try:
             run = write(predictor, temporary)
             difference = _compare(predictor, run, pixels)
             temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        finally:
+            temporary.unlink(missing_ok=True)
     return difference
 
 

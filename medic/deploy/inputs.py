@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from medic.data.decode import MAX_PIXELS, THREADS, BadImage, decode, read_file, squared
-from medic.errors import MedicError
+from medic.errors import MedicError, first_line
 
 AnyImage: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.generic] | Tensor
 """An image: a path, the bytes of a file, a PIL image, an array (H, W), (H, W, 3) or a tensor (3, H, W).
@@ -30,7 +30,7 @@ def to_pixels(image: AnyImage, size: int, limit: int = MAX_PIXELS) -> Pixels:
         return decode(read_file(str(image)), size, str(image), limit)[0]
     if isinstance(image, bytes):
         return decode(image, size, "the image", limit)[0]
-    return squared(image.copy() if isinstance(image, Image.Image) else _to_pil(image), size, "the image", limit)[0]
+    return squared(_copied(image) if isinstance(image, Image.Image) else _to_pil(image), size, "the image", limit)[0]
 
 
 def each_image(images: AnyImage | Iterable[AnyImage]) -> Iterable[AnyImage]:
@@ -38,6 +38,16 @@ def each_image(images: AnyImage | Iterable[AnyImage]) -> Iterable[AnyImage]:
     if isinstance(images, np.ndarray | Tensor):
         return images if images.ndim == 4 else [images]
     return [images] if isinstance(images, str | Path | bytes | Image.Image) else images
+
+
+def _copied(image: Image.Image) -> Image.Image:
+    """Return a copy of a PIL image, which reads its file if nothing has before."""
+    try:
+        return image.copy()
+    except MemoryError:
+        raise
+    except Exception as error:  # Pillow raises all kinds for a damaged file
+        raise BadImage(f"the image is damaged: {first_line(error)}") from error
 
 
 def _to_pil(image: object) -> Image.Image:

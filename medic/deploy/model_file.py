@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,11 @@ def read_description(folder: Path) -> dict[str, Any]:
     return dict(described)
 
 
+def model_folder(path: Path | str) -> Path:
+    """Return the folder of a model, also from the path of one of its two files."""
+    return Path(path).parent if Path(path).name in (DESCRIPTION, WEIGHTS) else Path(path)
+
+
 def read_preprocessing(described: Mapping[str, Any]) -> tuple[Preprocessing, int]:
     """Return the preprocessing of a description, and the side in pixels at which images are decoded."""
     found = described["preprocessing"]
@@ -90,7 +95,7 @@ def describe_preprocessing(preprocessing: Preprocessing, decoded: int) -> dict[s
 
 def read_network(folder: Path, described: Mapping[str, Any]) -> tuple[Classifier | Ensemble, Score]:
     """Make the network in evaluation mode, and the score with its fitted state, from the weights of a folder."""
-    tensors = _read_tensors(folder / WEIGHTS, described, lambda: _make_network(described))
+    tensors = _read_tensors(folder / WEIGHTS, described)
     network = _make_network(described)
     fitted = {name.removeprefix(SCORE): tensors.pop(name) for name in list(tensors) if name.startswith(SCORE)}
     network.load_state_dict(tensors)
@@ -136,13 +141,13 @@ def read_threshold(described: Mapping[str, Any]) -> Threshold:
     return Threshold(value, str(found["rule"]), probability)
 
 
-def _read_tensors(path: Path, described: Mapping[str, Any], make: Callable[[], nn.Module]) -> dict[str, Tensor]:
-    """Read the weights, after their names and shapes were compared with those of the network that `make` makes.
+def _read_tensors(path: Path, described: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Read the weights, after their names and shapes were compared with those of the described network.
 
     The comparison allocates nothing: the network is made without storage, and of the file only its header is read.
     """
     with torch.device("meta"):
-        network = make()
+        network = _make_network(described)
     expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     if sum(buffer.nbytes for name, buffer in network.named_buffers() if name not in expected) > MAX_TABLES:
         raise ValueError(f"its network needs tables of more than {MAX_TABLES >> 20} MiB")

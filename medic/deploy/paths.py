@@ -47,7 +47,7 @@ def _paths_of(argument: str) -> Iterable[str]:
     if argument.startswith(LIST):
         name = argument[len(LIST) :]
         try:
-            return _lines(open(name, "rb"), name)
+            return _list(open(name, "rb"), name)
         except (OSError, ValueError) as error:  # a ValueError is a path with a NUL
             raise MedicError(f"list {name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if os.path.isdir(argument):
@@ -72,6 +72,11 @@ def _some(paths: Iterator[str], otherwise: str) -> Iterator[str]:
     if first is None:
         raise MedicError(otherwise)
     return chain((first,), paths)
+
+
+def _list(file: IO[bytes], name: str) -> Iterator[str]:
+    with file:
+        yield from _lines(file, name)
 
 
 def _lines(file: IO[bytes], name: str) -> Iterator[str]:

@@ -19,6 +19,7 @@ from medic.deploy.model_file import (
     MAX_VIEWS,
     WEIGHTS,
     describe_preprocessing,
+    model_folder,
     read_classes,
     read_description,
     read_network,
@@ -215,9 +216,7 @@ def _usable() -> Iterator[None]:
 def load(path: Path | str, device: str = "cpu") -> Predictor:
     """Read a trained model from a run's directory, or from any folder with its `model.json` and `model.safetensors`."""
     place = _device(device)
-    folder = Path(path)
-    if folder.name in (DESCRIPTION, WEIGHTS):
-        folder = folder.parent
+    folder = model_folder(path)
     if missing := [name for name in (DESCRIPTION, WEIGHTS) if not (folder / name).is_file()]:
         raise MedicError(f"{folder} holds no model: it has no {missing[0]}")
     described = read_description(folder)

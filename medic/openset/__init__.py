@@ -24,12 +24,11 @@ from medic.openset.metrics import (
     oscr_curve,
     rank,
 )
-from medic.openset.registry import FITTED, SCORES, Score, get_score, score
+from medic.openset.registry import SCORES, Score, get_score, score
 from medic.openset.scores import conf_bcls, conf_cls, energy, max_logit, predicted_class, rejection
 from medic.openset.thresholds import RULES, Rule, Threshold, fixed, given, hard, mixture, oracle_10, source, threshold
 
 __all__ = [
-    "FITTED",
     "RANKING_METRICS",
     "RULES",
     "SCORES",

@@ -64,8 +64,6 @@ SCORES: dict[str, Score] = {
     )
 }
 SCORE_GROUP = Group("medic.scores", "score", Score, SCORES)
-FITTED: dict[str, type[Fitted]] = {name: entry.fitter for name, entry in SCORES.items() if entry.fitter is not None}
-"""The classes that hold the tensors of fitted scores."""
 
 
 def get_score(score: str | Score) -> Score:

@@ -32,6 +32,11 @@ class Threshold(NamedTuple):
         """Return the threshold of a score at a value on the scale of its confidence."""
         return cls(value, rule, float(torch.tensor(value).double().sigmoid()) if score.probability else None)
 
+    @property
+    def shown(self) -> float:
+        """The threshold for people: as a probability if the score is one."""
+        return self.value if self.probability is None else self.probability
+
 
 @dataclass(frozen=True)
 class Rule:

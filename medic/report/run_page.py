@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from medic import openset
 from medic.data import BENCHMARKS
 from medic.metrics import METRICS, Metric
-from medic.openset.thresholds import RULES
+from medic.openset.thresholds import RULES, Threshold
 from medic.report.pages import packed, write_page
 from medic.report.thumbnails import thumbnails
 from medic.runs.decisions import Decisions
 from medic.runs.directory import Run
 from medic.runs.specs.data import NONE
-from medic.tables.results import Result, short
+from medic.tables.results import short
 
 SHOWN = ("acc", "hscore", "acc_k", "acc_u", "oscr", "auroc")
 """The numbers at the top of a report."""
@@ -37,13 +37,6 @@ class Part(NamedTuple):
     name: str
     rows: NDArray[np.bool_]
     source: bool
-
-
-class Threshold(NamedTuple):
-    """The threshold of a run, and the rule that chose it."""
-
-    value: float
-    rule: str
 
 
 def write_report(run: Run, path: Path, root: Path | None = None) -> Path:
@@ -116,9 +109,15 @@ def _threshold(run: Run) -> Threshold | None:
     """Return the threshold of the selected evaluation, or else that of the model, if they have one."""
     for found in (run.record["target"], run.record.get("source", {})):
         if "threshold" in found:
-            return Threshold(float(found["threshold"]), str(found.get("threshold_rule", run.settings["threshold"])))
+            rule = str(found.get("threshold_rule", run.settings["threshold"]))
+            return _given(run, float(found["threshold"]), rule)
     found = run.description.get("threshold") or {}
-    return Threshold(float(found["value"]), str(found["rule"])) if "value" in found else None
+    return _given(run, float(found["value"]), str(found["rule"])) if "value" in found else None
+
+
+def _given(run: Run, value: float, rule: str) -> Threshold:
+    """Return a threshold of a run, whose score may be of a plug-in that is not here."""
+    return Threshold(value, rule, float(1 / (1 + np.exp(-value))) if _is_probability(run) else None)
 
 
 def _groups(images: Decisions, rows: NDArray[np.bool_]) -> dict[str, Any]:
@@ -288,9 +287,7 @@ def _numbers(metrics: Mapping[str, Any]) -> list[tuple[Metric, str]]:
 
 def _threshold_sentence(run: Run, threshold: Threshold) -> str:
     """Return the threshold, the rule that chose it, and whether the rule uses the target."""
-    value = f"{threshold.value:.4g}"
-    if _is_probability(run):
-        value = f"{1 / (1 + np.exp(-threshold.value)):.4g} as a probability"
+    value = f"{threshold.shown:.4g}{' as a probability' if threshold.probability is not None else ''}"
     rule = RULES.get(threshold.rule)
     if rule is None:
         return f"The run's threshold is {value}, by the rule “{threshold.rule}”."
@@ -320,7 +317,7 @@ def _reason(run: Run) -> str:
 
 def _provenance(run: Run) -> list[tuple[str, str]]:
     settings, provenance = run.settings, run.description["provenance"]
-    environment = Result(run.path, settings).environment
+    environment = run.environment
     commit, packages = environment.get("commit"), environment.get("packages") or {}
     cpu = f"{environment.get('processor')} CPU, threads {environment.get('threads')}" if environment else None
     python = f"Python {environment.get('python')}" if environment else None

@@ -34,7 +34,7 @@ def write_table_report(
 
         metrics = paper_metrics(paper)
     tables = [_tabulated(collection, "validation", metrics, paper)]
-    if any(pick.result.records[pick.record].get("averaged") for row in tables[0][0].rows for pick in _picks(row)):
+    if any(pick.evaluation.get("averaged") for row in tables[0][0].rows for pick in row.picks):
         tables.append(_tabulated(collection, "evaluation", metrics, paper))
     methods = [row.method for row in tables[0][0].rows]
     shown = tables[0][0].metrics
@@ -80,19 +80,15 @@ def _tabulated(collection: Collection, rule: str, metrics: Sequence[Metric], pap
     return beside_paper(table, paper)
 
 
-def _picks(row: Row) -> list[Pick]:
-    return [pick for cell in row.cells.values() for pick in cell.picks]
-
-
 def _content(table: Table, metrics: Sequence[Metric], against: Against | None, folder: Path) -> dict[str, Any]:
     """Return the rows, the runs and the notes of a table for the script."""
     columns = columns_with_average(table)
     runs: list[dict[str, Any]] = []
     rows = []
     for row in table.rows:
-        numbers = {pick: len(runs) + number for number, pick in enumerate(_picks(row))}
+        numbers = {pick: len(runs) + number for number, pick in enumerate(row.picks)}
         runs += [_run(pick, [row.reads(metric) for metric in metrics], folder) for pick in numbers]
-        cells = {column: row.cells.get(column, Cell()).picks for column in table.columns} | {AVERAGE: _picks(row)}
+        cells = {column: row.cells.get(column, Cell()).picks for column in table.columns} | {AVERAGE: row.picks}
         rows.append(
             {
                 "label": row.label,
@@ -122,7 +118,7 @@ def _cell(table: Table, row: Row, column: str, metric: Metric, against: Against 
 
 def _run(pick: Pick, metrics: Sequence[Metric], folder: Path) -> dict[str, Any]:
     """Return a run with its values, and the address of its own report if it has one."""
-    result, record = pick.result, pick.result.records[pick.record]
+    result, record = pick.result, pick.evaluation
     report = result.path / "report.html"
     return {
         "name": result.path.name,

@@ -1,6 +1,8 @@
 """From a recipe to a trainer: the only place that makes state, and a recipe can be built any number of times."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -79,6 +81,14 @@ def _assembled(recipe: Recipe) -> Network:
     return Network(model, preprocessing, frozen)
 
 
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Leave the global random generators of torch as they were, on the CPU and on the GPU in use."""
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+        yield
+
+
 def _check_images(recipe: Recipe, module: nn.Module, preprocessing: Preprocessing) -> None:
     """Refuse images of a size or with channels that a network does not take."""
     shape = (recipe.data.benchmark.channels, preprocessing.size, preprocessing.size)
@@ -98,7 +108,7 @@ def _check_pass(recipe: Recipe, model: nn.Module, inputs: Tensor) -> None:
     if tasks * recipe.batch_size > 1 or recipe.model.batch_norm == "frozen":
         return
     try:
-        with torch.no_grad(), torch.random.fork_rng(), statistics_kept(model):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), statistics_kept(model):
             model.train()(inputs)
     except ValueError as error:
         if isinstance(error, MedicError):

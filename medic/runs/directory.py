@@ -2,14 +2,10 @@
 
 import hashlib
 import json
-import os
-import platform
-import subprocess
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cache, cached_property, lru_cache
-from importlib.metadata import version
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,18 +14,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from medic import distributed
-from medic._version import __version__
 from medic.data import Dataset
 from medic.deploy import WEIGHTS, Predictor, load
 from medic.deploy.model_file import read_description
 from medic.errors import BusyError, MedicError, counted, first_line
-from medic.files import atomic_write, is_locked, locked, remove_leftovers, write_text, writing
+from medic.files import atomic_write, file_hash, is_locked, locked, remove_leftovers, write_text, writing
 from medic.models import Classifier, Ensemble, Preprocessing
 from medic.openset import Score
 from medic.outputs import Output
 from medic.plugins import Plugin
-from medic.runs.command import noted_command
+from medic.runs.environment import commit, commits, environment, read_environment, read_plugins
 from medic.runs.evaluation import LabelledOutputs
 from medic.runs.layout import (
     ASKED,
@@ -76,19 +70,6 @@ def run_hash(recipe: Recipe, images: str) -> str:
     return hashlib.sha256(json.dumps(used, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def file_hash(path: Path) -> str:
-    """Return the sha256 of a file."""
-    state = path.stat()
-    return _file_hash(path, state.st_size, state.st_mtime_ns)
-
-
-@lru_cache(maxsize=16)
-def _file_hash(path: Path, size: int, modified: int) -> str:
-    """Compute the hash once per version of the file: a sweep has many runs with the same weights."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 class RunDirectory:
     """The files of one run."""
 
@@ -131,7 +112,7 @@ class RunDirectory:
         """Refuse a directory named by `--name` that holds anything but the run with the hash `run`."""
         if recipe.execution.name is None or not any(entry.name[0] != "." for entry in self._entries()):
             return
-        noted = _noted(self.path)
+        noted = read_environment(self.path)
         if noted.get("run") != run:
             what = "other files"
             if "run" in noted:
@@ -147,15 +128,13 @@ class RunDirectory:
 
     def write_resumed(self, iteration: int) -> None:
         """Record the iteration from which on the run has another commit, if it has."""
-        path = self.path / ENVIRONMENT
-        try:
-            noted = json.loads(path.read_text(encoding="utf-8"))
-            earlier, now = [noted, *noted.get("resumed", ())], _commit()
-            changed = earlier[-1].get("commit") != now
-        except Exception:  # a damaged file: a table then reports an unknown commit
+        noted, now = read_environment(self.path), commit()
+        resumed = noted.get("resumed", [])
+        if not noted or not isinstance(resumed, list):  # a damaged file: a table then reports an unknown commit
             return
-        if changed:
-            write_text(path, _json({**noted, "resumed": [*earlier[1:], {"iteration": iteration, "commit": now}]}))
+        if [noted, *resumed][-1].get("commit") != now:
+            changed = {**noted, "resumed": [*resumed, {"iteration": iteration, "commit": now}]}
+            write_text(self.path / ENVIRONMENT, _json(changed))
 
     def write_checkpoint(self, iteration: int, state: dict[str, Any]) -> None:
         """Replace the checkpoint, and note its iteration beside it."""
@@ -179,16 +158,7 @@ class RunDirectory:
 def named_runs(folder: Path) -> dict[str, Path]:
     """Return the finished runs of a folder whose directories `--name` has named, by their hash."""
     paths = [path.parent for path in folder.glob(f"*/{DONE}")]
-    return {str(run): path for path in paths if (run := _noted(path).get("run", path.name)) != path.name}
-
-
-def _noted(path: Path) -> dict[str, Any]:
-    """Return what a run's directory notes of its environment; nothing if that cannot be read."""
-    try:
-        noted = json.loads((path / ENVIRONMENT).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return noted if isinstance(noted, dict) else {}
+    return {str(run): path for path in paths if (run := read_environment(path).get("run", path.name)) != path.name}
 
 
 class Run:
@@ -235,10 +205,23 @@ class Run:
         return SimpleNamespace(**self.settings)
 
     @cached_property
+    def environment(self) -> dict[str, Any]:
+        """What the results depend on besides the settings: versions, machine, images, command."""
+        with self._reading(ENVIRONMENT):
+            found = read_environment(self.path)
+            return {**found, "commit": commits(found)}
+
+    @property
+    def hash(self) -> str:
+        """What identifies the run, and names its directory unless `--name` does."""
+        with self._reading(ENVIRONMENT):
+            return str(self.environment["run"])
+
+    @cached_property
     def plugins(self) -> list[Plugin]:
         """The code from outside of the package that the run used, with its hashes. Reading it executes nothing."""
-        with self._reading(ENVIRONMENT) as path:
-            return read_plugins(json.loads(path.read_text(encoding="utf-8")))
+        with self._reading(ENVIRONMENT):
+            return read_plugins(self.environment)
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
@@ -385,11 +368,6 @@ class Run:
         return MedicError(f"{self.path} contains {counted(len(inside), 'finished run')}: {way}")
 
 
-def read_plugins(environment: dict[str, Any]) -> list[Plugin]:
-    """Return the plug-ins of a run's environment; earlier versions had none."""
-    return [Plugin(str(one["name"]), str(one["sha256"])) for one in environment.get("plugins", ())]
-
-
 def _difference(recipe: Recipe, config: Path, plugins: Sequence[Plugin]) -> str:
     """Name what differs between a recipe and a run's configuration or plug-ins; otherwise, images or weights do."""
     try:
@@ -404,51 +382,6 @@ def _difference(recipe: Recipe, config: Path, plugins: Sequence[Plugin]) -> str:
     if {plugin.sha256 for plugin in recipe.plugins} != {plugin.sha256 for plugin in plugins}:
         return f"contents of {(*recipe.plugins, *plugins)[0].name}"
     return "images or weights"
-
-
-def environment(dataset: Dataset, recipe: Recipe) -> dict[str, Any]:
-    """Return what a result depends on besides the settings."""
-    device = recipe.execution.pick_device()
-    counts = dataset.domain.bincount(minlength=len(dataset.domains)).tolist()
-    return {
-        "format": 1,
-        "medic": __version__,
-        "commit": _commit(),
-        "python": platform.python_version(),
-        "packages": _versions(),
-        "platform": platform.platform(),
-        "processor": platform.machine(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "processes": distributed.world(),
-        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
-        "precision": recipe.execution.pick_precision(device),
-        "images": dataset.hash,
-        "counts": dict(zip(dataset.domains, counts, strict=True)),
-        "formats": sorted({suffix.lower() for path in dataset.paths if (suffix := Path(path).suffix)}),
-        "weights": None if recipe.weights is None else file_hash(recipe.weights),
-        "plugins": [plugin._asdict() for plugin in recipe.plugins],
-        "command": noted_command(),
-    }
-
-
-@cache
-def _versions() -> dict[str, str]:
-    packages = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "scikit-learn", "matplotlib")
-    return {name: version(name) for name in packages}
-
-
-def _commit() -> str | None:
-    """Return the commit of the source tree that the package runs from, marked if files differ, or None."""
-    here = Path(__file__).parents[2]
-    if not (here / ".git").exists():
-        return None
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        described = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
-    except OSError:  # no git here
-        return None
-    return described.stdout.strip() or None
 
 
 def _json(value: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Continue a finished run to more iterations, as another run."""
 
-import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,17 +8,21 @@ from typing import Any
 from medic.errors import MedicError
 from medic.runs.directory import Run
 from medic.runs.imports import execute
-from medic.runs.layout import ASKED, CHECKPOINT, ENVIRONMENT
+from medic.runs.layout import ASKED, CHECKPOINT
 from medic.runs.settings import SETTINGS, check_settings, read_yaml
+
+HASH = re.compile(r"[0-9a-f]{16}")
 
 
 def extended(asked: Mapping[str, Any]) -> tuple[dict[str, Any], Path | None]:
     """Return the settings of a run that may extend another, and the checkpoint that it then starts from.
 
-    The setting `extend` becomes the hash of the extended run, which identifies it wherever it is.
+    The setting `extend` becomes the hash of the extended run, which identifies it wherever it is. A run whose settings
+    have the hash has started before, and resumes.
     """
     given = check_settings(asked)
-    if (place := given.get("extend")) is None:
+    place = given.get("extend")
+    if place is None or (HASH.fullmatch(place) and not Path(place).exists()):
         return given, None
     base = Run(place)
     base.check()
@@ -41,6 +45,5 @@ def extended(asked: Mapping[str, Any]) -> tuple[dict[str, Any], Path | None]:
         raise MedicError(f"{changed[0]} has changed since run {base.path} was trained: restore it, or train anew")
     if not (base.path / CHECKPOINT).exists():
         raise MedicError(f"run {base.path} has no {CHECKPOINT} to continue from: train it again")
-    run = json.loads((base.path / ENVIRONMENT).read_text(encoding="utf-8"))["run"]
     inherited = {name: value for name, value in kept.items() if name not in ("name", "output")}
-    return {**inherited, **given, "extend": str(run)}, base.path / CHECKPOINT
+    return {**inherited, **given, "extend": base.hash}, base.path / CHECKPOINT

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from medic.data import Dataset
 from medic.data.cache import cached
 from medic.data.images import Resident
+from medic.files import file_hash
 from medic.models import Backbone, Preprocessing
 from medic.outputs import Output
-from medic.runs.directory import file_hash
 from medic.training import Inference, Precision
 
 logger = logging.getLogger(__name__)

@@ -4,8 +4,8 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Self
 
@@ -38,7 +38,8 @@ class Interrupts:
     def __init__(self, awaited: str, late: Callable[[], str] | None = None) -> None:
         self.received: int | None = None
         self._awaited, self._late = awaited, late
-        self._writing = threading.Lock()
+        self.writing = threading.Lock()
+        """Held while a checkpoint or a result is written, which is not left."""
         self._ended, self._overdue, self._leaving = threading.Event(), False, False
         self._wakeup: int | None = None
         self._wakeup_before = -1
@@ -63,18 +64,12 @@ class Interrupts:
     def __exit__(self, *_: object) -> None:
         if self._wakeup is not None:
             signal.set_wakeup_fd(self._wakeup_before)
-        with self._writing:  # no signal is sent once its handler is gone
+        with self.writing:  # no signal is sent once its handler is gone
             self._ended.set()
         if self._wakeup is not None:
             os.close(self._wakeup)  # for which the thread may wait
         for number, handler in self._before.items():
             signal.signal(number, handler)
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """A block that is not left, because it writes a checkpoint or a result."""
-        with self._writing:
-            yield
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self._overdue and self._late is not None and not self._leaving:
@@ -98,14 +93,14 @@ class Interrupts:
         os.close(listening)
 
     def _leave(self, number: int, late: Callable[[], str]) -> None:
-        with self._writing:
+        with self.writing:
             if self._ended.is_set():
                 return
             self._overdue = True
             signal.pthread_kill(threading.main_thread().ident or 0, number)
         if self._ended.wait(PATIENCE) or self._leaving:
             return
-        with self._writing:
+        with self.writing:
             with suppress(OSError):
                 os.write(2, f"medic: {late()}\n".encode(errors="backslashreplace"))
             os._exit(128 + number)

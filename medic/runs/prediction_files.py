@@ -72,16 +72,17 @@ def _arrays(path: Path) -> Columns:
 
 def _json_rows(path: Path) -> list[dict[str, str]]:
     """Return the rows of JSON lines as texts; a list `top` becomes the columns top1, top2, …"""
-    rows = []
+    rows, number = [], 0
     try:
-        for line in path.read_text(encoding="utf-8-sig").splitlines():
+        # Not splitlines, which cuts at U+2028 inside of a text, too.
+        for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):  # noqa: B007, of the error
             if line.strip():
                 row = dict(json.loads(line))
                 for rank, one in enumerate(row.pop("top", ()), start=1):
                     row[f"top{rank}"] = one["class"]
                 rows.append(row)
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise MedicError(f"file {path} cannot be read, line {len(rows) + 1}: {first_line(error)}") from error
+        raise MedicError(f"file {path} cannot be read, line {number}: {first_line(error)}") from error
     names = list(dict.fromkeys(name for row in rows for name in row))
     return [{name: "" if row.get(name) is None else str(row[name]) for name in names} for row in rows]
 

@@ -26,7 +26,7 @@ def review(run: Run, score: str | None, rule: str | float, outputs: Outputs | No
     Metrics have the keys of a record. They are computed from the run's predictions, or from `outputs` if given. `rule`
     is that of the threshold, or a number on the scale of one score, by default the run's own; see `openset.given`.
     """
-    score = _checked(run, score, rule)
+    score = _score_for(run, score, rule)
     outputs = outputs or {split: run.outputs(split) for split in run.splits}
     if score is not None:
         chosen = [_ready(run, get_score(score), outputs)]
@@ -46,7 +46,7 @@ def decide_again(run: Run, score: str | None, rule: str | float, sources: bool =
     The score is the run's own by default. The threshold is None if no image is of an unknown class. With `sources`,
     held-out images of the source domains are among the images.
     """
-    score = _checked(run, score, rule)
+    score = _score_for(run, score, rule)
     found, outputs = run.predictions, {split: run.outputs(split) for split in run.splits}
     chosen = _ready(run, get_score(score or run.settings["score"]), outputs)
     confidence = np.empty(len(found["label"]))
@@ -59,8 +59,8 @@ def decide_again(run: Run, score: str | None, rule: str | float, sources: bool =
     return decisions.where(np.isin(found["split"], ["target", *others])), chosen.name
 
 
-def _checked(run: Run, score: str | None, rule: str | float) -> str | None:
-    """Return the score for a threshold rule, which must exist; a number is on the scale of one score."""
+def _score_for(run: Run, score: str | None, rule: str | float) -> str | None:
+    """Check a threshold rule, and return the score to use: for a number, the run's own by default."""
     if isinstance(rule, str):
         check_choice("threshold rule", rule, RULES)
         return score
@@ -91,7 +91,7 @@ def _ready(run: Run, score: Score, outputs: Outputs) -> Score:
 
 def target_pixels(run: Run, count: int, root: str | None = None) -> Tensor:
     """Return the pixels (n, C, H, W) of at most `count` target images of a run, spread evenly, on the CPU."""
-    recipe, dataset = _images_of(run, "cpu", root)
+    recipe, dataset = images_again(run, "cpu", root, weights=None)
     indices = recipe.data.divide(dataset, recipe.seed).target.indices
     chosen = torch.linspace(0, len(indices) - 1, min(count, len(indices))).long()
     return dataset.images.gather(indices[chosen], torch.device("cpu"))
@@ -123,9 +123,9 @@ def recipe_again(run: Run, device: str, root: str | None, **changes: Any) -> tup
     return recipe, opened
 
 
-def _images_of(run: Run, device: str, root: str | None) -> tuple[Recipe, Dataset]:
+def images_again(run: Run, device: str, root: str | None, **changes: Any) -> tuple[Recipe, Dataset]:
     """Return the recipe of a finished run for a device, and its images; `root` replaces their folder."""
-    recipe, opened = recipe_again(run, device, root, weights=None)
+    recipe, opened = recipe_again(run, device, root, **changes)
     dataset = recipe.data.load(opened, recipe.execution.pick_device())
     if dataset.hash != run.description["provenance"]["images"]:
         raise MedicError(f"run {run.path} was trained on other images of {dataset.name!r}: restore them")
@@ -134,7 +134,7 @@ def _images_of(run: Run, device: str, root: str | None) -> tuple[Recipe, Dataset
 
 def infer_again(run: Run, device: str, root: str | None = None) -> Outputs:
     """Run the model of a finished run on its images, including the training images; `root` replaces their folder."""
-    recipe, dataset = _images_of(run, device, root)
+    recipe, dataset = images_again(run, device, root, weights=None)
     place = recipe.execution.pick_device()
     model, problem = run.model.to(place), recipe.data.divide(dataset, recipe.seed)
     held_out = [dataset.paths[index] for index in problem.validation.indices.tolist()]

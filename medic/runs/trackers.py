@@ -105,12 +105,12 @@ class MLflow:
         self._client.set_terminated(self._run)
 
 
-TRACKERS: Mapping[str, tuple[str, Callable[[Path, str, Settings, int], Tracker]]] = {
-    "tensorboard": ("tensorboard", TensorBoard),
-    "wandb": ("wandb", WeightsAndBiases),
-    "mlflow": ("mlflow", MLflow),
+TRACKERS: Mapping[str, Callable[[Path, str, Settings, int], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "wandb": WeightsAndBiases,
+    "mlflow": MLflow,
 }
-"""Trackers by name: the package that each requires, and its class."""
+"""Trackers by the package that each requires."""
 
 
 def tracker_names(asked: str) -> list[str]:
@@ -118,9 +118,8 @@ def tracker_names(asked: str) -> list[str]:
     if asked == "auto":
         return ["tensorboard"] if importlib.util.find_spec("tensorboard") else []
     for name in (names := check_trackers(asked)):
-        package = TRACKERS[name][0]
-        if importlib.util.find_spec(package) is None:
-            raise lacking(f"tracker {name!r} needs the package {package}", name)
+        if importlib.util.find_spec(name) is None:
+            raise lacking(f"tracker {name!r} needs the package {name}", name)
     return names
 
 
@@ -136,10 +135,9 @@ def start_trackers(asked: str, path: Path, run: str, settings: Settings, iterati
     started: dict[str, Tracker] = {}
     for name in tracker_names(asked):
         try:
-            started[name] = TRACKERS[name][1](path, run, settings, iteration)
+            started[name] = TRACKERS[name](path, run, settings, iteration)
         except Exception as error:  # their packages raise anything
-            for tracker in started.values():
-                tracker.close()
+            close_all(started)
             raise MedicError(
                 f"tracker {name!r} cannot be started: {first_line(error)}; leave it out of --track"
             ) from error

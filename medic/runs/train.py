@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from medic import distributed, openset
-from medic.data import Dataset, Problem
+from medic.data import Dataset, LazyDataset, Problem
 from medic.deploy.model_file import describe_preprocessing, write_model
 from medic.errors import MedicError, TrainingError, counted, first_line, memory_checked, one_line
 from medic.files import writing
@@ -21,7 +21,7 @@ from medic.logs import shown
 from medic.metrics import DEFAULT
 from medic.models import Classifier
 from medic.runs import memory
-from medic.runs.build import Network, build_network, build_trainer, check_network
+from medic.runs.build import Network, build_network, build_trainer, check_network, generators_kept
 from medic.runs.directory import Run, RunDirectory, run_hash
 from medic.runs.evaluation import Evaluator, Outputs, choose_threshold, predictions
 from medic.runs.extend import extended
@@ -60,25 +60,20 @@ def train(
     with (
         memory_checked(),
         distributed.group(),
-        torch.random.fork_rng(),
+        generators_kept(),
         shown(quiet or distributed.rank() > 0),
         _threads_restored(),
     ):
-        asked, base = extended(asked)
-        recipe, opened = make_recipe(asked)
-        torch.set_num_threads(recipe.execution.threads or torch.get_num_threads())
+        recipe, opened, base = _prepare(asked)
         device = recipe.execution.pick_device()
         memory.reset_peak()  # of an earlier run of this process
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        tracker_names(recipe.execution.track)  # mistakes are found before images are read
         network = build_network(recipe)
         # A run on features of a frozen backbone reads images at most once, so they need no room on the GPU.
         once = recipe.model.freeze is not None and recipe.data.store == "auto"
         dataset = recipe.data.load(opened, torch.device("cpu") if once else device)
-        run = run_hash(recipe, recipe.data.fingerprint(dataset, recipe.tasks.axes or ()))
-        directory = RunDirectory(Path(recipe.execution.output) / (recipe.execution.name or run))
-        directory.check_named(recipe, run)
+        run, directory = _directory(recipe, dataset)
         if directory.done:
             return _finished(directory)
         session = Session(recipe, dataset, network, directory, run, watch, began, base)
@@ -99,20 +94,33 @@ def train(
 def describe_plan(asked: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the facts that a run reports before it trains, by name, and notes; check all settings, write nothing."""
     with memory_checked(), _threads_restored():
-        recipe, opened = make_recipe(asked)
-        torch.set_num_threads(recipe.execution.threads or torch.get_num_threads())
-        tracker_names(recipe.execution.track)
+        recipe, opened, _ = _prepare(asked)
         check_network(recipe)
         dataset = recipe.data.look(opened)
-        run = run_hash(recipe, recipe.data.fingerprint(dataset, recipe.tasks.axes or ()))
-        directory = RunDirectory(Path(recipe.execution.output) / (recipe.execution.name or run))
-        directory.check_named(recipe, run)
+        _, directory = _directory(recipe, dataset)
         facts = list(describe(recipe, dataset, _divide(recipe, dataset), directory.path))
         if directory.done:
             facts.append(("state", "finished: nothing is left to train"))
         elif directory.started:
             facts.append(("state", "started before: training resumes at its last checkpoint"))
         return [*facts, *(("note", note) for note in notes(recipe))]
+
+
+def _prepare(asked: Mapping[str, Any]) -> tuple[Recipe, LazyDataset, Path | None]:
+    """Return the recipe of a run, its dataset, and the checkpoint of a run that it extends; find mistakes early."""
+    asked, base = extended(asked)
+    recipe, opened = make_recipe(asked)
+    torch.set_num_threads(recipe.execution.threads or torch.get_num_threads())
+    tracker_names(recipe.execution.track)
+    return recipe, opened, base
+
+
+def _directory(recipe: Recipe, dataset: Dataset) -> tuple[str, RunDirectory]:
+    """Return the hash and the directory of a run, which must not hold another one."""
+    run = run_hash(recipe, recipe.data.fingerprint(dataset, recipe.tasks.axes or ()))
+    directory = RunDirectory(Path(recipe.execution.output) / (recipe.execution.name or run))
+    directory.check_named(recipe, run)
+    return run, directory
 
 
 def _divide(recipe: Recipe, dataset: Dataset) -> Problem:
@@ -198,6 +206,10 @@ class Session:
                 self.directory.write_start(recipe)  # again, in case that a file was lost
                 self.directory.write_resumed(self.trainer.iteration)
         else:
+            if recipe.run.extend is not None and self.base is None:
+                raise MedicError(
+                    f"run {self.directory.path} has no checkpoint: give the run that it continues, --extend RUN"
+                )
             if self.writes:
                 self.directory.write_environment(recipe, self.dataset, self.hash)  # first, as it has the run's hash
                 self.directory.write_start(recipe)
@@ -274,7 +286,7 @@ class Session:
             stopping = distributed.any_rank(interrupts.received is not None)
             if evaluating or stopping or distributed.any_rank(self._checkpoint_due()):
                 self.losses += trainer.wait()
-                with interrupts.writing():
+                with interrupts.writing:
                     self._save()
             if stopping:
                 stopped = f"stopped at iteration {trainer.iteration}: rerun the same command to resume"
@@ -441,7 +453,7 @@ class Session:
         saved = outputs
         if saves:  # scores are fitted on the training images
             saved = {**outputs, "train": self.evaluator.infer(self.problem.train, features=True)}
-        with interrupts.writing():
+        with interrupts.writing:
             self._write_result(outputs, saved, score, threshold)
         distributed.barrier()
 

@@ -21,9 +21,14 @@ class Pick:
     decided_by: tuple[Result, ...] = ()
     """Runs with a source domain as a second target, if they decided the selection."""
 
+    @property
+    def evaluation(self) -> Mapping[str, Any]:
+        """The selected record."""
+        return self.result.records[self.record]
+
     def value(self, metric: Metric) -> float | None:
         """Return a metric on the target (its mean over several targets) as it is shown, or None if it is missing."""
-        record = self.result.records[self.record]
+        record = self.evaluation
         if metric.key == "domainbed":  # DomainBed tests on the part of the target that it would train on
             found = selection.target_mean(record, self.result.environments, "in")
         else:

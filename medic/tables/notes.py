@@ -31,10 +31,9 @@ def selection(rule: str) -> Iterator[str]:
 def averaging(rows: Iterable["Row"]) -> Iterator[str]:
     """Yield which results are averaged weights, if any; the others are evaluations that the rule has selected."""
     names = [
-        str(pick.result.settings.get("averaging")) if pick.result.records[pick.record].get("averaged") else "none"
+        str(pick.result.settings.get("averaging")) if pick.evaluation.get("averaged") else "none"
         for row in rows
-        for cell in row.cells.values()
-        for pick in cell.picks
+        for pick in row.picks
     ]
     for name in sorted(set(names) - {"none"}):
         few = "" if names.count(name) == len(names) else f" in {names.count(name)} of {counted(len(names), 'run')}"
@@ -61,7 +60,7 @@ def scores(rows: Iterable["Row"], metrics: Sequence[Metric]) -> Iterator[str]:
     found: dict[str, list[str]] = {}
     ranked: dict[str, None] = {}
     for row in rows:
-        targets = [pick.result.records[pick.record]["target"] for cell in row.cells.values() for pick in cell.picks]
+        targets = [pick.evaluation["target"] for pick in row.picks]
         for metric, target in product(metrics, targets):
             key = row.reads(metric).key  # a key with a score in it is by that one, whatever the score of the run
             if _by_own_score(key) and key in target and "score" in target:

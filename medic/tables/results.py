@@ -11,6 +11,7 @@ from typing import Any
 
 from medic.errors import MedicError, counted
 from medic.garbage import garbage_collection_paused
+from medic.runs.environment import commits, read_environment
 from medic.runs.layout import ASKED, CONFIG, DONE, ENVIRONMENT, ERROR, RECORDS
 from medic.runs.seal import Damaged, Seal, read_seal
 from medic.runs.settings import identity, read_yaml
@@ -116,12 +117,8 @@ class Result:
 
         The commit of a run that was resumed at other commits lists all of them: `a+b`.
         """
-        try:
-            found = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))
-            commits = dict.fromkeys(str(part.get("commit")) for part in (found, *found.get("resumed", ())))
-        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-            return {}
-        return {**found, "commit": "+".join(commits)} if len(commits) > 1 else found
+        found = read_environment(self.path)
+        return {**found, "commit": commits(found)} if found else {}
 
 
 @dataclass(frozen=True)

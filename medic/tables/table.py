@@ -8,7 +8,7 @@ from medic.errors import MedicError, check_choice
 from medic.garbage import garbage_collection_paused
 from medic.metrics import DEFAULT, Metric
 from medic.tables import notes
-from medic.tables.cells import Cell, pick_cell
+from medic.tables.cells import Cell, Pick, pick_cell
 from medic.tables.results import Result, runs_are
 
 AVERAGE = "Avg"
@@ -40,9 +40,14 @@ class Row:
         return sum(means) / len(means) if means and len(means) == len(columns) else None
 
     @property
+    def picks(self) -> list[Pick]:
+        """The selected evaluations of all cells."""
+        return [pick for cell in self.cells.values() for pick in cell.picks]
+
+    @property
     def results(self) -> list[Result]:
         """The selected runs."""
-        return [pick.result for cell in self.cells.values() for pick in cell.picks]
+        return [pick.result for pick in self.picks]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 import medic
 from medic.errors import MedicError
 from medic.methods import METHODS
-from medic.runs import directory
+from medic.runs import directory, environment
 from medic.runs.interrupts import Stopped
 from medic.tables.results import collect, short
 from medic.training import Trainer
@@ -52,7 +52,8 @@ def test_every_method_is_the_same_when_interrupted(method, mini, tmp_path, monke
 
 def test_a_run_resumed_at_another_commit_is_of_both(mini, tmp_path, monkeypatch):
     commits = iter(["a" * 40, "a" * 40, "b" * 40 + "-dirty"])
-    monkeypatch.setattr(directory, "_commit", lambda: next(commits))
+    for module in (environment, directory):
+        monkeypatch.setattr(module, "commit", lambda: next(commits))
     settings = {"dataset": mini, "method": "erm", **SHORT}
     run = in_parts(settings, tmp_path, monkeypatch, (1, 3))
     [result] = collect([tmp_path]).results

@@ -12,7 +12,7 @@ import medic
 from medic.data.benchmarks.own import parquet_rows
 from medic.errors import MedicError
 from medic.runs.command import without_secrets
-from medic.runs.directory import environment
+from medic.runs.environment import environment
 from medic.runs.trackers import TRACKERS, scalars, start_trackers, tracker_names
 from medic.sweeps.executors.ray import connect
 from medic.sweeps.search import import_optuna
@@ -124,7 +124,7 @@ def test_credentials_in_what_others_say_are_left_out(monkeypatch, tmp_path):
     def refuse(path, run, settings, iteration):
         raise OSError("API request to https://bob:hunter2@ml.example.org/api failed")
 
-    monkeypatch.setitem(TRACKERS, "tensorboard", ("tensorboard", refuse))
+    monkeypatch.setitem(TRACKERS, "tensorboard", refuse)
     with pytest.raises(MedicError, match=naming("https://ml.example.org/api failed")):
         start_trackers("tensorboard", tmp_path, "0", {}, 0)
 

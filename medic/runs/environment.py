@@ -1,0 +1,92 @@
+"""What a result depends on besides the settings: versions, machine, images, command."""
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medic._version import __version__
+from medic.files import file_hash
+from medic.plugins import Plugin
+from medic.runs.command import noted_command
+from medic.runs.layout import ENVIRONMENT
+
+if TYPE_CHECKING:
+    from medic.data import Dataset
+    from medic.runs.recipe import Recipe
+
+
+def environment(dataset: "Dataset", recipe: "Recipe") -> dict[str, Any]:
+    """Return the environment of a run that starts."""
+    import torch
+
+    from medic import distributed
+
+    device = recipe.execution.pick_device()
+    counts = dataset.domain.bincount(minlength=len(dataset.domains)).tolist()
+    return {
+        "format": 1,
+        "medic": __version__,
+        "commit": commit(),
+        "python": platform.python_version(),
+        "packages": _versions(),
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "processes": distributed.world(),
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "precision": recipe.execution.pick_precision(device),
+        "images": dataset.hash,
+        "counts": dict(zip(dataset.domains, counts, strict=True)),
+        "formats": sorted({suffix.lower() for path in dataset.paths if (suffix := Path(path).suffix)}),
+        "weights": None if recipe.weights is None else file_hash(recipe.weights),
+        "plugins": [plugin._asdict() for plugin in recipe.plugins],
+        "command": noted_command(),
+    }
+
+
+def read_environment(path: Path) -> dict[str, Any]:
+    """Return the environment that the directory of a run records; empty if it cannot be read."""
+    try:
+        found = json.loads((path / ENVIRONMENT).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def commits(environment: Mapping[str, Any]) -> str | None:
+    """Return the commit of a run, or all of them, `a+b`, if it was resumed at others."""
+    resumed = environment.get("resumed")
+    parts = [environment, *(resumed if isinstance(resumed, list) else ())]
+    found = dict.fromkeys(part.get("commit") for part in parts if isinstance(part, Mapping))
+    return "+".join(map(str, found)) if len(found) > 1 else environment.get("commit")
+
+
+def read_plugins(environment: Mapping[str, Any]) -> list[Plugin]:
+    """Return the plug-ins of a run; earlier versions had none."""
+    return [Plugin(str(one["name"]), str(one["sha256"])) for one in environment.get("plugins", ())]
+
+
+@cache
+def _versions() -> dict[str, str]:
+    packages = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "scikit-learn", "matplotlib")
+    return {name: version(name) for name in packages}
+
+
+def commit() -> str | None:
+    """Return the commit of the source tree that the package runs from, marked if files differ, or None."""
+    here = Path(__file__).parents[2]
+    if not (here / ".git").exists():
+        return None
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        described = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
+    except OSError:  # no git here
+        return None
+    return described.stdout.strip() or None

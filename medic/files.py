@@ -1,16 +1,23 @@
-"""Files that are written atomically, their hashes, and locks between processes."""
+"""Files: written atomically, hashed, locked between processes, and arrays in bounded memory."""
 
 import hashlib
 import os
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
 from medic.errors import BusyError, unwritten
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MAX_ARRAYS = 2**30
+"""Bytes that the arrays of a .npz file may have if it is smaller itself, because it is compressed."""
 
 
 @contextmanager
@@ -87,3 +94,17 @@ def _file_hash(path: Path, size: int, modified: int) -> str:
     """Compute the hash once per version of the file: a sweep has many runs with the same weights."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_arrays(path: Path) -> "dict[str, NDArray[Any]]":
+    """Return the arrays of a .npz file. A small file that unpacks to gigabytes is a ValueError."""
+    with zipfile.ZipFile(path) as archive:
+        size = sum(entry.file_size for entry in archive.infolist())
+    if size > max(MAX_ARRAYS, path.stat().st_size):
+        raise ValueError(
+            f"it unpacks to {size / 2**30:,.1f} GiB, more than {MAX_ARRAYS >> 30} GiB: save it uncompressed"
+        )
+    import numpy as np  # which commands that only list do not wait for
+
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)

@@ -67,7 +67,7 @@ def _damage_arrays(path: Path, draw: random.Random) -> bytes:
     )  # fmt: skip
     if (new := draw.choice(changed)) is not None:
         arrays[name if draw.random() < 0.9 else draw.choice(("x", "../x", "split"))] = new
-    np.savez(buffer, **arrays)
+    (np.savez_compressed if draw.random() < 0.2 else np.savez)(buffer, **arrays)
     data = buffer.getvalue()
     if draw.random() < 0.2:  # a header that promises more rows than there are; zip members are stored
         shape = f"'shape': ({len(other)},".encode()

@@ -1,11 +1,12 @@
 """`medic calibrate`."""
 
+import logging
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medic.cli.opening import open_model
+from medic.cli.opening import add_own_code_option, check_exists, open_model
 from medic.cli.options import add_device_option
 from medic.errors import MedicError, counted
 from medic.report.table import print_rows
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from medic.deploy.calibration import Calibration, Effect, Labelled
     from medic.openset import Threshold
     from medic.runs.directory import Run
+
+logger = logging.getLogger(__name__)
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -44,10 +47,15 @@ def add_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--output", metavar="DIR", help="write the model with the chosen threshold to a folder")
     add_device_option(parser, default="auto")
+    add_own_code_option(parser)
 
 
 def run(arguments: Namespace) -> int:
     """Print what thresholds accept and reject, and write the model with the chosen one."""
+    check_exists(arguments.run)
+    if arguments.accept is not None and not 0 < arguments.accept < 1:
+        raise MedicError(f"--accept {arguments.accept:g}: give a probability between 0 and 1, as in 0.9")
+    from medic.data.decode import BadImage
     from medic.deploy.calibration import Calibration, Labelled, label_images
     from medic.deploy.paths import image_paths
     from medic.runs.prediction_files import read_labels
@@ -55,13 +63,16 @@ def run(arguments: Namespace) -> int:
     output = None if arguments.output is None else _checked(arguments)
     rows = None if arguments.labels is None else read_labels(Path(arguments.labels))
     paths = None if arguments.images is None else image_paths(arguments.images)
-    predictor, run = open_model(arguments.run, arguments.device)
+    predictor, run = open_model(arguments.run, arguments.device, arguments.imports)
     labelled: Labelled | None = None
     if rows is not None:
         labelled = label_images(predictor, rows, "labelled images")
     elif run is not None:
         labelled = _held_out(run)
-    calibration = Calibration(predictor, labelled, None if paths is None else predictor.infer(paths))
+    unreadable: list[BadImage] = []
+    calibration = Calibration(predictor, labelled, None if paths is None else predictor.infer(paths, unreadable))
+    if unreadable:
+        logger.warning("%s left out, the first: %s", counted(len(unreadable), "unreadable image"), unreadable[0])
     if labelled is None and paths is None and arguments.threshold is None:
         raise MedicError(
             f"{arguments.run} is a model without its run: give images of the place of use with --labels or --images"
@@ -128,7 +139,7 @@ def _print(found: "list[Effect]", chosen: "Threshold | None", calibration: "Cali
         threshold = effect.threshold
         mark = "→" if threshold == chosen else "•" if threshold == calibration.predictor.threshold else ""
         rates = {title: f"{100 * getattr(effect, name):.1f}" for name, title in present.items()}
-        shown.append({"": mark, "rule": threshold.rule, "threshold": f"{threshold.shown:.4f}", **rates})
+        shown.append({"": mark, "rule": threshold.rule, "threshold": f"{threshold.shown:.6g}", **rates})
     print_rows(shown, numeric=["threshold", *present.values()])
     notes = ["• the model's threshold", *(["→ the chosen one"] if chosen is not None else [])]
     if (labelled := calibration.labelled) is not None:

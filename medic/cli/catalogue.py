@@ -18,7 +18,11 @@ from medic.plugins import installed
 from medic.runs.specs.data import EACH, NONE, listed
 
 FILE = Path(__file__).with_name("catalogue.json")
-DEFINED = ("method*.py", "systems/*.py", "data/classes.py", "data/benchmarks/*.py", "tables/paper_tables.py")
+DEFINED = (
+    "method*.py", "systems/*.py", "data/augment.py", "data/classes.py", "data/benchmarks/*.py", "models/__init__.py",
+    "models/heads.py", "objectives/losses.py", "objectives/penalties/*.py", "openset/registry.py",
+    "openset/thresholds.py", "tables/paper_tables.py", "tasks/samplers.py", "training/averaging.py",
+)  # fmt: skip
 """The modules that define what is listed, by patterns below the package."""
 
 
@@ -104,8 +108,16 @@ def _values() -> Iterator[tuple[str, Sequence[str]]]:
     yield "threshold", (*RULES,)
 
 
+GROUPS = ("medic.methods", "medic.datasets", "medic.scores")
+"""The entry points of installed packages, which may define any name."""
+NOUNS = {"threshold": "threshold rule"} | {
+    name: name for name in ("score", "head", "layer", "objective", "penalty", "sampling", "averaging")
+}
+"""The settings whose values have names, and what messages call them."""
+
+
 def check_names(settings: Mapping[str, Any]) -> None:
-    """Refuse an unknown method, dataset or domain before torch is imported; a run checks all settings again.
+    """Refuse an unknown name of a part, dataset or domain before torch is imported; a run checks all settings again.
 
     Names that an imported file or an installed package may define are left to the run.
     """
@@ -114,6 +126,9 @@ def check_names(settings: Mapping[str, Any]) -> None:
         return
     if isinstance(method := settings.get("method"), str):
         _check_name("method", method, [row["method"] for row in found["methods"]])
+    for name, noun in NOUNS.items():
+        if isinstance(value := settings.get(name), str):
+            _check_name(noun, value, found["values"][name])
     domains = {row["dataset"]: list(row["domains"]) for row in found["datasets"]}
     if not isinstance(dataset := settings.get("dataset", "digits"), str):
         return
@@ -126,7 +141,7 @@ def check_names(settings: Mapping[str, Any]) -> None:
 
 
 def _check_name(noun: str, name: str, known: Sequence[str]) -> None:
-    if respelled(name, known) not in known and not installed(f"medic.{noun}s"):
+    if respelled(name, known) not in known and not any(map(installed, GROUPS)):
         check_choice(noun, name, known)
 
 

@@ -100,6 +100,8 @@ def _check(bench: "Benchmark", root: Path | None, runs: Sequence[str], output: P
         print("damaged images: none; every image was read")
     if found.equal is not None and found.similar is not None:
         _print_copies(found.equal, found.similar)
+    else:
+        print("copies: not looked for, because the images are built in")
     suspects: list[Suspect] = []
     if opened:
         suspects = _wrong_labels(opened, found.places())

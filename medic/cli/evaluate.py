@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from medic.cli.catalogue import check_names
 from medic.cli.options import add_device_option, add_import_option
 from medic.errors import MedicError
 from medic.metrics import DEFAULT, METRICS, find_metric
@@ -67,12 +68,14 @@ def run(arguments: Namespace) -> int:
     for name in ("labels", "known"):
         if getattr(arguments, name):
             raise MedicError(f"--{name} is only used with --predictions: leave it out")
+    asked = None if arguments.threshold is None else _rule(arguments.threshold)
+    check_names({"score": arguments.score, "threshold": asked, "imports": arguments.imports})
     from medic.runs.directory import Run
     from medic.runs.imports import execute
 
     execute(arguments.imports)
     run = Run(arguments.run)
-    rule = _rule(arguments.threshold or run.settings.get("threshold") or "source")
+    rule = asked if asked is not None else run.settings.get("threshold") or "source"
     if arguments.per_class or arguments.by:
         if arguments.rerun:
             raise MedicError("--per-class and --by read the predictions of the run: leave out --rerun")

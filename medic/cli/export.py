@@ -4,8 +4,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medic.cli.opening import open_model
-from medic.cli.options import add_import_option
+from medic.cli.opening import add_own_code_option, check_exists, open_model
 from medic.errors import MedicError, counted
 
 if TYPE_CHECKING:
@@ -36,20 +35,17 @@ def add_options(parser: ArgumentParser) -> None:
         help="images or folders to check the export on (default: 256 target images)",
     )
     parser.add_argument("--root", metavar="DIR", help="folder of the run's images, if it moved")
-    add_import_option(parser, "Python file or module that the run was trained with, to execute first")
+    add_own_code_option(parser)
 
 
 def run(arguments: Namespace) -> int:
     """Export a model, and report how far the graph differs from it."""
+    check_exists(arguments.run)
     from medic.deploy.export import export
     from medic.deploy.model_file import model_folder
 
     form = arguments.format
-    if arguments.imports:
-        from medic.runs.imports import execute
-
-        execute(arguments.imports)
-    predictor, finished = open_model(arguments.run)
+    predictor, finished = open_model(arguments.run, imports=arguments.imports)
     pixels = _pixels(predictor, finished, arguments)
     beside = model_folder(arguments.run) / f"model{SUFFIX[form]}"
     path = beside if arguments.output is None else Path(arguments.output)

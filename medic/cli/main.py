@@ -244,6 +244,8 @@ class Parser(ArgumentParser):
             return f"unexpected argument {argument!r}; see `{self.prog} --help`"
         if (meant := meaning(argument)) and any(action.dest == meant[0] for action in self._actions):
             return f"unknown option {argument!r}: {meant[1]}"
-        nearest = closest(argument, [*SPELLINGS, *self._option_string_actions])
-        hint = f"did you mean {nearest!r}?" if nearest else f"see `{self.prog} --help`"
+        # Without dashes, which would make all options alike.
+        options = {option.lstrip("-"): option for option in (*SPELLINGS, *self._option_string_actions)}
+        nearest = closest(argument.lstrip("-"), options)
+        hint = f"did you mean {options[nearest]!r}?" if nearest else f"see `{self.prog} --help`"
         return f"unknown option {argument!r}, {hint}"

@@ -12,7 +12,7 @@ from itertools import islice, tee
 from pathlib import Path
 from typing import TypeVar
 
-from medic.cli.opening import holds_run, open_model
+from medic.cli.opening import add_own_code_option, check_exists, holds_run, open_model
 from medic.cli.options import add_device_option
 from medic.errors import MedicError
 from medic.logs import console, shown
@@ -41,6 +41,7 @@ def add_options(parser: ArgumentParser) -> None:
         "--threshold", type=float, metavar="X", help="call images with a lower score unknown (default: the run's)"
     )
     add_device_option(parser, default="auto")
+    add_own_code_option(parser)
     parser.add_argument(
         "--batch-size", type=int, metavar="N", help="images in a forward pass (default: 64, on a GPU 512)"
     )
@@ -52,6 +53,7 @@ def run(arguments: Namespace) -> int:
     for name in ("top", "batch_size"):
         if (value := getattr(arguments, name)) is not None and value < 1:
             raise MedicError(f"--{name.replace('_', '-')} {value}: give a number of at least 1")
+    check_exists(arguments.run)
     # Threads of torch that wait must not take the cores from those that decode. Read when torch is first imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from medic.deploy.paths import image_paths
@@ -60,8 +62,8 @@ def run(arguments: Namespace) -> int:
     output = None if arguments.output is None else Path(arguments.output)
     kind = pick_format(output, arguments.format)
     if not holds_run(arguments.run):
-        raise MedicError(f"{arguments.run} is no run or model: the run comes first, then the images")
-    predictor, _ = open_model(arguments.run, arguments.device)
+        raise MedicError(f"{arguments.run} is not a run or a model: give the run first, then the images")
+    predictor, _ = open_model(arguments.run, arguments.device, arguments.imports)
     named, read = tee(image_paths(arguments.paths))  # which keeps the paths between reading and writing alone
     if arguments.threshold is not None:
         predictor = predictor.at(arguments.threshold)

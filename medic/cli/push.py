@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from medic.cli.opening import open_model
+from medic.cli.opening import add_own_code_option, check_exists, open_model
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -13,13 +13,15 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--license", metavar="ID", help="license of the model card, such as mit or cc-by-4.0 (default: none)"
     )
+    add_own_code_option(parser)
 
 
 def run(arguments: Namespace) -> int:
     """Send a model to the hub, and print its address."""
+    check_exists(arguments.run)
     from medic.deploy.hub import push
 
-    predictor, finished = open_model(arguments.run)
+    predictor, finished = open_model(arguments.run, imports=arguments.imports)
     metrics = None if finished is None else finished.metrics
     print(push(predictor, arguments.name, metrics, arguments.private, arguments.license))
     return 0

@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medic.cli.opening import open_model
+from medic.cli.opening import add_own_code_option, check_exists, open_model
 from medic.cli.options import add_device_option
 from medic.errors import MedicError
 
@@ -28,6 +28,7 @@ def add_options(parser: ArgumentParser) -> None:
         "--port", type=int, default=8000, metavar="PORT", help="port to listen on, 0 for any free one (default: 8000)"
     )
     add_device_option(parser, default="auto")
+    add_own_code_option(parser)
     parser.add_argument(
         "--token",
         metavar="TOKEN",
@@ -67,6 +68,9 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Serve a model until the process is asked to stop."""
+    check_exists(arguments.run)
+    if arguments.ray and arguments.imports:
+        raise MedicError("--import does not reach the processes of --ray: install the code as a package")
     from medic.deploy.service import Limits
     from medic.deploy.service.server import address_of, is_loopback, listen
     from medic.deploy.service.server import run as serve
@@ -87,7 +91,7 @@ def run(arguments: Namespace) -> int:
     from medic.deploy.service.app import make_app
 
     hosts = [arguments.host.lower(), *map(str.lower, arguments.allowed_hosts)]
-    predictor, _ = open_model(arguments.run, arguments.device)
+    predictor, _ = open_model(arguments.run, arguments.device, arguments.imports)
     app = make_app(predictor, limits, token, hosts)
     # The first pass is slow, and tells whether the model takes photographs at all.
     predictor.outputs(torch.zeros(1, 3, predictor.decoded, predictor.decoded, dtype=torch.uint8))

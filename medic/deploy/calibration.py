@@ -63,7 +63,8 @@ class Calibration:
         """Return the threshold with the best H-score, or with the least cost; see `best_threshold`."""
         labelled = self._labelled()
         if not bool((labelled.label < 0).any()):
-            raise MedicError(f"no unknown image among {labelled.about}: label some images `{UNKNOWN}` (--labels FILE)")
+            way = f"label some `{UNKNOWN}`, or choose by --accept P"
+            raise MedicError(f"no unknown image among {labelled.about}: {way}")
         value = best_threshold(self._confidence, predicted_class(labelled.output), labelled.label, cost)
         return self._threshold(value, "best H-score" if cost is None else f"cost {cost:g}")
 

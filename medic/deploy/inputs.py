@@ -37,7 +37,9 @@ def each_image(images: AnyImage | Iterable[AnyImage]) -> Iterable[AnyImage]:
     """Return the images of a sequence; a batch (N, …) has N of them, and one image is a sequence of itself."""
     if isinstance(images, np.ndarray | Tensor):
         return images if images.ndim == 4 else [images]
-    return [images] if isinstance(images, str | Path | bytes | Image.Image) else images
+    if isinstance(images, str | Path | bytes | Image.Image) or not isinstance(images, Iterable):
+        return [images]  # also something that is no image, to be refused like one in a list
+    return images
 
 
 def _copied(image: Image.Image) -> Image.Image:

@@ -91,17 +91,22 @@ class Predictor:
             for pixels in batch:
                 yield pixels if isinstance(pixels, BadImage) else next(found)
 
-    def infer(self, images: AnyImage | Iterable[AnyImage]) -> Output:
-        """Return the network's outputs for images, in order; an unreadable one raises an error."""
+    def infer(self, images: AnyImage | Iterable[AnyImage], unreadable: list[BadImage] | None = None) -> Output:
+        """Return the network's outputs for images, in order.
+
+        The error of an unreadable image is raised, or with a list `unreadable` added to it, and the image left out.
+        """
         outputs = []
         for batch, output in self._passes(images):
             for pixels in batch:
                 if isinstance(pixels, BadImage):
-                    raise pixels
+                    if unreadable is None:
+                        raise pixels
+                    unreadable.append(pixels)
             if output is not None:
                 outputs.append(output)
         if not outputs:
-            raise MedicError("no image was given")
+            raise unreadable[0] if unreadable else MedicError("no image was given")
         return Output.cat(outputs)
 
     def _passes(

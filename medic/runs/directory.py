@@ -18,7 +18,7 @@ from medic.data import Dataset
 from medic.deploy import WEIGHTS, Predictor, load
 from medic.deploy.model_file import read_description
 from medic.errors import BusyError, MedicError, counted, first_line
-from medic.files import atomic_write, file_hash, is_locked, locked, remove_leftovers, write_text, writing
+from medic.files import atomic_write, file_hash, is_locked, locked, read_arrays, remove_leftovers, write_text, writing
 from medic.models import Classifier, Ensemble, Preprocessing
 from medic.openset import Score
 from medic.outputs import Output
@@ -263,8 +263,7 @@ class Run:
     def predictions(self) -> dict[str, NDArray[Any]]:
         """The arrays of `predictions.npz`, by name, all of the same length."""
         with self._reading(PREDICTIONS) as path:
-            with np.load(path, allow_pickle=False) as file:
-                found = dict(file)
+            found = read_arrays(path)
             if missing := _COLUMNS.keys() - found.keys():
                 raise ValueError(f"it lacks the column {min(missing)}")
             for name in found:

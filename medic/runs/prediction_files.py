@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from medic import openset
 from medic.data.benchmarks.own import csv_rows, parquet_rows
 from medic.errors import MedicError, first_line, warn
+from medic.files import read_arrays
 from medic.openset.metrics import UNKNOWN
 from medic.runs.decisions import Decisions
 
@@ -27,8 +28,6 @@ LOGIT = "logit_"
 """The prefix of a column of logits, before the name of the class."""
 PREDICT = {"label", "known", "score", "threshold", "top1"}
 """Columns of a file that `medic predict` has written. Its `label` is the decision."""
-MAX_BYTES = 2**30
-"""The most bytes of all arrays of a .npz file, uncompressed."""
 
 Columns = dict[str, NDArray[Any]]
 
@@ -50,18 +49,9 @@ def read_columns(path: Path) -> Columns:
 
 def _arrays(path: Path) -> Columns:
     try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-        if size <= MAX_BYTES:
-            with np.load(path, allow_pickle=False) as file:
-                found = dict(file)
+        found = read_arrays(path)
     except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise MedicError(f"file {path} cannot be read: {first_line(error)}") from error
-    if size > MAX_BYTES:
-        raise MedicError(
-            f"file {path} has {size / 2**30:,.1f} GiB of arrays, more than {MAX_BYTES >> 30} GiB: leave out arrays, "
-            "or evaluate fewer images at a time"
-        )
     lengths = {name: len(values) if values.ndim else 0 for name, values in found.items()}
     if len(set(lengths.values())) > 1:
         raise MedicError(f"file {path} has columns of different lengths: {_listed(lengths)}")

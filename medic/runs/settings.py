@@ -48,6 +48,8 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     "arch": ("backbone", "use --backbone NAME"),
     "amp": ("precision", "use --precision bf16"),
     "metric": ("metrics", "use --metrics NAME"),
+    "pretrained": ("weights", "use --weights FILE, or --weights imagenet-v1"),
+    "rule": ("threshold", "use --threshold RULE"),
 }
 """Options of other tools: the setting that people mean, and what to do. A hint is for commands with that option."""
 _SAME = {

@@ -218,7 +218,7 @@ def test_a_run_after_the_images_is_a_mistake(trained, images, predict):
     for swapped in (images, images / "z" / "cat" / "1.png"):
         code, out, err = predict(trained.path, run=swapped)
         assert (code, out) == (2, "")
-        assert f"{swapped} is no run or model: the run comes first, then the images" in err
+        assert f"{swapped} is not a run or a model: give the run first, then the images" in err
 
 
 def test_an_argument_that_does_not_exist_is_a_mistake(images, predict, tmp_path):

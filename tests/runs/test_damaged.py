@@ -204,3 +204,14 @@ def test_an_unfinished_run_without_a_target(copy):
     (path / "config.yaml").write_text(re.sub(r"(?m)^target: .*$", "target: null", settings))
     found = collect([path.parent])
     assert (found.unfinished, found.missing) == ((path,), [])
+
+
+def test_predictions_that_unpack_to_more_than_they_are_are_not_read(copy, monkeypatch):
+    monkeypatch.setattr("medic.files.MAX_ARRAYS", 2**16)
+    path = copy()
+    (path / "done").write_text("")
+    arrays = dict(np.load(path / "predictions.npz"))
+    np.savez_compressed(path / "predictions.npz", **arrays, features=np.zeros((len(arrays["label"]), 1000)))
+    monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("the file is read"))
+    with pytest.raises(MedicError, match=naming("predictions.npz unpacks")):
+        _ = Run(path).predictions

@@ -248,11 +248,11 @@ class TestFiles:
 
     def test_arrays_that_would_fill_the_memory_are_not_read(self, tmp_path, monkeypatch):
         path = tmp_path / "p.npz"
-        monkeypatch.setattr("medic.runs.prediction_files.MAX_BYTES", 2**20)
+        monkeypatch.setattr("medic.files.MAX_ARRAYS", 2**20)
         monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("the file is read"))
         np.savez_compressed(path, label=np.zeros(2**16, np.int64), logits=np.zeros((2**16, 2)))
         assert path.stat().st_size < 2**14
-        with pytest.raises(MedicError, match=r"p.npz has 0.0 GiB of arrays, more than") as caught:
+        with pytest.raises(MedicError, match=r"p.npz cannot be read: it unpacks to 0.0 GiB") as caught:
             read_decisions(path)
         assert "\n" not in str(caught.value)
 

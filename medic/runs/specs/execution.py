@@ -81,4 +81,4 @@ class ExecutionSpec(Spec):
         if self.name is not None and _RESERVED.fullmatch(self.name):
             raise MedicError(f"name {self.name!r} may be that of another run or of logs: choose another --name")
         if self.precision == "bf16" and emulates_bf16(device):
-            warn("this CPU emulates bf16, which is several times slower than fp32: use --precision fp32")
+            warn("this CPU emulates bf16, which is about a hundred times slower than fp32: use --precision fp32")

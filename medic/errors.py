@@ -97,7 +97,14 @@ def moved(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     return find
 
 
-PACKAGES = {"frames": "pandas", "parquet": "pyarrow", "search": "optuna"}
+PACKAGES = {
+    "frames": "pandas",
+    "onnx": "onnx onnxruntime onnxscript",
+    "parquet": "pyarrow",
+    "ray-serve": "'ray[serve]' fastapi uvicorn python-multipart",
+    "search": "optuna",
+    "serve": "fastapi uvicorn python-multipart",
+}
 """Packages of extras, where their names differ."""
 
 
@@ -148,7 +155,9 @@ def closest(name: str, choices: Iterable[str]) -> str | None:
     by_folded = {**stems, **{choice.lower(): choice for choice in several}}
     if (meant := MEANT.get(folded)) in by_folded:
         return by_folded[str(meant)]
-    matches = difflib.get_close_matches(folded, by_folded, n=1, cutoff=0.6)
+    # A short name with another first letter is another name: IRM is not ERM.
+    likely = by_folded if len(folded) > 3 else [one for one in by_folded if one[:1] == folded[:1]]
+    matches = difflib.get_close_matches(folded, likely, n=1, cutoff=0.6)
     return by_folded[matches[0]] if matches else None
 
 

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from medic.errors import check_choice, respelled
+from medic.errors import MedicError, check_choice, respelled
 from medic.plugins import installed
 from medic.runs.specs.data import EACH, NONE, listed
 
@@ -125,6 +125,8 @@ def check_names(settings: Mapping[str, Any]) -> None:
     if found is None or settings.get("imports"):
         return
     if isinstance(method := settings.get("method"), str):
+        if "," in method:
+            raise MedicError(f"method {method!r}: a run has one; `medic sweep --span method={method}` trains several")
         _check_name("method", method, [row["method"] for row in found["methods"]])
     for name, noun in NOUNS.items():
         if isinstance(value := settings.get(name), str):
@@ -132,6 +134,8 @@ def check_names(settings: Mapping[str, Any]) -> None:
     domains = {row["dataset"]: list(row["domains"]) for row in found["datasets"]}
     if not isinstance(dataset := settings.get("dataset", "digits"), str):
         return
+    if settings.get("root") and "dataset" not in settings:
+        raise MedicError("--root is the folder of a dataset, but none is given: for your own add --dataset folder")
     _check_name("dataset", dataset, list(domains))
     own = domains.get(respelled(dataset, domains), [])
     for name in ("target", "sources") if own else ():

@@ -53,12 +53,14 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Check or fetch a dataset."""
-    from medic.data import benchmark
+    from medic.data import BENCHMARKS, benchmark
 
     if arguments.action is None:
         raise MedicError("no action: use `medic data check NAME --root DIR` or `medic data fetch NAME --root DIR`")
     if arguments.name is None:
         raise MedicError(f"no dataset given: use `medic data {arguments.action} NAME`; `medic datasets` lists them")
+    if Path(arguments.name).is_dir() and arguments.name not in BENCHMARKS:
+        raise MedicError(f"{arguments.name} is a folder: use `medic data {arguments.action} folder --root DIR`")
     bench = benchmark(arguments.name)
     if arguments.action == "fetch":
         if arguments.root is None:
@@ -77,7 +79,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _check(bench: "Benchmark", root: Path | None, runs: Sequence[str], output: Path | None) -> int:
-    from medic.data.check import check
+    from medic.data.check import check, other_files
 
     if output is not None and output.suffix.lower() != ".csv":
         raise MedicError(f"output {output} does not end in .csv: rename it")
@@ -94,6 +96,8 @@ def _check(bench: "Benchmark", root: Path | None, runs: Sequence[str], output: P
     _print_list("different from the published counts", found.differences)
     _print_list("left out", found.extra)
     _print_list("unreadable", found.bad)
+    if root is not None and (others := other_files(root)):
+        print(f"not read: {', '.join(f'{count:,} {kind}' for kind, count in others.most_common(SHOWN))}")
     if bench.counts and not found.differences:
         print("counts: as published")
     if not found.bad:

@@ -143,7 +143,7 @@ def _seen_by(name: str) -> str:
     if rule is None or not (rule.oracle or rule.transductive):
         return ""
     if rule.oracle:
-        return f"{name} chooses by target labels: H-score, acc_k and acc_u are an upper bound, not a valid result"
+        return f"{name} is the best of ten thresholds by target labels: H-score, acc_k and acc_u are no valid result"
     return f"{name} has seen the target's images without labels (transductive): H-score, acc_k and acc_u depend on them"
 
 

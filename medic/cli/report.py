@@ -1,10 +1,14 @@
 """`medic report`."""
 
+import logging
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from shlex import quote
 
 from medic.errors import MedicError
-from medic.runs.layout import CONFIG
+from medic.runs.layout import CONFIG, MODEL
+
+logger = logging.getLogger(__name__)
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -29,8 +33,13 @@ def run(arguments: Namespace) -> int:
         from medic.report.run_page import write_report
         from medic.runs.directory import Run
 
-        print(write_report(Run(path), file, None if arguments.root is None else Path(arguments.root)))
+        finished = Run(path)
+        print(write_report(finished, file, None if arguments.root is None else Path(arguments.root)))
+        if arguments.root is None and (root := finished.settings["root"]) is not None:
+            logger.warning("images are not shown: add --root %s", quote(str(root)))
         return 0
+    if (path / MODEL).exists():
+        raise MedicError(f"{path} is a model without its run: give the directory of the run")
     if arguments.root is not None:
         raise MedicError(f"--root is for a single run, but {path} is a folder of runs: leave it out")
     from medic.report.table_page import write_table_report

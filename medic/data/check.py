@@ -1,6 +1,7 @@
 """Check the images of a benchmark on disk: published counts, unreadable files, and images that occur twice."""
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 from medic.data.benchmarks.base import Benchmark
 from medic.data.dataset import Dataset
+from medic.data.decode import SUFFIXES
 from medic.data.duplicates import SIZE, Copies, Prints, Relation, equal_images, perceptual_hash, similar_images
 from medic.data.listing import ImageList, cell_counts
 from medic.data.store import FileContent, Storage, make_index, read_files
@@ -81,6 +83,16 @@ class Check:
         names = found.names if isinstance(found, ImageList) else found.paths
         own = zip(names, found.domain.tolist(), found.label.tolist(), strict=True)
         return {name: Place(name, found.domains[domain], found.classes[label]) for name, domain, label in own}
+
+
+def other_files(root: Path) -> Counter[str]:
+    """Count the files below a folder that are no images by their suffix, hidden ones aside: `.heic`, `.txt`, …"""
+    found: Counter[str] = Counter()
+    for _, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name[0] != "."]
+        suffixes = (Path(name).suffix.lower() or "without a suffix" for name in files if name[0] != ".")
+        found.update(suffix for suffix in suffixes if suffix not in SUFFIXES)
+    return found
 
 
 def check(bench: Benchmark, root: Path | None) -> Check:

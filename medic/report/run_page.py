@@ -152,7 +152,7 @@ def _gallery(images: Decisions, parts: Sequence[Part]) -> list[tuple[int, int]]:
                 own = own[np.argsort(-images.confidence[own], kind="stable")]
                 share = max(1, EXAMPLES // len(labels))
                 if kind is right:
-                    own = own[-max(1, len(own) // 3) :]
+                    own = own[-max(share, len(own) // 3) :]
                     own = own[np.unique(np.linspace(len(own) - 1, 0, min(share, len(own))).astype(int))]
                 found += [(number, int(row)) for row in own[:share]]
     return sorted(found, key=lambda one: (one[0], -images.confidence[one[1]], one[1]))

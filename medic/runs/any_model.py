@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -106,7 +107,7 @@ def _batches(data: Any, name: str) -> Iterator[tuple[Any, Any]]:
     """Yield inputs and labels, batch by batch."""
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
         data = DataLoader(data, batch_size=BATCH)
-    if isinstance(data, tuple | list) and len(data) > 1 and isinstance(data[0], Tensor):
+    if isinstance(data, tuple | list) and len(data) > 1 and isinstance(data[0], Tensor | np.ndarray):
         x, y = _checked(data[0], data[1], name)
         data = zip(x.split(BATCH), y.split(BATCH), strict=True)
     if isinstance(data, Tensor | str | dict) or not isinstance(data, Iterable):
@@ -122,6 +123,7 @@ def _batches(data: Any, name: str) -> Iterator[tuple[Any, Any]]:
 
 def _checked(inputs: Any, label: Any, name: str) -> tuple[Tensor, Tensor]:
     """Return inputs (N, …) and labels (N,), or refuse others."""
+    inputs = torch.from_numpy(inputs) if isinstance(inputs, np.ndarray) else inputs
     if not isinstance(inputs, Tensor):
         raise MedicError(f"inputs of {name} are a {type(inputs).__name__}: give a tensor, (samples, …)")
     try:

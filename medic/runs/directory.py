@@ -117,7 +117,8 @@ class RunDirectory:
             what = "other files"
             if "run" in noted:
                 what = f"a run with other {_difference(recipe, self.path / CONFIG, read_plugins(noted))}"
-            raise MedicError(f"{self.path} holds {what}: choose another --name, or delete {self.path}")
+            longer = f", continue it with --extend {self.path}" if "(iterations " in what else ""
+            raise MedicError(f"{self.path} holds {what}: choose another --name{longer}, or delete {self.path}")
 
     def _entries(self) -> list[Path]:
         return list(self.path.iterdir()) if self.path.is_dir() else []
@@ -375,12 +376,20 @@ def _difference(recipe: Recipe, config: Path, plugins: Sequence[Plugin]) -> str:
         return "settings"
     # Written and read again, since a file has lists for tuples.
     ours = load_yaml(to_yaml(recipe.identity))
-    changed = [f"{name} {theirs[name]}" for name in ours if ours[name] != theirs[name]]
-    if changed:
-        return f"settings ({', '.join(changed[:SHOWN])})"
     if {plugin.sha256 for plugin in recipe.plugins} != {plugin.sha256 for plugin in plugins}:
         return f"contents of {(*recipe.plugins, *plugins)[0].name}"
-    return "images or weights"
+    changed = [
+        f"{name} {_changed(theirs[name], ours[name])}" for name in sorted(ours, key=lambda name: name != "iterations")
+        if ours[name] != theirs[name]
+    ]  # fmt: skip
+    return f"settings ({', '.join(changed[:SHOWN])})" if changed else "images or weights"
+
+
+def _changed(theirs: Any, ours: Any) -> str:
+    """Return a value of another run; of a mapping only what differs."""
+    if not isinstance(theirs, dict) or not isinstance(ours, dict):
+        return str(theirs)
+    return ", ".join(f"{name}={value}" for name, value in theirs.items() if ours.get(name) != value) or "of fewer names"
 
 
 def _json(value: dict[str, Any]) -> str:

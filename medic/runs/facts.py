@@ -20,7 +20,10 @@ def describe(recipe: Recipe, dataset: Dataset, problem: Problem, path: Path) -> 
     """Yield the name and the text of each fact: one short line for people."""
     data, optim, model = recipe.data, recipe.optim, recipe.model
     yield "output", str(path)
-    yield "method", f"{recipe.run.method}, objective {recipe.objective.objective}, seed {recipe.seed}"
+    penalty = "" if recipe.objective.penalty is None else f" + {recipe.objective.penalty}"
+    sampling = "" if recipe.tasks.sampling is None else f", sampling {recipe.tasks.sampling}"
+    objective = f"objective {recipe.objective.objective}{penalty}"
+    yield "method", f"{recipe.run.method}, {objective}{sampling}, seed {recipe.seed}"
     yield "known", _listed(data.classes.known)
     yield "unknown", _listed(data.classes.unknown) or "no class"
     parts = [

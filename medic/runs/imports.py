@@ -6,6 +6,7 @@ to a command; settings that are read from a finished run come here only if the u
 
 import hashlib
 import importlib
+import importlib.util
 import linecache
 import logging
 import sys
@@ -88,6 +89,8 @@ def _execute_file(name: str) -> Plugin:
 
 def _execute_module(name: str) -> Plugin:
     if name not in _executed:
+        if Path(f"{name}.py").is_file() and importlib.util.find_spec(name.partition(".")[0]) is None:
+            raise MedicError(f"--import {name}: there is no such module, but a file: give {name}.py")
         with _registering(name):
             importlib.import_module(name)
         _executed[name] = module_hash(name)

@@ -59,7 +59,8 @@ class Interrupts:
         listening, self._wakeup = os.pipe()
         os.set_blocking(self._wakeup, False)
         self._wakeup_before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
-        threading.Thread(target=self._hurry, args=(listening, late), daemon=True).start()
+        self._watching = threading.Thread(target=self._hurry, args=(listening, late), daemon=True)
+        self._watching.start()
 
     def __exit__(self, *_: object) -> None:
         if self._wakeup is not None:
@@ -68,6 +69,8 @@ class Interrupts:
             self._ended.set()
         if self._wakeup is not None:
             os.close(self._wakeup)  # for which the thread may wait
+            # A thread that outlives us would free the run's tensors, perhaps while Python ends, which aborts it.
+            self._watching.join()
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

@@ -48,6 +48,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     "arch": ("backbone", "use --backbone NAME"),
     "amp": ("precision", "use --precision bf16"),
     "metric": ("metrics", "use --metrics NAME"),
+    "methods": ("span", "use --span method=erm,medic++"),
     "pretrained": ("weights", "use --weights FILE, or --weights imagenet-v1"),
     "rule": ("threshold", "use --threshold RULE"),
 }

@@ -53,7 +53,8 @@ def plan(schedule: Schedule, slots: int) -> str:
         **dict.fromkeys(schedule.damaged, "damaged"),
         **dict.fromkeys(running, "running"),
     }
-    lines = [f"{name}  {states.get(name, 'to do'):<8}  {title}" for name, title in schedule.titles.items()]
+    width = max(map(len, schedule.titles))
+    lines = [f"{name:<{width}}  {states.get(name, 'to do'):<8}  {title}" for name, title in schedule.titles.items()]
     counts = f"{counted(len(schedule.jobs), 'run')}: {len(schedule.finished)} finished, {len(waiting)} to do"
     counts += f" ({len(running)} of them running elsewhere)" if running else ""
     lines.append(counts + (f", {len(schedule.damaged)} damaged" if schedule.damaged else ""))

@@ -95,7 +95,7 @@ def target_labels(metrics: Iterable[Metric]) -> Iterator[str]:
     for metric in metrics:
         if metric.key == "hscore/oracle-10":
             best = f"{metric.title} is at the best of ten thresholds by target labels"
-            yield f"{best}: an upper bound, not a valid result"
+            yield f"{best}: not a valid result"
 
 
 def mixed_datasets(results: Iterable[tuple[str, Result]]) -> Iterator[str]:

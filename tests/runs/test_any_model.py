@@ -72,6 +72,11 @@ def test_the_model_is_evaluated_in_evaluation_mode_and_put_back():
     assert all(parameter.grad is None for parameter in MODEL.parameters())
 
 
+def test_arrays_of_numpy_are_taken():
+    expected = medic.evaluate(MODEL, (X, Y))
+    assert medic.evaluate(MODEL, (X.numpy(), Y.numpy())) == medic.evaluate(MODEL, [(X.numpy(), Y)]) == expected
+
+
 def test_pairs_and_objects_with_logits():
     class Pair(nn.Module):
         def forward(self, x):
@@ -112,7 +117,7 @@ def test_thresholds_and_scores():
     (MODEL, 3, {}, "data int"),
     (MODEL, [], {}, "data empty"),
     (MODEL, [{"image": X, "label": Y}], {}, "dict (inputs, labels)"),
-    (MODEL, [(X.numpy(), Y)], {}, "ndarray tensor"),
+    (MODEL, [(X.tolist(), Y)], {}, "list tensor"),
     (MODEL, (X, Y.float()), {}, "float32 whole number"),
     (MODEL, (X, Y[:5]), {}, "(5,) 40"),
     (MODEL, (X, nn.functional.one_hot(Y)), {}, "(40, 5) (40,)"),

@@ -24,7 +24,7 @@ def test_a_colleague_reads_what_is_trained(mini, caplog, tmp_path):
     lines = caplog.messages[: caplog.messages.index(next(line for line in caplog.messages if "iteration 2" in line))]
     assert lines == [
         f"output    {run.path}",
-        "method    medic++, objective ce+ova, seed 0",
+        "method    medic++, objective ce+ova, sampling adaptive, seed 0",
         "known     0, 1, 2, 3, 4, 5",
         "unknown   6, 7, 8, 9",
         "sources   handwritten 48 + 12, printed 48 + 12, blended 48 + 12 (training + validation images)",

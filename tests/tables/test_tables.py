@@ -205,7 +205,7 @@ class TestScores:
 
 
 def test_a_threshold_by_target_labels_is_noted(folder, capsys):
-    said = "is at the best of ten thresholds by target labels: an upper bound, not a valid result"
+    said = "is at the best of ten thresholds by target labels: not a valid result"
     assert main(["table", str(folder), "--metrics", "hscore/oracle-10"]) == 0
     assert f"H-score oracle-10 {said}" in capsys.readouterr().out
     assert main(["table", str(folder), "--paper", "pacs-resnet50"]) == 0

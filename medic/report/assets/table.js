@@ -128,6 +128,7 @@ function compare() {
 }
 
 function start() {
+  document.getElementById("compare").hidden = table.rows.length < 2;
   const buttons = all.metrics.map((metric, i) => make("button", { type: "button", "aria-pressed": String(i === state.metric), onclick: () => {
     state.metric = i;
     buttons.forEach((button, j) => button.setAttribute("aria-pressed", String(i === j)));

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from medic.tasks import GridSpec
 
 
+SETTINGS = ("lr", "weight_decay", "momentum", "batch_size", "iterations")
+"""Hyperparameters of other codebases that are settings here."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveSpec(Spec):
     """The losses and penalty to minimise, and the inner steps that descend them."""
@@ -116,6 +120,8 @@ def assign(parts: Iterable[Part[Any]], given: Mapping[str, Any], dataset: str, m
                 f"--hparams {name} is a hyperparameter of {' and '.join(owners)}: write {owners[0]}.{name}"
             )
         if name not in {f"{part}.{own}" for part, names in values.items() for own in names}:
+            if name in SETTINGS:
+                raise MedicError(f"--hparams {name}: {name} has an option of its own, use --{name.replace('_', '-')}")
             check_choice("hyperparameter", name, by_name(values), f"of method {method!r}")
     return values
 

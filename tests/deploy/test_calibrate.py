@@ -125,3 +125,13 @@ def test_mistakes_are_one_line(trained, capsys, options, tmp_path, monkeypatch):
     assert calibrate(trained.path, *options) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_unreadable_images_are_left_out(trained, images, tmp_path, capsys):
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(b"no image")
+    assert calibrate(trained.path, "--threshold", 0.5, "--images", images / "z", bad) == 0
+    said = capsys.readouterr()
+    assert "1 unreadable image left out" in said.err
+    assert "images accepted" in said.out
+    assert calibrate(trained.path, "--threshold", 0.5, "--images", bad) == 2

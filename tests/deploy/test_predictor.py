@@ -135,3 +135,16 @@ def test_another_threshold(trained, target):
     assert {one.label for one in never.predict(target[0])} == {"unknown"}
     always = trained.predictor.at(Threshold(float("-inf"), "fixed"))
     assert all(one.known for one in always.predict(target[0]))
+
+
+def test_a_damaged_pil_image_is_an_unreadable_one(trained, images, tmp_path):
+    content = next(images.glob("z/*/*.png")).read_bytes()
+    (tmp_path / "cut.png").write_bytes(content[: len(content) // 2])
+    with Image.open(tmp_path / "cut.png") as image:
+        [found] = trained.predictor.stream([image])
+    assert isinstance(found, BadImage)
+
+
+def test_what_is_no_image_is_named(trained):
+    with pytest.raises(MedicError, match="not int"):
+        trained.predictor.predict(3)

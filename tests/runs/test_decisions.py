@@ -256,6 +256,15 @@ class TestFiles:
             read_decisions(path)
         assert "\n" not in str(caught.value)
 
+    def test_a_line_separator_inside_a_text_ends_no_line(self, tmp_path):
+        path = tmp_path / "p.jsonl"
+        rows = [{"label": name, "prediction": name, "confidence": 1} for name in ("a\u2028b", "c")]
+        path.write_text("\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
+        assert read_decisions(path).classes == ["a\u2028b", "c"]
+        path.write_text('{"label": "a", "prediction": "a"}\n\n{', encoding="utf-8")
+        with pytest.raises(MedicError, match="line 3"):
+            read_decisions(path)
+
     def test_an_array_or_damaged_data_in_place_of_a_npz_file(self, tmp_path, write):
         np.savez_compressed(tmp_path / "p.npz", label=np.arange(1000))
         content = bytearray((tmp_path / "p.npz").read_bytes())

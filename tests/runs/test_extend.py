@@ -1,12 +1,16 @@
 """A finished run can be continued, and no domain need be left out."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import medic
+from medic.cli import main
 from medic.errors import MedicError
+from medic.runs.settings import read_yaml, to_yaml
 from tests.messages import naming
 from tests.runs.short import SHORT
 
@@ -33,6 +37,30 @@ def test_an_extended_run_is_the_longer_run(short, mini, tmp_path):
     assert longer.records[0]["asked"]["iterations"] == 2 * SHORT["iterations"]
     again = medic.train(extend=str(short.path), iterations=2 * SHORT["iterations"], output=tmp_path)
     assert again.path == longer.path
+
+
+def test_an_extension_is_shown_before_it_is_trained(short, tmp_path, capsys):
+    longer = ["--extend", str(short.path), "--iterations", "9", "--output", str(tmp_path)]
+    assert main(["train", *longer, "--dry-run"]) == 0
+    assert "9 iterations" in capsys.readouterr().out
+    assert main(["train", *longer, "--print-config"]) == 0
+    assert "iterations: 9" in capsys.readouterr().out
+
+
+def test_an_unfinished_extension_resumes_by_the_command_that_is_advised(short, tmp_path, capsys):
+    whole = medic.train(extend=str(short.path), iterations=2 * SHORT["iterations"], output=tmp_path)
+    expected = (whole.path / "model.safetensors").read_bytes()
+    (whole.path / "done").unlink()
+    with pytest.raises(MedicError, match=naming("unfinished")) as error:
+        medic.Run(whole.path)
+    command = str(error.value).split("`")[1].split()[1:]
+    assert main(command) == 0
+    assert (whole.path / "model.safetensors").read_bytes() == expected
+    shutil.rmtree(whole.path)
+    config = tmp_path / "alone.yaml"
+    config.write_text(to_yaml({**read_yaml(short.path / "asked.yaml"), "extend": short.hash, "iterations": 99}))
+    assert main(["train", "--config", str(config)]) == 2
+    assert "has no checkpoint" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

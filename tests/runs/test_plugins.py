@@ -199,6 +199,9 @@ def test_a_score_of_a_plug_in(settings, capsys):
     assert main(["table", str(run.path.parent)]) == 0
     assert main(["predict", str(run.path), settings["root"]]) == 2
     assert "unknown score 'half'" in capsys.readouterr().err
+    for command in (["predict", str(run.path), settings["root"]], ["calibrate", str(run.path)]):
+        assert main([*command, "--import", *settings["imports"]]) == 0
+        forget()
 
 
 @pytest.mark.parametrize(("text", "message"), [

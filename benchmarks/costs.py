@@ -19,7 +19,7 @@ from throughput import rate
 
 from medic.data import Dataset
 from medic.methods import METHODS
-from medic.report.table import print_rows
+from medic.report.terminal import print_rows
 from medic.runs.build import build_trainer
 from medic.runs.recipe import Recipe, make_recipe
 

@@ -27,7 +27,7 @@ from PIL import Image
 from medic.data import RECIPES, Storage, benchmark
 from medic.data.augment import resample
 from medic.data.decode import decode
-from medic.report.table import print_rows
+from medic.report.terminal import print_rows
 from medic.runs.build import build_trainer
 from medic.runs.recipe import make_recipe
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from medic.report.table import print_rows
+from medic.report.terminal import print_rows
 from medic.runs.selection import select
 
 RATES = (1.8e-3, 5.4e-3)

@@ -20,7 +20,7 @@ import medic
 from medic.data import RECIPES, Samples
 from medic.data.images import Resident
 from medic.models import Classifier, create_backbone
-from medic.report.table import print_rows
+from medic.report.terminal import print_rows
 from medic.runs.specs import OptimSpec
 from medic.strategies import MultiStep
 from medic.tasks import Grid

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from medic.data import Dataset
 from medic.models import Classifier, create_backbone
-from medic.report.table import print_rows
+from medic.report.terminal import print_rows
 from medic.runs.build import build_trainer
 from medic.runs.recipe import Recipe, make_recipe
 

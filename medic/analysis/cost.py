@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from medic.analysis import style
 from medic.analysis.of_runs import method_title
 from medic.analysis.result import MissingRuns, Result, number
-from medic.tables.results import Result as RunResult
+from medic.tables.results import RunResult
 
 Floats = NDArray[np.float64]
 PAPER_ITERATIONS = 5000
@@ -108,7 +108,7 @@ def _differences(erm: RunResult, other: RunResult) -> dict[str, tuple[Any, Any]]
 
 
 def _missing(baselines: Sequence[RunResult], first: RunResult) -> str:
-    """Say which settings of the nearest run of ERM differ, and which options train one to compare with."""
+    """Report which settings of the nearest run of ERM differ, and which options train one to compare with."""
     wanted = {name: first.setting(name) for name in ("dataset", "target", "backbone", "objective", "iterations")}
     options = " ".join(f"--{name} {_text(value)}" for name, value in wanted.items() if value is not None)
     way = f"train one with --method erm {options} --images {_images(first)}"

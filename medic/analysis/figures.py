@@ -6,7 +6,7 @@ from typing import Any
 
 from medic.analysis.result import MissingRuns
 from medic.methods import METHODS
-from medic.tables.results import Result
+from medic.tables.results import RunResult
 
 _ORDER = ("erm", "mldg", "fish", "medic", "medic++")
 _STEPS = (1, 3, 9)
@@ -20,24 +20,24 @@ class PaperFigure:
     name: str
     analysis: str
     about: str
-    find: Callable[[Sequence[Result]], Sequence[Result]]
+    find: Callable[[Sequence[RunResult]], Sequence[RunResult]]
     """Returns its runs, or raises `MissingRuns`."""
 
 
-def _common(result: Result) -> tuple[Any, ...]:
+def _common(result: RunResult) -> tuple[Any, ...]:
     """Return the settings that runs side by side in a figure share."""
     names = ("dataset", "target", "sources", "known", "backbone", "iterations", "seed", "trial_seed")
     return tuple(repr(result.settings.get(name)) for name in names)
 
 
-def _groups(results: Sequence[Result]) -> list[list[Result]]:
-    groups: dict[tuple[Any, ...], list[Result]] = {}
+def _groups(results: Sequence[RunResult]) -> list[list[RunResult]]:
+    groups: dict[tuple[Any, ...], list[RunResult]] = {}
     for result in results:
         groups.setdefault(_common(result), []).append(result)
     return list(groups.values())
 
 
-def _usual(results: Sequence[Result]) -> list[Result]:
+def _usual(results: Sequence[RunResult]) -> list[RunResult]:
     """Return the runs with a one-vs-all head and features, in the usual form of their methods."""
     return [
         result
@@ -49,7 +49,7 @@ def _usual(results: Sequence[Result]) -> list[Result]:
     ]
 
 
-def _as_defined(result: Result) -> bool:
+def _as_defined(result: RunResult) -> bool:
     """Whether a run has the splits and steps of its method."""
     settings = result.settings
     grid = METHODS[result.method].grid.fitted(len(settings["sources"]), len(settings["known"]))
@@ -57,11 +57,11 @@ def _as_defined(result: Result) -> bool:
     return own == (grid.domains, grid.classes, grid.sizes)
 
 
-def methods_side_by_side(results: Sequence[Result]) -> list[Result]:
+def methods_side_by_side(results: Sequence[RunResult]) -> list[RunResult]:
     """Return a run of every method of the paper's ablations, ERM and MEDIC++ among them, on the same problem."""
-    best: dict[str, Result] = {}
+    best: dict[str, RunResult] = {}
     for group in _groups(_usual(results)):
-        found: dict[str, Result] = {}
+        found: dict[str, RunResult] = {}
         for result in group:
             found.setdefault(result.method, result)
         if {"erm", "medic++"} <= found.keys() and len(found) > len(best):
@@ -71,17 +71,17 @@ def methods_side_by_side(results: Sequence[Result]) -> list[Result]:
     return [best[method] for method in _ORDER if method in best]
 
 
-def erm_and_medic(results: Sequence[Result]) -> list[Result]:
+def erm_and_medic(results: Sequence[RunResult]) -> list[RunResult]:
     """Return a run of ERM and one of MEDIC++ on the same problem."""
     return [result for result in methods_side_by_side(results) if result.method in ("erm", "medic++")]
 
 
-def one_three_nine(results: Sequence[Result]) -> list[Result]:
+def one_three_nine(results: Sequence[RunResult]) -> list[RunResult]:
     """Return runs of MEDIC++ with nine tasks in 1, 3 and 9 steps, on the same problem."""
     several = [r for r in results if r.method == "medic++" and r.settings["save_features"]]
-    most: dict[int, Result] = {}
+    most: dict[int, RunResult] = {}
     for group in _groups(several):
-        found: dict[int, Result] = {}
+        found: dict[int, RunResult] = {}
         for result in group:
             found.setdefault(len(result.settings["steps"]), result)
         wanted = {steps: found[steps] for steps in _STEPS if steps in found}
@@ -92,7 +92,7 @@ def one_three_nine(results: Sequence[Result]) -> list[Result]:
     return list(most.values())
 
 
-def _all(results: Sequence[Result]) -> Sequence[Result]:
+def _all(results: Sequence[RunResult]) -> Sequence[RunResult]:
     return results
 
 

@@ -104,7 +104,7 @@ class Gradients(Result):
         ]
 
     def notes(self) -> list[str]:
-        """Say that training was repeated, what the update has of L_reg, and whether cells or losses differ."""
+        """Report that training was repeated, what the update has of L_reg, and whether cells or losses differ."""
         last = ", ".join(sorted({str(track.iterations[-1]) for track in self.tracks}))
         first = self.tracks[0]
         found = [

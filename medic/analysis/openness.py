@@ -14,8 +14,7 @@ from medic.analysis.of_runs import method_title
 from medic.analysis.result import MissingRuns, Result, number
 from medic.metrics import METRICS
 from medic.tables.cells import Cell, pick_cell
-from medic.tables.results import Result as RunResult
-from medic.tables.results import runs_are
+from medic.tables.results import RunResult, runs_are
 
 Floats = NDArray[np.float64]
 _SPLIT = frozenset({"known", "unknown", "split", "partial"})

@@ -66,7 +66,7 @@ class Tasks(Result):
         ]
 
     def notes(self) -> list[str]:
-        """Say that training was repeated, and what chance would give."""
+        """Report that training was repeated, and what chance would give."""
         return [
             f"training of {self.label} was repeated for {self.iterations} iterations: {self.splits} splits of classes",
             f"at random, classes are neighbours in {percent(self.chance_neighbours)} % of the splits and in different "

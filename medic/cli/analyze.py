@@ -10,7 +10,7 @@ from medic.analysis import ANALYSES, Analysis
 from medic.cli.options import add_device_option, add_import_option
 from medic.errors import MedicError, check_choice
 from medic.files import write_text, writing
-from medic.report.table import print_rows
+from medic.report.terminal import print_rows
 
 if TYPE_CHECKING:
     from medic.analysis.result import Result

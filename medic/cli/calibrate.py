@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from medic.cli.opening import add_own_code_option, check_exists, open_model
 from medic.cli.options import add_device_option
 from medic.errors import MedicError, counted
-from medic.report.table import print_rows
+from medic.report.terminal import print_rows
 
 if TYPE_CHECKING:
     from medic.deploy.calibration import Calibration, Effect, Labelled
@@ -60,7 +60,7 @@ def run(arguments: Namespace) -> int:
     from medic.deploy.paths import image_paths
     from medic.runs.prediction_files import read_labels
 
-    output = None if arguments.output is None else _checked(arguments)
+    output = None if arguments.output is None else _output_folder(arguments)
     rows = None if arguments.labels is None else read_labels(Path(arguments.labels))
     paths = None if arguments.images is None else image_paths(arguments.images)
     predictor, run = open_model(arguments.run, arguments.device, arguments.imports)
@@ -92,7 +92,7 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _checked(arguments: Namespace) -> Path:
+def _output_folder(arguments: Namespace) -> Path:
     """Return the folder to write to; refuse one that holds something, and a call that chooses no threshold."""
     output = Path(arguments.output)
     if all(getattr(arguments, name) is None for name in ("accept", "threshold", "cost", "labels", "images")):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from medic.errors import MedicError
 from medic.files import write_text, writing
-from medic.report.table import print_rows
+from medic.report.terminal import print_rows
 
 if TYPE_CHECKING:
     from medic.data import Benchmark

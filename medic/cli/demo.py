@@ -5,7 +5,7 @@ from pathlib import Path
 
 from medic.cli.options import add_device_option
 from medic.errors import MedicError, counted
-from medic.report.table import print_runs
+from medic.report.terminal import print_runs
 
 COMPARED = ("erm", "medic++")
 HALF = {"images": 72, "lr": 0.03}

@@ -11,7 +11,7 @@ from medic.cli.catalogue import check_names
 from medic.cli.options import add_device_option, add_import_option
 from medic.errors import MedicError
 from medic.metrics import DEFAULT, METRICS, find_metric
-from medic.report.table import print_rows
+from medic.report.terminal import print_rows
 
 if TYPE_CHECKING:
     from medic.runs.decisions import ClassResult, Confused, Decisions, GroupResult

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from medic.cli import catalogue
 from medic.cli.options import add_import_option
 from medic.errors import check_choice, respelled
-from medic.report.table import print_facts, print_rows
+from medic.report.terminal import print_facts, print_rows
 
 if TYPE_CHECKING:
     from medic.method import Method

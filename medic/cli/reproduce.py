@@ -9,7 +9,7 @@ from medic.cli.options import add_format_option, add_run_options, given_settings
 from medic.cli.sweep import add_executor_options, chosen_executor
 from medic.errors import MedicError, check_choice
 from medic.report.formats import FORMATS, print_table
-from medic.report.table import print_rows
+from medic.report.terminal import print_rows
 from medic.tables.results import read_runs, runs_are
 
 logger = logging.getLogger(__name__)

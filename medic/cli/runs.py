@@ -10,7 +10,7 @@ from typing import Any
 from medic.cli.options import add_format_option
 from medic.errors import counted
 from medic.metrics import DEFAULT
-from medic.report.table import print_rows
+from medic.report.terminal import print_rows
 from medic.tables.listing import Listed, list_runs
 
 logger = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from medic.cli.options import add_format_option
 from medic.errors import MedicError, check_choice, counted
 from medic.metrics import DEFAULT, Metric, find_metric
 from medic.report.formats import FORMATS, Against, print_table
-from medic.report.table import print_rows
+from medic.report.terminal import print_rows
 from medic.tables import notes
 from medic.tables.cells import Pick
-from medic.tables.results import Result, collect, short
+from medic.tables.results import RunResult, collect, short
 from medic.tables.table import SELECTIONS, Row, Table, column_of, find_row, metric_keys, tabulate
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ def run(arguments: Namespace) -> int:
     return 1 if collection.damaged else 0
 
 
-def _find_metrics(keys: Sequence[str], known: Sequence[Metric], results: Sequence[Result]) -> list[Metric]:
+def _find_metrics(keys: Sequence[str], known: Sequence[Metric], results: Sequence[RunResult]) -> list[Metric]:
     """Return metrics by their keys, under the titles of `known` metrics if they are among them."""
     available, by_key = metric_keys(results), {metric.key: metric for metric in known}
     if results:

@@ -8,7 +8,7 @@ from typing import Any
 
 from medic.cli.options import add_run_options, given_settings
 from medic.errors import one_line
-from medic.report.table import print_run
+from medic.report.terminal import print_run
 from medic.runs.settings import to_yaml
 
 

@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from medic.deploy.predictor import UNKNOWN, Predictor
+from medic.deploy.predictor import UNKNOWN_LABEL, Predictor
 from medic.errors import MedicError
 from medic.openset import Threshold, decide, predicted_class
 from medic.openset.calibration import best_threshold, conformal, highest_acceptance, two_components
@@ -63,7 +63,7 @@ class Calibration:
         """Return the threshold with the best H-score, or with the least cost; see `best_threshold`."""
         labelled = self._labelled()
         if not bool((labelled.label < 0).any()):
-            way = f"label some `{UNKNOWN}`, or choose by --accept P"
+            way = f"label some `{UNKNOWN_LABEL}`, or choose by --accept P"
             raise MedicError(f"no unknown image among {labelled.about}: {way}")
         value = best_threshold(self._confidence, predicted_class(labelled.output), labelled.label, cost)
         return self._threshold(value, "best H-score" if cost is None else f"cost {cost:g}")

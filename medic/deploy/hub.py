@@ -47,7 +47,7 @@ def push(
     import huggingface_hub as hub
 
     described = {**predictor.description, "provenance": without_paths(predictor.description.get("provenance", {}))}
-    with tempfile.TemporaryDirectory() as temporary, _asked(f"{name} cannot be written to the hub"):
+    with tempfile.TemporaryDirectory() as temporary, _hub_errors(f"{name} cannot be written to the hub"):
         folder = Path(temporary)
         cleaned = replace(predictor, description=described)
         cleaned.save(folder)
@@ -73,7 +73,7 @@ def pull(name: str, folder: Path | str, revision: str | None = None) -> Path:
     target = Path(folder)
     if taken := [file for file in LIMITS if (target / file).exists()]:
         raise MedicError(f"{target / taken[0]} exists: give another folder, or remove it")
-    with _asked(f"{name} cannot be read from the hub"):
+    with _hub_errors(f"{name} cannot be read from the hub"):
         info = hub.HfApi().model_info(name, revision=revision, files_metadata=True)
     sizes = {file.rfilename: file.size for file in info.siblings or ()}
     for file, limit in LIMITS.items():
@@ -84,7 +84,7 @@ def pull(name: str, folder: Path | str, revision: str | None = None) -> Path:
     make_folder("folder", target)
     # Beside the files, so that they are renamed and not copied.
     with writing("folder", target), tempfile.TemporaryDirectory(dir=target, prefix=".pull-") as temporary:
-        with _asked(f"{name} cannot be read from the hub"):
+        with _hub_errors(f"{name} cannot be read from the hub"):
             for file in LIMITS:
                 hub.hf_hub_download(name, file, revision=info.sha, local_dir=temporary)
         load(temporary)
@@ -99,7 +99,7 @@ def _check_name(name: str) -> None:
 
 
 @contextmanager
-def _asked(failure: str) -> Iterator[None]:
+def _hub_errors(failure: str) -> Iterator[None]:
     """Turn errors of the hub and its library into one line."""
     try:
         yield

@@ -34,7 +34,7 @@ from medic.openset import Score, Threshold, given, predicted_class
 from medic.outputs import Output
 from medic.training import infer
 
-UNKNOWN = "unknown"
+UNKNOWN_LABEL = "unknown"
 BATCH, GPU_BATCH = 64, 512
 """Images in a forward pass; two more batches are decoded meanwhile."""
 BATCH_PIXELS = BATCH * 512**2
@@ -162,7 +162,7 @@ class Predictor:
         )  # fmt: skip
         return [
             Prediction(
-                self.classes[label] if accepted else UNKNOWN,
+                self.classes[label] if accepted else UNKNOWN_LABEL,
                 accepted,
                 score,
                 tuple((self.classes[k], value) for k, value in zip(places, values, strict=True)),

@@ -9,7 +9,7 @@ from medic.tables.conditions import Conditions, Difference, Differences
 from medic.tables.paper import PaperCell, published_table
 from medic.tables.paper_tables import reproduction
 from medic.tables.reproduction import Line, Reproduction
-from medic.tables.results import Result
+from medic.tables.results import RunResult
 from medic.tables.table import AVERAGE, Row, Table, value_text
 
 
@@ -115,7 +115,7 @@ def _conditions(name: str) -> Conditions:
     return Conditions({protocol: reproduction(name, protocol=protocol) for protocol in ("authors", "paper")})
 
 
-def _matching(lines: Sequence[Line], runs: Sequence[tuple[str, Result]], conditions: Conditions) -> list[Line]:
+def _matching(lines: Sequence[Line], runs: Sequence[tuple[str, RunResult]], conditions: Conditions) -> list[Line]:
     """Return the lines of a method that runs may belong to, by the settings that differ between these lines."""
     settings = [line.settings for line in lines]
     names = {name for one in settings for name in one}

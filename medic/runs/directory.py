@@ -43,8 +43,8 @@ from medic.runs.selection import by_evaluation, without_target
 from medic.runs.settings import identity, load_yaml, read_yaml, to_yaml
 from medic.training import save_checkpoint
 
-NUMBERS = 4
-"""Raised whenever the same settings give other numbers, so that no earlier run is taken for a new one."""
+RESULTS_VERSION = 4
+"""Raised whenever the same settings give other metrics, so that earlier runs are not reused."""
 SHOWN = 3
 """The number of runs of a folder that a message names."""
 _COLUMNS = {"path": ("U", 1), "split": ("U", 1), "domain": ("U", 1), "label": ("i", 1), "prediction": ("i", 1),
@@ -61,7 +61,7 @@ def run_hash(recipe: Recipe, images: str) -> str:
     It is a hash of everything that changes the result, not of where files are.
     """
     used = {
-        "format": NUMBERS,
+        "format": RESULTS_VERSION,
         "images": images,
         "weights": None if recipe.weights is None else file_hash(recipe.weights),
         "settings": recipe.identity,

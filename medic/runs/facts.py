@@ -49,7 +49,7 @@ def describe(recipe: Recipe, dataset: Dataset, problem: Problem, path: Path) -> 
 
 
 def notes(recipe: Recipe) -> Iterator[str]:
-    """Yield what a person should know before a long run."""
+    """Yield warnings about a recipe, one sentence each."""
     if recipe.model.backbone not in OURS and recipe.weights is None:
         yield f"backbone {recipe.model.backbone} starts from random weights: give trained ones with --weights FILE"
     size, smaller = recipe.data.image_size or 0, " or ".join(_smaller(str(recipe.model.backbone)))

@@ -12,7 +12,7 @@ from medic.runs.layout import DONE, ERROR, RECORDS
 
 
 class Damaged(MedicError):
-    """A damaged file of a run; whoever catches it names the run."""
+    """Raised for a damaged file of a run; the caller adds the path of the run."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"its {name} is damaged")

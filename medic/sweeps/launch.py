@@ -13,7 +13,7 @@ from medic.sweeps.executors import Executor
 from medic.sweeps.overview import Overview
 from medic.sweeps.schedule import Schedule
 from medic.sweeps.sweep import Job
-from medic.tables.results import Result, collect
+from medic.tables.results import RunResult, collect
 
 
 def launch(
@@ -70,7 +70,7 @@ def _time(estimated: tuple[float, bool] | None, slots: int) -> str:
     return f"estimated time, {f'{slots} runs at a time' if slots > 1 else 'one run at a time'}: {seconds}{others}"
 
 
-def estimate(jobs: Iterable[Job], results: Iterable[Result]) -> tuple[float, bool] | None:
+def estimate(jobs: Iterable[Job], results: Iterable[RunResult]) -> tuple[float, bool] | None:
     """Estimate the seconds of runs one after the other, and whether every run has finished runs of its kind.
 
     A run of `n` iterations costs a fixed time plus `n` times that of an iteration: both are means over the finished
@@ -92,7 +92,7 @@ def estimate(jobs: Iterable[Job], results: Iterable[Result]) -> tuple[float, boo
     return total, similar
 
 
-def _cost(result: Result, seconds: float) -> tuple[float, float]:
+def _cost(result: RunResult, seconds: float) -> tuple[float, float]:
     """Return the seconds of a run besides its iterations, and those of an iteration."""
     steps = [0, *(record["step"] for record in result.records)]
     training = sum(

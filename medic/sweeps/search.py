@@ -115,7 +115,7 @@ class Study:
 
         try:
             run = train(asked, quiet=True, watch=watch)
-        except OutOfMemoryError:  # no other trial could be trained either
+        except (OutOfMemoryError, DiskFullError):  # no other trial could be trained either
             raise
         except TrainingError as error:  # the loss diverged: bad hyperparameters, not the end of the search
             logger.info("trial %d: %s", trial.number, first_line(error))
@@ -123,8 +123,6 @@ class Study:
         except KeyboardInterrupt:
             study.enqueue_trial(trial.params)  # they resume the run from its checkpoint
             logger.info("trial %d: stopped; the next trial of this study resumes it", trial.number)
-            raise
-        except DiskFullError:
             raise
         except MedicError as error:  # for example: another process executes the same run
             logger.info("trial %d: %s", trial.number, first_line(error))

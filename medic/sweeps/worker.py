@@ -1,4 +1,4 @@
-"""One run of a sweep, in whatever process an executor chose: the only place that trains."""
+"""Train one run of a sweep, in any process, and return its outcome."""
 
 import time
 import traceback

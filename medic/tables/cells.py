@@ -9,16 +9,16 @@ from typing import Any
 from medic.errors import MedicError
 from medic.metrics import Metric
 from medic.runs import selection
-from medic.tables.results import Result, short
+from medic.tables.results import RunResult, short
 
 
 @dataclass(frozen=True)
 class Pick:
     """The selected evaluation of a trial."""
 
-    result: Result
+    result: RunResult
     record: int
-    decided_by: tuple[Result, ...] = ()
+    decided_by: tuple[RunResult, ...] = ()
     """Runs with a source domain as a second target, if they decided the selection."""
 
     @property
@@ -66,13 +66,13 @@ class Cell:
         return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values) / len(values))
 
 
-def pick_cell(runs: Sequence[Result], rule: str, pairs: Sequence[Result] = ()) -> Cell:
+def pick_cell(runs: Sequence[RunResult], rule: str, pairs: Sequence[RunResult] = ()) -> Cell:
     """Select one evaluation of every trial by a rule of `medic.runs.selection`.
 
     The runs of a trial differ in their hyperparameters and compete. `pairs` are the runs with a source domain as a
     second target, which the rule `leave-one-out` needs.
     """
-    trials: dict[tuple[int, int | None], list[Result]] = {}
+    trials: dict[tuple[int, int | None], list[RunResult]] = {}
     for run in runs:
         trials.setdefault(run.trial, []).append(run)
     picks = [
@@ -82,7 +82,7 @@ def pick_cell(runs: Sequence[Result], rule: str, pairs: Sequence[Result] = ()) -
     return Cell(tuple(pick for pick in picks if pick is not None))
 
 
-def _pick(runs: Sequence[Result], rule: str, pairs: Sequence[Result]) -> Pick | None:
+def _pick(runs: Sequence[RunResult], rule: str, pairs: Sequence[RunResult]) -> Pick | None:
     """Select an evaluation of the runs of one trial."""
     candidates = _without_copies(runs)
     records = [_eligible(run, rule) for run in candidates]
@@ -90,7 +90,7 @@ def _pick(runs: Sequence[Result], rule: str, pairs: Sequence[Result]) -> Pick | 
         [selection.without_target(record, run.environments) for record in several]
         for run, several in zip(candidates, records, strict=True)
     ]
-    decided_by: list[tuple[Result, ...]] = [() for _ in candidates]
+    decided_by: list[tuple[RunResult, ...]] = [() for _ in candidates]
     chosen: selection.Chosen | None
     if rule == "oracle":
         chosen = selection.by_oracle(records, candidates[0].environments)
@@ -109,7 +109,7 @@ def _pick(runs: Sequence[Result], rule: str, pairs: Sequence[Result]) -> Pick | 
     return None if chosen is None else Pick(candidates[chosen.run], chosen.record, decided_by[chosen.run])
 
 
-def _eligible(run: Result, rule: str) -> Sequence[Mapping[str, Any]]:
+def _eligible(run: RunResult, rule: str) -> Sequence[Mapping[str, Any]]:
     """Return the records that a rule may select.
 
     DomainBed's rules and `last` are about evaluations: averaged weights count only for a method that is an average.
@@ -122,17 +122,17 @@ def _eligible(run: Result, rule: str) -> Sequence[Mapping[str, Any]]:
     return run.records if averages else selection.evaluations(run.records)
 
 
-def _partners(run: Result, pairs: Sequence[Result]) -> tuple[Result, ...]:
+def _partners(run: RunResult, pairs: Sequence[RunResult]) -> tuple[RunResult, ...]:
     """Return the runs with a second target that have the hyperparameters of a run."""
     return tuple(pair for pair in pairs if pair.draw == run.draw and pair.agrees(run, {*pair.given, *run.given}))
 
 
-def _left_out(run: Result, partners: Sequence[Result]) -> dict[int, Sequence[Mapping[str, Any]]]:
+def _left_out(run: RunResult, partners: Sequence[RunResult]) -> dict[int, Sequence[Mapping[str, Any]]]:
     """Return the records of the run that has a source domain as a second target, by the index of that domain."""
     return {env: pair.records for pair in partners for env in pair.environments if env not in run.environments}
 
 
-def _without_copies(runs: Sequence[Result]) -> list[Result]:
+def _without_copies(runs: Sequence[RunResult]) -> list[RunResult]:
     """Return one run for each choice of hyperparameters, ordered by the number of the draw.
 
     Runs with the same settings must have the same results.
@@ -140,7 +140,7 @@ def _without_copies(runs: Sequence[Result]) -> list[Result]:
     if len(runs) == 1:
         return list(runs)
     names = sorted({name for run in runs for name in run.given})
-    found: dict[tuple[int, str], Result] = {}
+    found: dict[tuple[int, str], RunResult] = {}
     for run in runs:
         other = found.setdefault((run.draw, repr([run.setting(name) for name in names])), run)
         if other is not run and _measured(other) != _measured(run):
@@ -151,13 +151,13 @@ def _without_copies(runs: Sequence[Result]) -> list[Result]:
     return [found[key] for key in sorted(found)]
 
 
-def _measured(run: Result) -> str:
+def _measured(run: RunResult) -> str:
     """Return all measurements as text, in which NaN equals NaN."""
     found = [(record["iteration"], record["target"], record["validation"]) for record in run.records]
     return json.dumps(found, sort_keys=True)
 
 
-def _environment_differences(first: Result, second: Result) -> str:
+def _environment_differences(first: RunResult, second: RunResult) -> str:
     names = ("images", "commit", "gpu", "packages", "platform")
     values = [(name, first.environment.get(name), second.environment.get(name)) for name in names]
     differing = ", ".join(f"{name} ({short(one)}, {short(other)})" for name, one, other in values if one != other)

@@ -10,7 +10,7 @@ from medic.errors import MedicError
 from medic.runs.protocols import PROTOCOLS
 from medic.runs.recipe import make_recipe
 from medic.tables.reproduction import UNTRAINED, Line, Reproduction
-from medic.tables.results import Result
+from medic.tables.results import RunResult
 
 IGNORED = ("seed", "trial_seed", "protocol", "precision", "save_features", "store_size")
 """Settings that the paper averages over or does not depend on, or whose effects are elsewhere.
@@ -42,7 +42,7 @@ class Conditions:
         self._runs = {protocol: table.runs() for protocol, table in tables.items()}
         self._complete_settings: dict[tuple[str, tuple[str, ...]], Mapping[str, Any]] = {}
 
-    def differences(self, line: Line, title: str, result: Result) -> Differences:
+    def differences(self, line: Line, title: str, result: RunResult) -> Differences:
         """Return the differences of a run from the paper's runs of a cell; from the most similar of several.
 
         Where the protocols agree on a value, its source is the paper.
@@ -61,7 +61,7 @@ class Conditions:
         found = by_protocol[nearest]
         return {name: Difference(*values, source(name, values)) for name, values in found.items()}
 
-    def _differences(self, asked: Mapping[str, Any], result: Result) -> dict[str, tuple[Any, Any]]:
+    def _differences(self, asked: Mapping[str, Any], result: RunResult) -> dict[str, tuple[Any, Any]]:
         """Return the conditions in which a run differs from one of the paper's: our value and theirs."""
         ours, environment = result.settings, result.environment
         if ours["dataset"] != asked["dataset"]:

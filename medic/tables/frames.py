@@ -6,7 +6,7 @@ from typing import Any
 from medic.errors import lacking
 from medic.runs import selection
 from medic.runs.trackers import scalars
-from medic.tables.results import Result, collect
+from medic.tables.results import RunResult, collect
 
 ENVIRONMENT_COLUMNS = {"commit": "commit", "image_list": "images", "weights_hash": "weights"}
 """Columns with entries of a run's environment.json, and the keys of these entries."""
@@ -27,7 +27,7 @@ def load_runs(*folders: str | Path, every: bool = False) -> Any:
     return pd.DataFrame([row for result in results for row in _rows(result, every)])
 
 
-def _rows(result: Result, every: bool) -> list[dict[str, Any]]:
+def _rows(result: RunResult, every: bool) -> list[dict[str, Any]]:
     hidden = [selection.without_target(record, result.environments) for record in result.records]
     chosen = selection.select(hidden)
     settings = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from medic.errors import counted
 from medic.metrics import Metric
 from medic.runs.layout import ENVIRONMENT
-from medic.tables.results import Result, runs_are, short
+from medic.tables.results import RunResult, runs_are, short
 
 if TYPE_CHECKING:
     from medic.tables.table import Row
@@ -98,7 +98,7 @@ def target_labels(metrics: Iterable[Metric]) -> Iterator[str]:
             yield f"{best}: not a valid result"
 
 
-def mixed_datasets(results: Iterable[tuple[str, Result]]) -> Iterator[str]:
+def mixed_datasets(results: Iterable[tuple[str, RunResult]]) -> Iterator[str]:
     """Yield the columns with results of several datasets that share the name of a domain."""
     found: dict[str, set[str]] = {}
     for column, result in results:
@@ -116,7 +116,7 @@ _SEEING = {
 """The threshold rules that see the target, and what they use of it."""
 
 
-def differences(results: Iterable[Result]) -> Iterator[str]:
+def differences(results: Iterable[RunResult]) -> Iterator[str]:
     """Yield differences between runs side by side that numbers depend on, apart from the rows' own settings."""
     used = list(dict.fromkeys(results))
     # An installed package knows only its version. Runs of earlier versions do not record their precision.
@@ -137,7 +137,7 @@ def differences(results: Iterable[Result]) -> Iterator[str]:
 
 
 def _environments(
-    results: Sequence[Result], plural: str, keys: Sequence[str], per: Callable[[Mapping[str, Any]], Any]
+    results: Sequence[RunResult], plural: str, keys: Sequence[str], per: Callable[[Mapping[str, Any]], Any]
 ) -> Iterator[str]:
     """Yield the values of an entry of `environment.json`, if runs that should share it do not.
 
@@ -150,7 +150,7 @@ def _environments(
             values.append((result, next((str(entry) for entry in entries if entry is not None), None)))
     if len({value for _, value in values}) < 2:
         return
-    found: dict[Any, Result] = {}
+    found: dict[Any, RunResult] = {}
     for result, value in values:
         found.setdefault((per(result.settings), value), result)
     if len(found) > len({shared for shared, _ in found}):
@@ -166,7 +166,7 @@ def _image_source(settings: Mapping[str, Any]) -> Any:
     return settings["dataset"], settings["seed"] if bench is not None and bench.seeded else None
 
 
-def _protocols(results: Iterable[Result], name: str, plural: str) -> Iterator[str]:
+def _protocols(results: Iterable[RunResult], name: str, plural: str) -> Iterator[str]:
     """Yield the values of a setting that methods on one dataset do not share."""
     datasets: dict[str, dict[str, set[str]]] = {}
     for result in results:

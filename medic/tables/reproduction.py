@@ -10,7 +10,7 @@ from medic.metrics import Metric
 from medic.models.hub import has_v1
 from medic.tables import notes
 from medic.tables.cells import Cell, pick_cell
-from medic.tables.results import Result
+from medic.tables.results import RunResult
 from medic.tables.table import Row, Table
 
 Settings = Mapping[str, Any]
@@ -124,7 +124,7 @@ class Reproduction:
                     "select some of them with --methods, --only and --seeds"
                 )
 
-    def tabulate(self, cells: Mapping[Place, Sequence[str]], results: Mapping[str, Result]) -> Table:
+    def tabulate(self, cells: Mapping[Place, Sequence[str]], results: Mapping[str, RunResult]) -> Table:
         """Return the table of the finished runs. `cells` are names of runs, `results` the finished runs by name."""
         titles = tuple(title for title in self.columns if any(column == title for _, column in cells))
         rows = []
@@ -146,9 +146,9 @@ class Reproduction:
         )
         return Table(titles, tuple(rows), self.metrics, about, "column", self.rule, self.title)
 
-    def _cell(self, results: Sequence[Result], parts: int) -> Cell:
+    def _cell(self, results: Sequence[RunResult], parts: int) -> Cell:
         """Return the selected evaluations of all targets of a column."""
-        by_target: dict[tuple[str, ...], list[Result]] = {}
+        by_target: dict[tuple[str, ...], list[RunResult]] = {}
         for result in results:
             by_target.setdefault((*result.targets, *result.settings["sources"]), []).append(result)
         return Cell(tuple(p for runs in by_target.values() for p in pick_cell(runs, self.rule).picks), parts)

@@ -41,7 +41,7 @@ _CONSEQUENCES = {"split": ("known", "unknown", "partial"), "images": ("batch_siz
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class RunResult:
     """A run with its complete settings and its evaluations in order; an unfinished run has no evaluations."""
 
     path: Path
@@ -102,7 +102,7 @@ class Result:
             return bool(value)
         return None if value == "none" else value
 
-    def agrees(self, other: "Result", names: Iterable[str]) -> bool:
+    def agrees(self, other: "RunResult", names: Iterable[str]) -> bool:
         """Whether two runs have the same values of some settings, complete or as they were given.
 
         Runs with different numbers of source domains complete the same given settings differently.
@@ -125,7 +125,7 @@ class Result:
 class Collection:
     """The runs of some folders: finished ones, and the directories of all others."""
 
-    results: tuple[Result, ...]
+    results: tuple[RunResult, ...]
     unfinished: tuple[Path, ...] = ()
     failed: Mapping[Path, str] = field(default_factory=dict)
     """Runs whose last attempt failed, with the reason."""
@@ -133,7 +133,7 @@ class Collection:
     """Runs that cannot be read, with the reason."""
 
     @property
-    def missing(self) -> list[Result]:
+    def missing(self) -> list[RunResult]:
         """The unfinished and failed runs whose settings are known, without records."""
         return [run for path in (*self.unfinished, *self.failed) if (run := _read_unfinished(path)) is not None]
 
@@ -189,7 +189,7 @@ def read_runs(paths: Iterable[Path], by_domain: bool = False) -> Collection:
     return Collection(tuple(results), tuple(unfinished), failed, damaged)
 
 
-def read_result(path: Path, by_domain: bool = False) -> Result:
+def read_result(path: Path, by_domain: bool = False) -> RunResult:
     """Read a finished run, with or without its metrics by domain."""
     with naming_damage():
         if (path / RECORDS).exists() and not (path / RECORDS).is_file():  # a pipe may have no end
@@ -205,7 +205,7 @@ def read_result(path: Path, by_domain: bool = False) -> Result:
         measured = ",".join(shortened(line.partition(_SETTINGS)[0]) + "}" for line in others)
         records = (record, *json.loads(f"[{measured}]"))
         settings, asked, domains = record["hparams"], record.pop("asked", None), tuple(record["args"]["test_envs"])
-        result = Result(path, settings, asked, records, domains, seal)
+        result = RunResult(path, settings, asked, records, domains, seal)
         if not seal.checksums:  # a run of an earlier version
             _check(result)
         return result
@@ -224,7 +224,7 @@ def naming_damage() -> Iterator[None]:
         raise Damaged(RECORDS) from error
 
 
-def _check(result: Result) -> None:
+def _check(result: RunResult) -> None:
     """Raise for a run of which a table could not use a setting or a number."""
     settings = result.settings
     names = [settings["method"], settings["dataset"], *settings["target"], *settings["sources"]]
@@ -248,11 +248,11 @@ def without_domains(line: str) -> str:
     return line if rest is None else line[:start] + line[rest.start() :]
 
 
-def _read_unfinished(path: Path) -> Result | None:
+def _read_unfinished(path: Path) -> RunResult | None:
     """Return a run without records, or None if its settings cannot be read."""
     try:
         asked, settings = path / ASKED, identity(read_yaml(path / CONFIG))
-        result = Result(path, settings, read_yaml(asked) if asked.exists() else None)
+        result = RunResult(path, settings, read_yaml(asked) if asked.exists() else None)
         _check(result)
     except Exception:  # it failed before it started, or is not a run, or its settings are damaged
         return None

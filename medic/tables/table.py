@@ -9,7 +9,7 @@ from medic.garbage import garbage_collection_paused
 from medic.metrics import DEFAULT, Metric
 from medic.tables import notes
 from medic.tables.cells import Cell, Pick, pick_cell
-from medic.tables.results import Result, runs_are
+from medic.tables.results import RunResult, runs_are
 
 AVERAGE = "Avg"
 SELECTIONS = ("validation", "evaluation", "domainbed", "last", "leave-one-out", "oracle")
@@ -45,7 +45,7 @@ class Row:
         return [pick for cell in self.cells.values() for pick in cell.picks]
 
     @property
-    def results(self) -> list[Result]:
+    def results(self) -> list[RunResult]:
         """The selected runs."""
         return [pick.result for pick in self.picks]
 
@@ -67,11 +67,11 @@ class Table:
 
 @garbage_collection_paused()
 def tabulate(
-    results: Sequence[Result],
+    results: Sequence[RunResult],
     rule: str = "validation",
     metrics: Sequence[Metric] = DEFAULT,
     by: str = "auto",
-    missing: Sequence[Result] = (),
+    missing: Sequence[RunResult] = (),
 ) -> Table:
     """Return a table of runs, with a row for every combination of method and given settings.
 
@@ -124,8 +124,8 @@ class Group:
     method: str
     settings: Mapping[str, Any]
     """The settings that may tell this row from others of its method."""
-    runs: list[Result] = field(default_factory=list)
-    pairs: list[Result] = field(default_factory=list)
+    runs: list[RunResult] = field(default_factory=list)
+    pairs: list[RunResult] = field(default_factory=list)
     """Runs that keep a source domain as a second target, for the selection `leave-one-out`."""
 
     def cell(self, column: str, kind: str, rule: str) -> Cell:
@@ -138,17 +138,17 @@ class Group:
         return self.method == row.method and self.runs[0].agrees(row.runs[0], self.settings)
 
 
-def column_of(result: Result, kind: str) -> str:
+def column_of(result: RunResult, kind: str) -> str:
     """Return the title of the column of a run."""
     return ", ".join(result.settings["sources"] if kind == "source" else result.targets)
 
 
-def group_runs(results: Iterable[Result]) -> list[Group]:
+def group_runs(results: Iterable[RunResult]) -> list[Group]:
     """Group runs by method and by the values of the settings that were given for some run of the method.
 
     Where hyperparameters were drawn, only settings given for the draws count: draws and defaults compete in one row.
     """
-    methods: dict[str, list[Result]] = {}
+    methods: dict[str, list[RunResult]] = {}
     for result in results:
         methods.setdefault(result.method, []).append(result)
     groups: dict[str, Group] = {}
@@ -226,7 +226,7 @@ def value_text(value: Any, missing: str = "–") -> str:
     return f"{value:.3g}" if isinstance(value, float) else missing if value is None else str(value)
 
 
-def metric_keys(results: Iterable[Result]) -> list[str]:
+def metric_keys(results: Iterable[RunResult]) -> list[str]:
     """Return the keys of all numbers in results, in the order in which they first occur."""
     keys = {"domainbed": None}
     for result in results:

@@ -14,7 +14,7 @@ import pytest
 from medic.data import BENCHMARKS
 from medic.fields import hyperparameters
 from medic.methods import METHODS
-from medic.report.table import print_rows
+from medic.report.terminal import print_rows
 from medic.runs.directory import Run
 from medic.training import Trainer
 from tests.built import recipe_of

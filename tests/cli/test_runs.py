@@ -11,7 +11,7 @@ import time
 import pytest
 
 from medic.files import locked
-from medic.report.table import LONG
+from medic.report.terminal import LONG
 from medic.runs.directory import Run
 from medic.runs.seal import make_seal
 from medic.training import Trainer

@@ -3,7 +3,7 @@
 import pytest
 
 import medic
-from medic.report.table import columns, print_run, print_runs, run_rows
+from medic.report.terminal import columns, print_run, print_runs, run_rows
 from tests.runs.short import SHORT
 
 

@@ -36,4 +36,4 @@ class Here(Executor):
         return [execute(job.name, job.portable())]
 
     def close(self, stop: bool) -> None:
-        """No run is in progress between two calls of `wait`."""
+        """Do nothing: no run is in progress between two calls of `wait`."""

@@ -81,7 +81,7 @@ class Slurm(Executor):
         return self._write(missing) if missing else None
 
     def close(self, stop: bool) -> None:
-        """Submitted jobs continue without the sweep."""
+        """Do nothing: submitted jobs continue without the sweep."""
 
     def _queued(self) -> dict[str, str]:
         """Return the job number of each run that Slurm has queued or is executing."""

@@ -1,4 +1,4 @@
-"""Tables of runs, for a terminal or as JSON."""
+"""Rows and tables for a terminal, or as JSON."""
 
 import json
 import sys

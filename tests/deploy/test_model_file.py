@@ -88,6 +88,7 @@ def test_what_is_not_a_description(folder, text):
         medic.load(folder)
 
 
+@pytest.mark.slow
 def test_a_large_network_is_not_made_for_a_small_file(folder):
     change(folder, model__backbone="vit_giant_patch14_224", preprocessing__size=224)  # 4 GB of weights
     tracemalloc.start()

@@ -310,6 +310,7 @@ def test_a_run_with_batch_norm_resumes(mini):
         assert all(same(mine["state"][index], theirs["state"][index]) for index in mine["state"])
 
 
+@pytest.mark.slow
 def test_it_trains_images_of_64_pixels(mini):
     torch.set_default_dtype(torch.float32)
     made = trainer(mini, backbone="resnet10t", image_size=64)

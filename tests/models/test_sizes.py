@@ -30,7 +30,7 @@ def outputs(module, size):
 @pytest.mark.parametrize(("name", "native", "size"), [
     ("test_vit", 160, 96),
     ("vit_tiny_patch16_224", 224, 160),
-    ("deit_tiny_distilled_patch16_224", 224, 256),
+    pytest.param("deit_tiny_distilled_patch16_224", 224, 256, marks=pytest.mark.slow),
     pytest.param("swin_tiny_patch4_window7_224", 224, 128, marks=pytest.mark.slow),
     pytest.param("mvitv2_tiny", 224, 128, marks=pytest.mark.slow),
 ])  # fmt: skip
@@ -99,6 +99,7 @@ def test_positions_of_no_grid_are_refused(tmp_path):
         create_backbone("test_vit", path)
 
 
+@pytest.mark.slow
 def test_a_run_at_another_size(mini, tmp_path):
     """It starts from resampled weights, and its model is made again at that size."""
     path = tmp_path / "w.safetensors"

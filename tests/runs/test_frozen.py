@@ -96,6 +96,7 @@ def test_what_works_inside_the_backbone_is_refused(mini, settings, message):
         recipe_of(**{"dataset": mini, **SETTINGS, **settings})
 
 
+@pytest.mark.slow
 def test_a_transformer_sees_images_of_its_own_size(mini, tmp_path):
     """The built-in images are of 32 pixels, and this one is made for 160."""
     settings = {"dataset": mini, "target": "street", "method": "erm", "backbone": "test_vit", "device": "cpu"}

@@ -149,6 +149,7 @@ def test_the_pauses_of_a_run_are_foreseen(mini, tmp_path, monkeypatch, averaging
     assert states.count("averaging") == (averaging == "swad")
 
 
+@pytest.mark.slow
 def test_the_speed_at_the_end_is_that_of_the_progress(mini, tmp_path, caplog, monkeypatch):
     """And no evaluation is part of it, nor of the time of a step."""
     record = Evaluator.record

@@ -70,6 +70,7 @@ def test_weights_start_as_in_dcgan():
             assert values.std().item() == pytest.approx(0.02, rel=0.1)
 
 
+@pytest.mark.slow
 def test_bf16_gives_pixels_and_odds_in_full_precision():
     torch.manual_seed(0)
     with torch.autocast("cpu", torch.bfloat16):

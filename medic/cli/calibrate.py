@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medic.cli.opening import add_own_code_option, check_exists, open_model
-from medic.cli.options import add_device_option
+from medic.cli.opening import check_exists, open_model
+from medic.cli.options import add_device_option, add_import_option
 from medic.errors import MedicError, counted
 from medic.report.terminal import print_rows
 
@@ -47,7 +47,7 @@ def add_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--output", metavar="DIR", help="write the model with the chosen threshold to a folder")
     add_device_option(parser, default="auto")
-    add_own_code_option(parser)
+    add_import_option(parser)
 
 
 def run(arguments: Namespace) -> int:

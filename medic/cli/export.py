@@ -4,7 +4,8 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medic.cli.opening import add_own_code_option, check_exists, open_model
+from medic.cli.opening import check_exists, open_model
+from medic.cli.options import add_import_option
 from medic.errors import MedicError, counted
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def add_options(parser: ArgumentParser) -> None:
         help="images or folders to check the export on (default: 256 target images)",
     )
     parser.add_argument("--root", metavar="DIR", help="folder of the run's images, if it moved")
-    add_own_code_option(parser)
+    add_import_option(parser)
 
 
 def run(arguments: Namespace) -> int:

@@ -1,11 +1,9 @@
 """The model that a command works with: of a finished run, or of a folder with its two files alone."""
 
-from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medic.cli.options import add_import_option
 from medic.errors import MedicError
 
 if TYPE_CHECKING:
@@ -20,19 +18,14 @@ def check_exists(place: str) -> None:
 
 
 def holds_run(place: str) -> bool:
-    """Whether a place may be a run or a model: it does not exist, or has one of their files, perhaps in a folder."""
+    """Whether a place has the files of a run or a model, or is a folder of runs."""
     from medic.deploy import DESCRIPTION, WEIGHTS
     from medic.runs.layout import CONFIG
 
     path = Path(place)
     if not path.is_dir():
-        return not path.exists() or path.name in (DESCRIPTION, WEIGHTS)
+        return path.name in (DESCRIPTION, WEIGHTS)
     return any((path / name).exists() for name in (CONFIG, DESCRIPTION)) or any(path.glob(f"*/{CONFIG}"))
-
-
-def add_own_code_option(parser: ArgumentParser) -> None:
-    """Add `--import` to a command that uses a model."""
-    add_import_option(parser, "Python file or module that the run was trained with, to execute first")
 
 
 def open_model(place: str, device: str = "cpu", imports: Sequence[str] = ()) -> "tuple[Predictor, Run | None]":
@@ -48,7 +41,6 @@ def open_model(place: str, device: str = "cpu", imports: Sequence[str] = ()) -> 
     from medic.runs.specs import ExecutionSpec
 
     execute(imports)
-
     chosen, folder = ExecutionSpec(device=device).pick_device(), model_folder(place)
     alone = (folder / DESCRIPTION).exists() and not (folder / CONFIG).exists()
     run = None if alone else Run(folder)

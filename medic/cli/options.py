@@ -63,7 +63,9 @@ def add_run_options(parser: ArgumentParser) -> None:
     parser.epilog = f"Also understood: {', '.join(SPELLINGS)}, and underscores for hyphens."
 
 
-def add_import_option(parser: ArgumentParser, about: str) -> None:
+def add_import_option(
+    parser: ArgumentParser, about: str = "Python file or module that the run was trained with, to execute first"
+) -> None:
     """Add `--import` to a command that is not about a new run."""
     parser.add_argument(
         "--import", dest="imports", nargs="*", action="extend", default=[], metavar="FILE|MODULE", help=about

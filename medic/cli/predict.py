@@ -12,8 +12,8 @@ from itertools import islice, tee
 from pathlib import Path
 from typing import TypeVar
 
-from medic.cli.opening import add_own_code_option, check_exists, holds_run, open_model
-from medic.cli.options import add_device_option
+from medic.cli.opening import check_exists, holds_run, open_model
+from medic.cli.options import add_device_option, add_import_option
 from medic.errors import MedicError
 from medic.logs import console, shown
 
@@ -41,7 +41,7 @@ def add_options(parser: ArgumentParser) -> None:
         "--threshold", type=float, metavar="X", help="call images with a lower score unknown (default: the run's)"
     )
     add_device_option(parser, default="auto")
-    add_own_code_option(parser)
+    add_import_option(parser)
     parser.add_argument(
         "--batch-size", type=int, metavar="N", help="images in a forward pass (default: 64, on a GPU 512)"
     )

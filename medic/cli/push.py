@@ -2,7 +2,8 @@
 
 from argparse import ArgumentParser, Namespace
 
-from medic.cli.opening import add_own_code_option, check_exists, open_model
+from medic.cli.opening import check_exists, open_model
+from medic.cli.options import add_import_option
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -13,7 +14,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--license", metavar="ID", help="license of the model card, such as mit or cc-by-4.0 (default: none)"
     )
-    add_own_code_option(parser)
+    add_import_option(parser)
 
 
 def run(arguments: Namespace) -> int:

@@ -5,8 +5,8 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medic.cli.opening import add_own_code_option, check_exists, open_model
-from medic.cli.options import add_device_option
+from medic.cli.opening import check_exists, open_model
+from medic.cli.options import add_device_option, add_import_option
 from medic.errors import MedicError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def add_options(parser: ArgumentParser) -> None:
         "--port", type=int, default=8000, metavar="PORT", help="port to listen on, 0 for any free one (default: 8000)"
     )
     add_device_option(parser, default="auto")
-    add_own_code_option(parser)
+    add_import_option(parser)
     parser.add_argument(
         "--token",
         metavar="TOKEN",

@@ -121,12 +121,14 @@ def check_names(settings: Mapping[str, Any]) -> None:
 
     Names that an imported file or an installed package may define are left to the run.
     """
+    if "," in str(method := settings.get("method")):
+        raise MedicError(f"method {method!r}: a run has one; `medic sweep --span method={method}` trains several")
+    if settings.get("root") and "dataset" not in settings:
+        raise MedicError("--root is the folder of a dataset, but none is given: for your own add --dataset folder")
     found = stored()
     if found is None or settings.get("imports"):
         return
-    if isinstance(method := settings.get("method"), str):
-        if "," in method:
-            raise MedicError(f"method {method!r}: a run has one; `medic sweep --span method={method}` trains several")
+    if isinstance(method, str):
         _check_name("method", method, [row["method"] for row in found["methods"]])
     for name, noun in NOUNS.items():
         if isinstance(value := settings.get(name), str):
@@ -134,8 +136,6 @@ def check_names(settings: Mapping[str, Any]) -> None:
     domains = {row["dataset"]: list(row["domains"]) for row in found["datasets"]}
     if not isinstance(dataset := settings.get("dataset", "digits"), str):
         return
-    if settings.get("root") and "dataset" not in settings:
-        raise MedicError("--root is the folder of a dataset, but none is given: for your own add --dataset folder")
     _check_name("dataset", dataset, list(domains))
     own = domains.get(respelled(dataset, domains), [])
     for name in ("target", "sources") if own else ():

@@ -128,7 +128,8 @@ def given_settings(arguments: Namespace) -> dict[str, Any]:
     given = {name: value for name, value in vars(arguments).items() if name in SETTINGS}
     given = given if arguments.config is None else _over_file(given, arguments)
     if getattr(arguments, "file", None) is None:  # otherwise a file of settings may import what they name
-        check_names(given)
+        spanned = [part.partition("=")[0] for part in getattr(arguments, "span", None) or ()]
+        check_names({**dict.fromkeys(spanned), **given})
     return given
 
 

@@ -22,6 +22,7 @@ from tests.messages import naming
         *(["train", "--method", "medicc"], ["train", "--dataset", "pcas"], ["train", "--target", "sketh"]),
         *(["train", "--dataset", "pacs", "--target", "sketh"], ["train", "--epochs", "3"]),
         *(["methods", "medicc"], ["datasets", "pcas"], ["train", "--device", "gpu"]),
+        *(["train", "--score", "blcs"], ["train", "--head", "seperate"], ["evaluate", "x", "--threshold", "sorce"]),
         *(["reproduce", "pacs-resnet51"], ["sweep", "--method", "medicc"], ["search", "--method", "medicc"]),
     ],
     ids=" ".join,

@@ -133,5 +133,8 @@ def is_module(name: str) -> bool:
 
 def absolute(names: str | Iterable[str]) -> Iterator[str]:
     """Yield what `--import` names, with absolute paths of files, so that it means the same in every process."""
-    for name in [names] if isinstance(names, str) else names:
+    several = [names] if isinstance(names, str) else names
+    if not isinstance(several, list | tuple) or not all(isinstance(name, str) for name in several):
+        raise MedicError(f"imports {names!r}: give Python files or modules")
+    for name in several:
         yield name if is_module(name) else str(Path(name).absolute())

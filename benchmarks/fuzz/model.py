@@ -228,7 +228,8 @@ def _decide(folder: Path) -> bool:
         and all(0 <= value <= 1 for _, value in found.top)
         and not math.isnan(found.score)
         and (
-            abs(found.score - predictor.shown_threshold) < 1e-6
+            found.score == predictor.shown_threshold  # both may be infinite
+            or abs(found.score - predictor.shown_threshold) < 1e-6
             or found.known == (found.score > predictor.shown_threshold)
         )
     )

@@ -23,6 +23,7 @@ from medic.models import HEADS, LAYERS, OURS
 from medic.objectives import OBJECTIVES, PENALTIES
 from medic.openset import RULES, SCORES, Score
 from medic.plugins import Plugin, absolute, is_module, module_hash
+from medic.runs.settings import LONGEST
 from medic.tasks import SAMPLERS
 from medic.training import AVERAGES
 
@@ -64,7 +65,10 @@ def executed() -> dict[str, str]:
 def _execute_file(name: str) -> Plugin:
     path = Path(name)
     try:
-        source = path.read_bytes()
+        with path.open("rb") as file:  # which may be a device without an end
+            source = file.read(LONGEST + 1)
+        if len(source) > LONGEST:
+            raise ValueError(f"it has more than {LONGEST >> 20} MiB")
     except FileNotFoundError:
         raise MedicError(f"--import {name} does not exist: give a Python file, or the name of a module") from None
     except (OSError, ValueError) as error:

@@ -304,7 +304,7 @@ def _parse_partial(
         return {}
     if not isinstance(value, Mapping):
         written = [value] if isinstance(value, str) else value
-        if not all("=" in part for part in written):
+        if not isinstance(written, list | tuple) or not all("=" in str(part) for part in written):
             raise MedicError(f"partial {value!r}: give the classes of each domain, as in photo=dog,horse, or auto")
         value = dict(_domain_and_classes(part, sources) for part in written)
     for domain in value:

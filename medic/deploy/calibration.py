@@ -121,7 +121,7 @@ class Calibration:
         return self.predictor.score(self._labelled().output)
 
     def _threshold(self, value: float, rule: str) -> Threshold:
-        return Threshold.of(self.predictor.score, value, rule)
+        return Threshold.of(value, rule, self.predictor.score.probability)
 
 
 def _mean(mask: Tensor) -> float | None:

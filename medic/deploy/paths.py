@@ -75,6 +75,7 @@ def _some(paths: Iterator[str], otherwise: str) -> Iterator[str]:
 
 
 def _list(file: IO[bytes], name: str) -> Iterator[str]:
+    """Yield the lines of a list, and close it at the end; standard input stays open."""
     with file:
         yield from _lines(file, name)
 

@@ -28,9 +28,9 @@ class Threshold(NamedTuple):
     probability: float | None = None
 
     @classmethod
-    def of(cls, score: Score, value: float, rule: str) -> "Threshold":
-        """Return the threshold of a score at a value on the scale of its confidence."""
-        return cls(value, rule, float(torch.tensor(value).double().sigmoid()) if score.probability else None)
+    def of(cls, value: float, rule: str, probability: bool) -> "Threshold":
+        """Return the threshold at a confidence, which is the log-odds of a probability if the score is one."""
+        return cls(value, rule, float(torch.tensor(value).double().sigmoid()) if probability else None)
 
     @property
     def shown(self) -> float:
@@ -84,7 +84,8 @@ def source(score: Score, *, validation: AnyOutput, accept: float = 0.9) -> Thres
     confidence = score(validation)
     if not len(confidence):
         raise MedicError("the threshold rule 'source' was given no validation sample")
-    return Threshold.of(score, conformal(confidence, min(accept, highest_acceptance(len(confidence)))), "source")
+    value = conformal(confidence, min(accept, highest_acceptance(len(confidence))))
+    return Threshold.of(value, "source", score.probability)
 
 
 def fixed(score: Score, *, probability: float = 0.5) -> Threshold:
@@ -113,7 +114,7 @@ def mixture(score: Score, *, target: AnyOutput) -> Threshold:
 
     It is transductive: it sees all samples that it decides on.
     """
-    return Threshold.of(score, two_components(score(target)), "two-components")
+    return Threshold.of(two_components(score(target)), "two-components", score.probability)
 
 
 def hard(score: Score) -> Threshold:

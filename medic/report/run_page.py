@@ -110,14 +110,11 @@ def _threshold(run: Run) -> Threshold | None:
     for found in (run.record["target"], run.record.get("source", {})):
         if "threshold" in found:
             rule = str(found.get("threshold_rule", run.settings["threshold"]))
-            return _given(run, float(found["threshold"]), rule)
+            return Threshold.of(float(found["threshold"]), rule, _is_probability(run))
     found = run.description.get("threshold") or {}
-    return _given(run, float(found["value"]), str(found["rule"])) if "value" in found else None
-
-
-def _given(run: Run, value: float, rule: str) -> Threshold:
-    """Return a threshold of a run, whose score may be of a plug-in that is not here."""
-    return Threshold(value, rule, float(1 / (1 + np.exp(-value))) if _is_probability(run) else None)
+    if "value" not in found:
+        return None
+    return Threshold.of(float(found["value"]), str(found["rule"]), _is_probability(run))
 
 
 def _groups(images: Decisions, rows: NDArray[np.bool_]) -> dict[str, Any]:

@@ -207,14 +207,14 @@ class Run:
 
     @cached_property
     def environment(self) -> dict[str, Any]:
-        """What the results depend on besides the settings: versions, machine, images, command."""
+        """The versions, machine, images and command that the results depend on, besides the settings."""
         with self._reading(ENVIRONMENT):
             found = read_environment(self.path)
             return {**found, "commit": commits(found)}
 
     @property
     def hash(self) -> str:
-        """What identifies the run, and names its directory unless `--name` does."""
+        """The hash that identifies the run. It names the directory unless `--name` does."""
         with self._reading(ENVIRONMENT):
             return str(self.environment["run"])
 
@@ -389,7 +389,7 @@ def _changed(theirs: Any, ours: Any) -> str:
     """Return a value of another run; of a mapping only what differs."""
     if not isinstance(theirs, dict) or not isinstance(ours, dict):
         return str(theirs)
-    return ", ".join(f"{name}={value}" for name, value in theirs.items() if ours.get(name) != value) or "of fewer names"
+    return ", ".join(f"{name}={value}" for name, value in theirs.items() if ours.get(name) != value) or str(theirs)
 
 
 def _json(value: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What a result depends on besides the settings: versions, machine, images, command."""
+"""The environment of a run: the versions, machine, images and command that its results depend on."""
 
 import json
 import os

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from medic.tasks import GridSpec
 
 
-SETTINGS = ("lr", "weight_decay", "momentum", "batch_size", "iterations")
-"""Hyperparameters of other codebases that are settings here."""
+OPTIONS = ("lr", "weight_decay", "momentum", "batch_size", "iterations")
+"""Hyperparameters of other codebases that have an option of their own here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ def assign(parts: Iterable[Part[Any]], given: Mapping[str, Any], dataset: str, m
                 f"--hparams {name} is a hyperparameter of {' and '.join(owners)}: write {owners[0]}.{name}"
             )
         if name not in {f"{part}.{own}" for part, names in values.items() for own in names}:
-            if name in SETTINGS:
+            if name in OPTIONS:
                 raise MedicError(f"--hparams {name}: {name} has an option of its own, use --{name.replace('_', '-')}")
             check_choice("hyperparameter", name, by_name(values), f"of method {method!r}")
     return values

@@ -210,7 +210,7 @@ class Run:
         """The versions, machine, images and command that the results depend on, besides the settings."""
         with self._reading(ENVIRONMENT):
             found = read_environment(self.path)
-            return {**found, "commit": commits(found)}
+            return {**found, "commit": commits(found)} if found else {}
 
     @property
     def hash(self) -> str:

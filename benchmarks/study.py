@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from medic.runs.selection import select
+from medic.runs.selection import select, without_target
 
 METHODS: dict[str, dict[str, Any]] = {
     "erm": {"method": "erm"},
@@ -115,7 +115,11 @@ def train(run: Run, settings: dict[str, Any], evaluations: int, averaged: Sequen
         if iteration * evaluations % iterations < evaluations:
             losses += trainer.wait()
             trained = time.perf_counter() - began
-            record = {"iteration": iteration, "loss": sum(losses) / len(losses), **shortened(evaluator.record())}
+            record = {
+                "iteration": iteration,
+                "loss": sum(losses) / len(losses),
+                **shortened(evaluator.record(), problem.targets),
+            }
             records.append({**record, "trained": trained, "seconds": time.perf_counter() - began})
             losses.clear()
             for average in averages.values():
@@ -126,14 +130,16 @@ def train(run: Run, settings: dict[str, Any], evaluations: int, averaged: Sequen
             torch._foreach_copy_(weights, average.result())
         trainer.refresh_statistics(min(REFRESHED, iterations))
         found = {"iteration": iterations, "average": name, "converged": average.converged}
-        records.append({**found, **shortened(evaluator.record()), "seconds": time.perf_counter() - began})
+        records.append(
+            {**found, **shortened(evaluator.record(), problem.targets), "seconds": time.perf_counter() - began}
+        )
     return [{"run": run._asdict(), "settings": recipe.identity, "loaded": loaded}, *records]
 
 
-def shortened(record: dict[str, Any]) -> dict[str, Any]:
+def shortened(record: dict[str, Any], targets: Sequence[int]) -> dict[str, Any]:
     """Return the measurements that a rule or a table may need."""
     target = {key: record["target"][key] for key in ("acc", "hscore", "oscr", "auroc", "hscore/oracle-10")}
-    by_domain = {key: value for key, value in record.items() if key.endswith("_out_acc")}
+    by_domain = {key: value for key, value in without_target(record, targets).items() if "_out_" in key}
     return {"validation": record["validation"], "target": target, **by_domain}
 
 

@@ -17,6 +17,7 @@ from medic.openset.metrics import OVA_METRICS, KnownOdds, Outcomes
 from medic.openset.scores import CheckedOutput
 from medic.openset.thresholds import best_of_ten
 from medic.outputs import Output
+from medic.runs.selection import pack
 from medic.training import Inference
 
 
@@ -48,9 +49,14 @@ class LabelledOutputs(NamedTuple):
         return LabelledOutputs(self.output.map(Tensor.cpu), self.label.cpu(), self.domain.cpu())
 
     @property
+    def correct(self) -> Tensor:
+        """Whether the largest logit of an image is that of its label, (N,)."""
+        return self.output.logits.argmax(1) == self.label
+
+    @property
     def accuracy(self) -> float:
-        """The share of images whose largest logit is that of their label."""
-        return float((self.output.logits.argmax(1) == self.label).double().mean())
+        """The share of correct images."""
+        return float(self.correct.double().mean())
 
 
 Outputs = dict[str, LabelledOutputs]
@@ -89,23 +95,29 @@ class Evaluator:
         return {
             "validation": measure_validation(outputs["validation"]),
             **measure(outputs, self.domains, self.score.fit(train.output, train.label), self.rule),
-            **self._domainbed_accuracies(train, outputs["validation"], outputs["target"]),
+            **self._by_domain(train, outputs["validation"], outputs["target"]),
         }
 
-    def _domainbed_accuracies(
+    def _by_domain(
         self, train: LabelledOutputs, validation: LabelledOutputs, target: LabelledOutputs
-    ) -> dict[str, float]:
-        """Return the accuracy on known classes by domain, on DomainBed's `in` (training) and `out` parts."""
+    ) -> dict[str, float | str]:
+        """Return the accuracy on known classes by domain, on DomainBed's `in` (training) and `out` parts.
+
+        Of images that were not trained on, also return which are classified correctly, so that two evaluations can be
+        compared image by image.
+        """
         known, held_out = target.label >= 0, self.problem.held_out.to(target.label.device)
         source_parts = {"in": train, "out": validation}
         target_parts = {"in": target.where(known & ~held_out), "out": target.where(known & held_out)}
-        accuracies = {}
+        found: dict[str, float | str] = {}
         for domain in sorted(self.problem.sources + self.problem.targets):
             for part, outputs in (source_parts if domain in self.problem.sources else target_parts).items():
                 here = outputs.where(outputs.domain == domain)
                 if len(here.label):
-                    accuracies[f"env{domain}_{part}_acc"] = here.accuracy
-        return accuracies
+                    found[f"env{domain}_{part}_acc"] = here.accuracy
+                if len(here.label) and outputs is not train:
+                    found[f"env{domain}_{part}_correct"] = pack(here.correct.tolist())
+        return found
 
     def fitted_score(self) -> openset.Score:
         """Return the score, fitted on the current outputs for the training images if it needs fitting."""

@@ -4,7 +4,8 @@ Only `by_oracle` receives records with measurements on the target.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 from medic.errors import MedicError
@@ -13,19 +14,32 @@ Record = Mapping[str, Any]
 Records = Sequence[Record]
 """The evaluations of one run, in order."""
 
+_LEVEL = 1 - NormalDist().cdf(2)
+"""Significance level of a one-sided comparison with one evaluation: two standard errors."""
+
 
 def without_target(record: Record, targets: Sequence[int]) -> dict[str, Any]:
     """Return a record without measurements on target domains or unknown classes; `targets` are domain indices."""
-    hidden = {"target", "targets", "source"} | {f"env{t}_{part}_acc" for t in targets for part in ("in", "out")}
-    return {key: value for key, value in record.items() if key not in hidden}
+    hidden = tuple(f"env{target}_" for target in targets)
+    return {
+        key: value
+        for key, value in record.items()
+        if key not in ("target", "targets", "source") and not key.startswith(hidden)
+    }
+
+
+def pack(correct: Iterable[bool]) -> str:
+    """Return which of N images are classified correctly as N bits in hexadecimal, after a leading 1."""
+    return format(int("1" + "".join("01"[one] for one in correct), 2), "x")
 
 
 def select(records: Records) -> int:
     """Return the index of the averaged weights, or of the record with the best pooled accuracy on source validation.
 
-    That is the first on ties, and it is selected if the averaged weights are significantly worse, or if there are none.
+    The best record (the first on ties) is selected if the averaged weights are significantly worse, or if there are
+    none.
     """
-    return _best(records, validation_accuracy).record
+    return _best(records, validation_accuracy, _pooled).record
 
 
 def evaluations(records: Sequence[Record]) -> list[Record]:
@@ -43,7 +57,7 @@ class Chosen(NamedTuple):
 
 def by_validation(runs: Sequence[Records]) -> Chosen:
     """Choose by pooled accuracy on source validation, within and across runs with different hyperparameters."""
-    return _across([_best(records, validation_accuracy) for records in runs])
+    return _across([_best(records, validation_accuracy, _pooled) for records in runs])
 
 
 def by_evaluation(runs: Sequence[Records]) -> Chosen:
@@ -53,7 +67,7 @@ def by_evaluation(runs: Sequence[Records]) -> Chosen:
 
 def by_domains(runs: Sequence[Records]) -> Chosen:
     """Choose by DomainBed's training-domain validation: the mean validation accuracy of the source domains."""
-    return _across([_best(records, source_mean) for records in runs])
+    return _across([_best(records, source_mean, _by_domain) for records in runs])
 
 
 def by_last(runs: Sequence[Records]) -> Chosen:
@@ -77,16 +91,21 @@ def by_leaving_out(runs: Sequence[Records], pairs: Sequence[Mapping[int, Records
     """
     found = []
     for records, others in zip(runs, pairs, strict=True):
-        accuracies = [
-            {_moment(record): float(record[f"env{source}_in_acc"]) for record in pair_records}
+        evaluated = [
+            (f"env{source}_in", {_moment(record): record for record in pair_records})
             for source, pair_records in others.items()
         ]
 
-        def left_out(record: Record, accuracies: Sequence[Mapping[Any, float]] = accuracies) -> float:
-            values = [moments[_moment(record)] for moments in accuracies if _moment(record) in moments]
-            return sum(values) / sources if len(values) == sources else float("-inf")
+        def left_out(record: Record, evaluated: Sequence[tuple[str, Mapping[Any, Record]]] = evaluated) -> float:
+            values = [at[_moment(record)][f"{part}_acc"] for part, at in evaluated if _moment(record) in at]
+            return sum(map(float, values)) / sources if len(values) == sources else float("-inf")
 
-        found.append(_best(records, left_out))
+        def paired(
+            first: Record, second: Record, evaluated: Sequence[tuple[str, Mapping[Any, Record]]] = evaluated
+        ) -> list[_Pairs] | None:
+            return _compared((at[_moment(first)], at[_moment(second)], part) for part, at in evaluated)
+
+        found.append(_best(records, left_out, paired))
     chosen = _across(found)
     return None if chosen.value == float("-inf") else chosen
 
@@ -117,21 +136,75 @@ def target_mean(record: Record, targets: Sequence[int], part: str) -> float:
     return sum(float(record[key]) for key in keys) / len(keys)
 
 
-def _best(records: Records, value: Callable[[Record], float]) -> Chosen:
+class _Pairs(NamedTuple):
+    """Two models on the same images, or sums over several sets of images."""
+
+    images: int
+    discordant: int
+    """Images that only one of the models classifies correctly."""
+    gain: int
+    """Images that the first model classifies correctly, minus those of the second."""
+
+
+def _compared(parts: Iterable[tuple[Record, Record, str]]) -> list[_Pairs] | None:
+    """Compare two records on each part (`env0_out`), or return None if a record does not say which images are correct.
+
+    Version 0.3 did not record it.
+    """
+    found = []
+    for first, second, part in parts:
+        if (key := f"{part}_correct") not in first or key not in second:
+            return None
+        one, other = int(first[key], 16), int(second[key], 16)
+        found.append(_Pairs(one.bit_length() - 1, (one ^ other).bit_count(), one.bit_count() - other.bit_count()))
+    return found
+
+
+def _by_domain(first: Record, second: Record) -> list[_Pairs] | None:
+    """Compare two records on the held-out images of each source domain."""
+    parts = [key.removesuffix("_acc") for key in second if key.startswith("env") and key.endswith("_out_acc")]
+    return _compared((first, second, part) for part in parts)
+
+
+def _pooled(first: Record, second: Record) -> list[_Pairs] | None:
+    """Compare two records on source validation.
+
+    Without their correct images, assume that the models differ on as many images as their accuracies allow.
+    """
+    if domains := _by_domain(first, second):
+        return [_Pairs(*map(sum, zip(*domains, strict=True)))]
+    images = second["validation"].get("images")
+    if images is None:
+        return None
+    right = [round(images * validation_accuracy(record)) for record in (first, second)]
+    gain = right[0] - right[1]
+    return [_Pairs(images, gain + 2 * min(images - right[0], right[1]), gain)]
+
+
+def _best(
+    records: Records, value: Callable[[Record], float], compare: Callable[[Record, Record], list[_Pairs] | None]
+) -> Chosen:
     """Choose the averaged weights of a run if they are not significantly worse; else its best record, first on ties."""
     values = [_number(value(record)) for record in records]
     best, first = max((value, -position) for position, value in enumerate(values))
-    if records[-1].get("averaged") and values[-1] >= best - _tolerance(best, records[-1]):
-        return Chosen(0, len(records) - 1, values[-1])
+    if records[-1].get("averaged") and values[-1] > float("-inf"):
+        pairs = compare(records[-first], records[-1]) if best > values[-1] else None
+        if pairs is None or best - values[-1] <= _margin(pairs, len(records) - 1):
+            return Chosen(0, len(records) - 1, values[-1])
     return Chosen(0, -first, best)
 
 
-def _tolerance(accuracy: float, record: Record) -> float:
-    """Return two standard errors of an accuracy on the validation images; earlier versions did not count them."""
-    images = record["validation"].get("images")
-    if images is None or not math.isfinite(accuracy):
-        return math.inf
-    return 2 * math.sqrt(max(accuracy * (1 - accuracy), 1 / images) / images)
+def _margin(domains: Sequence[_Pairs], evaluations: int) -> float:
+    """Return how much better the best of several evaluations may be by chance, as a mean of the domains' accuracies.
+
+    The standard error is that of a paired difference. The significance level is divided by the number of evaluations
+    (Bonferroni), because the best of many is biased upwards.
+    """
+    variances = [
+        (pairs.discordant / pairs.images - (pairs.gain / pairs.images) ** 2) / pairs.images for pairs in domains
+    ]
+    error = math.sqrt(max(math.fsum(variances), 0.0)) / len(domains)
+    return NormalDist().inv_cdf(1 - _LEVEL / evaluations) * error
 
 
 def _across(found: Sequence[Chosen]) -> Chosen:

@@ -1,5 +1,7 @@
 """Which evaluation counts, and that the target has no part in it."""
 
+import math
+
 import pytest
 
 from medic.errors import MedicError
@@ -105,10 +107,10 @@ class TestSelection:
         assert selection.select(self.RECORDS) == 1
 
     @pytest.mark.parametrize(("acc", "images", "chosen"), [
-        (0.9, 400, 4), (0.77, 400, 4), (0.75, 400, 1), (0.75, 100, 4), (0.1, None, 4), (float("nan"), 100, 1),
+        (0.9, 400, 4), (0.72, 400, 4), (0.69, 400, 1), (0.72, 4000, 1), (0.1, None, 4), (float("nan"), 100, 1),
     ])  # fmt: skip
-    def test_averaged_weights_unless_they_are_significantly_worse(self, acc, images, chosen):
-        """Two standard errors of 0.8 are 0.04 on 400 images, and 0.08 on 100."""
+    def test_averages_without_a_list_of_correct_images_must_be_worse_for_certain(self, acc, images, chosen):
+        """Of 400 images, accuracies of 0.8 and 0.72 may differ on 0.8 − 0.72 + 2 · 0.2 = 48 %: an error of 0.034."""
         counted = {} if images is None else {"images": images}
         averaged = {"validation": {"acc": acc, **counted}, "averaged": True}
         assert selection.select([*self.RECORDS, averaged]) == chosen
@@ -127,3 +129,89 @@ class TestSelection:
         output, label, _ = run.outputs("validation")
         accuracy = (output.logits.argmax(1) == label).double().mean().item()
         assert accuracy == pytest.approx(run.records[best]["validation"]["acc"])
+
+
+def evaluation(*domains, **values):
+    """An evaluation in which a text of 0 and 1 says which held-out images of each source domain are correct."""
+    accuracies = [domain.count("1") / len(domain) for domain in domains]
+    found = {f"env{i}_out_acc": accuracy for i, accuracy in enumerate(accuracies)}
+    found |= {f"env{i}_out_correct": selection.pack(bit == "1" for bit in domain) for i, domain in enumerate(domains)}
+    whole = "".join(domains)
+    return {"validation": {"acc": whole.count("1") / len(whole), "images": len(whole)}, **found, **values}
+
+
+def models(both, best, average, neither=0):
+    """Return the images that the best evaluation and the averaged weights get right: both, one of them, neither."""
+    return (
+        "1" * both + "1" * best + "0" * average + "0" * neither,
+        "1" * both + "0" * best + "1" * average + "0" * neither,
+    )
+
+
+class TestPairedComparison:
+    """The averaged weights and the best evaluation see the same images."""
+
+    def test_worse_on_five_percent_of_images_that_hardly_differ(self):
+        """An audit's run: 300 and 317 of 432 images, 22 against 5 discordant; the exact McNemar test has p = 0.0015."""
+        best, average = models(both=295, best=22, average=5, neither=110)
+        others = [evaluation(best.replace("1", "0", 40)) for _ in range(2)]
+        records = [*others, evaluation(best), evaluation(average, averaged=True)]
+        assert selection.select(records) == 2
+        # Their accuracies alone leave it open: a standard error of one accuracy is 2.1 points.
+        for record in records:
+            del record["env0_out_correct"]
+        assert selection.select(records) == 3
+
+    @pytest.mark.parametrize(("best", "average", "chosen"), [(10, 2, 1), (10, 3, 0), (4, 0, 1), (3, 0, 0), (0, 4, 0)])
+    def test_margin_of_two_standard_errors_for_one_evaluation(self, best, average, chosen):
+        """Of N = 100 images, b + c differ and d = (c − b) / N: the error is √((b + c) / N − d²) / √N."""
+        first, second = models(50, best, average, 50 - best - average)
+        error = math.sqrt((best + average) / 100 - ((best - average) / 100) ** 2) / 10
+        assert ((best - average) / 100 > 2 * error) == bool(chosen)
+        records = [evaluation(first), evaluation(second, averaged=True)]
+        assert selection.select(records) == 1 - chosen
+
+    def test_the_best_of_many_evaluations_must_be_better_by_more(self):
+        """10 against 2 is 2.4 standard errors: significant against one evaluation, but not as the best of 12."""
+        first, second = models(50, 10, 2, 38)
+        for count, chosen in ((1, 0), (2, 0), (3, 3), (12, 12)):
+            records = [evaluation(first) for _ in range(count)]
+            assert selection.select([*records, evaluation(second, averaged=True)]) == chosen
+
+    def test_a_mean_of_domains_has_the_error_of_the_mean(self):
+        """A small domain decides the mean, and its error: what is significant for pooled images is not for the mean."""
+        small, large = models(4, 1, 0, 5), models(800, 12, 0, 188)
+        records = [evaluation(*best_first) for best_first in zip(small, large, strict=True)]
+        records[-1]["averaged"] = True
+        assert selection.select(records) == 0
+        assert selection.by_domains([records]).record == 1
+        variances = (1 / 10 - 1 / 100) / 10, (12 / 1000 - (12 / 1000) ** 2) / 1000
+        assert 2 * math.sqrt(sum(variances)) / 2 > (1 / 10 + 12 / 1000) / 2
+
+    def test_leave_one_domain_out_compares_the_runs_that_left_it_out(self):
+        def run(source, best, average):
+            """The run that has a source as a second target; its `in` part is all that counts."""
+            found = [
+                {
+                    f"env{source}_in_acc": bits.count("1") / len(bits),
+                    f"env{source}_in_correct": selection.pack(map(int, bits)),
+                }
+                for bits in (best, average)
+            ]
+            return [{"step": 9, **found[0]}, {"step": 9, "averaged": True, **found[1]}]
+
+        single = [{"step": 9}, {"step": 9, "averaged": True}]
+        noisy = {1: run(1, *models(50, 20, 14, 16)), 2: run(2, *models(50, 20, 14, 16))}
+        assert selection.by_leaving_out([single], [noisy], 2) == (0, 1, pytest.approx(0.64))
+        clear = {1: run(1, *models(50, 6, 0, 44)), 2: run(2, *models(50, 6, 0, 44))}
+        assert selection.by_leaving_out([single], [clear], 2) == (0, 0, pytest.approx(0.56))
+
+    def test_a_run_records_what_it_compares(self, run):
+        """The pooled accuracy is that of the recorded images; those of the target are hidden from every rule."""
+        for record in run.records:
+            hidden = selection.without_target(record, record["args"]["test_envs"])
+            packed = [int(value, 16) for key, value in hidden.items() if key.endswith("_out_correct")]
+            images = sum(value.bit_length() - 1 for value in packed)
+            right = sum(value.bit_count() - 1 for value in packed)
+            assert images == record["validation"]["images"]
+            assert right / images == pytest.approx(record["validation"]["acc"], abs=1e-12)

@@ -45,6 +45,12 @@ DEFAULTS: Mapping[str, Any] = {
 }
 """The lowest layer, below what a benchmark and a method set."""
 
+ADAM: Mapping[str, Any] = {"lr": DOMAINBED_ADAM, "weight_decay": 0.0}
+"""Rates of Adam and AdamW for a method that does not set them; those of SGD are in `DEFAULTS` and the benchmark."""
+
+_RATES = frozenset({"lr", "momentum", "weight_decay", "head_lr_scale"})
+"""Settings whose value in a method's preset belongs to the method's own optimizer."""
+
 COMPILED = 250_000
 """Images from which on compiling the network pays off if a similar one is in the cache."""
 
@@ -226,8 +232,8 @@ def _layers(given: Mapping[str, Any], method: Method, data: DataSpec, grid: Grid
     if given.get("objective", objective) != objective:
         preset.pop("score", None)  # a method's score reads its own objective
     own = preset.get("optimizer", DEFAULTS["optimizer"])
-    if given.get("optimizer", own) != own:
-        preset |= {"lr": DOMAINBED_ADAM, "weight_decay": 0.0}
+    if (optimizer := given.get("optimizer", own)) != own:
+        preset = _for_optimizer(preset, optimizer)
     penalty = preset.get("penalty") if given.get("penalty") is None else given["penalty"]
     of_penalty = {} if penalty is None else PENALTIES[check_choice("penalty", penalty, PENALTIES)].preset
     found: dict[str, Any] = {}
@@ -240,6 +246,18 @@ def _layers(given: Mapping[str, Any], method: Method, data: DataSpec, grid: Grid
         found |= {name: value for name, value in at_size.items() if value is not None}
     search = method_search(method, penalty)
     return found | domainbed_draws(given, found, method, search, size, len(data.sources or ()), grid.tasks)
+
+
+def _for_optimizer(preset: Mapping[str, Any], optimizer: str) -> dict[str, Any]:
+    """Return a method's preset for an optimizer that is not the method's own.
+
+    The method's rates belong to its own optimizer, so the defaults of the other one replace them. An inner rate that
+    follows the outer one keeps the method's value, because the inner optimizer stays the same.
+    """
+    kept = {name: value for name, value in preset.items() if name not in _RATES}
+    if kept.get("inner_lr") == "lr":
+        kept["inner_lr"] = preset["lr"]
+    return kept if optimizer == "sgd" else {**kept, **ADAM}
 
 
 def method_search(method: Method, penalty: str | None) -> dict[str, Law]:

@@ -129,6 +129,20 @@ def test_adam_has_rates_of_its_own():
     assert recipe_of(optimizer="adam", lr=0.5).settings["lr"] == 0.5
 
 
+@pytest.mark.parametrize(("method", "optimizer", "rates"), [
+    ("mldg-domainbed", "adam", (1e-3, 0.0, None, 1.0, 1e-3)),
+    ("mldg-domainbed", "sgd", (0.06, 5e-4 / 9, 0.9, 1.0, 1e-3)),
+    ("mvdg", "sgd", (0.05, 5e-4, 0.0, 10.0, 1e-3)),
+    ("mvdg", "adam", (1e-3, 0.0, None, 1.0, 1e-3)),
+    ("cirl", "adamw", (1e-3, 0.0, None, 1.0, None)),
+    ("medic++", "adam", (1e-3, 0.0, None, 1.0, 0.01)),
+])  # fmt: skip
+def test_rates_belong_to_a_method_and_its_optimizer(method, optimizer, rates):
+    settings = recipe_of(method=method, optimizer=optimizer).settings
+    names = ("lr", "weight_decay", "momentum", "head_lr_scale", "inner_lr")
+    assert tuple(settings[name] for name in names) == rates
+
+
 def test_a_method_keeps_its_preset(monkeypatch):
     grid = GridSpec(3, 3, steps=(5, 4), separate="step", class_groups=4)
     own = Method("own", "", "", "", preset={"lr": 1}, grid=grid, strategy=Part("own", MultiStep, {"lr": 0.5}))

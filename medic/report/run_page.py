@@ -307,6 +307,8 @@ def _result(run: Run) -> str:
 
 def _reason(run: Run) -> str:
     """Return why these weights are the result."""
+    if run.record.get("required"):
+        return "The method is this average."
     if run.record.get("averaged"):
         return "On held-out images of the sources, they are not significantly worse than the best evaluation."
     return "It is the best evaluation on held-out images of the sources."

@@ -43,7 +43,7 @@ from medic.runs.selection import by_evaluation, without_target
 from medic.runs.settings import identity, load_yaml, read_yaml, to_yaml
 from medic.training import save_checkpoint
 
-RESULTS_VERSION = 4
+RESULTS_VERSION = 5
 """Raised whenever the same settings give other metrics, so that earlier runs are not reused."""
 SHOWN = 3
 """The number of runs of a folder that a message names."""
@@ -252,9 +252,10 @@ class Run:
 
     @property
     def best_evaluation(self) -> dict[str, Any]:
-        """The evaluation that the paper selects: the best on source validation, first on ties; averages do not count.
+        """The evaluation that the paper selects: the best on source validation, first on ties.
 
-        It is the result that the same run has with `--averaging none`.
+        Averaged weights count only for a method that is an average (SWAD). For any other method, this is the result
+        that the same run has with `--averaging none`.
         """
         with self._reading(RECORDS):
             hidden = [without_target(record, record["args"]["test_envs"]) for record in self.records]

@@ -43,8 +43,11 @@ def select(records: Records) -> int:
 
 
 def evaluations(records: Sequence[Record]) -> list[Record]:
-    """Return the records without that of averaged weights, which is the last, so that positions are kept."""
-    return [record for record in records if not record.get("averaged")]
+    """Return the records without the record of averaged weights, unless the method requires them (SWAD).
+
+    The averaged weights come last, so positions are kept.
+    """
+    return [record for record in records if record.get("required") or not record.get("averaged")]
 
 
 class Chosen(NamedTuple):
@@ -184,8 +187,13 @@ def _pooled(first: Record, second: Record) -> list[_Pairs] | None:
 def _best(
     records: Records, value: Callable[[Record], float], compare: Callable[[Record, Record], list[_Pairs] | None]
 ) -> Chosen:
-    """Choose the averaged weights of a run if they are not significantly worse; else its best record, first on ties."""
+    """Choose the averaged weights of a run if they are not significantly worse; else its best record, first on ties.
+
+    Averaged weights that are the method itself (SWAD) are required: they are never replaced.
+    """
     values = [_number(value(record)) for record in records]
+    if records[-1].get("required"):
+        return Chosen(0, len(records) - 1, values[-1])
     best, first = max((value, -position) for position, value in enumerate(values))
     if records[-1].get("averaged") and values[-1] > float("-inf"):
         pairs = compare(records[-first], records[-1]) if best > values[-1] else None

@@ -363,7 +363,8 @@ class Session:
         """Return the keys of a record of averaged weights."""
         if not averaged or self.averaging is None:
             return {}
-        return {"averaged": True, "converged": self.averaging.converged}
+        required = {"required": True} if "averaging" in self.recipe.method.preset else {}
+        return {"averaged": True, "converged": self.averaging.converged, **required}
 
     def _selected(self) -> int:
         """Return the position of the record that source validation selects."""

@@ -112,14 +112,9 @@ def _pick(runs: Sequence[RunResult], rule: str, pairs: Sequence[RunResult]) -> P
 def _eligible(run: RunResult, rule: str) -> Sequence[Mapping[str, Any]]:
     """Return the records that a rule may select.
 
-    DomainBed's rules and `last` are about evaluations: averaged weights count only for a method that is an average.
+    DomainBed's rules and `last` are about evaluations: averaged weights count only for a method that requires them.
     """
-    if rule not in ("domainbed", "last", "oracle") or not run.records[-1].get("averaged"):
-        return run.records
-    from medic.methods import METHODS  # imports torch, which most tables do not need
-
-    averages = run.method in METHODS and "averaging" in METHODS[run.method].preset
-    return run.records if averages else selection.evaluations(run.records)
+    return selection.evaluations(run.records) if rule in ("domainbed", "last", "oracle") else run.records
 
 
 def _partners(run: RunResult, pairs: Sequence[RunResult]) -> tuple[RunResult, ...]:

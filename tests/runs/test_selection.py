@@ -120,6 +120,12 @@ class TestSelection:
         assert selection.by_evaluation([[*self.RECORDS, averaged]]) == (0, 1, 0.8)
         assert selection.by_evaluation([[*self.RECORDS[:1], averaged], self.RECORDS]) == (1, 1, 0.8)
 
+    @pytest.mark.parametrize("rule", [selection.by_validation, selection.by_evaluation, selection.by_domains])
+    def test_averaged_weights_that_are_the_method_are_never_replaced(self, rule):
+        swad = {"validation": {"acc": 0.1, "images": 400}, "env0_out_acc": 0.1, "averaged": True, "required": True}
+        assert selection.select([*self.RECORDS, swad]) == 4
+        assert rule([[*self.RECORDS, swad]]) == (0, 4, 0.1)
+
     def test_the_target_is_hidden(self):
         assert selection.without_target(self.RECORDS[0], [2, 3]) == {"validation": {"acc": 0.5}, "env0_out_acc": 0.5}
 

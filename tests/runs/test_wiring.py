@@ -124,6 +124,14 @@ def test_averaged_weights_keep_frozen_statistics(mini, tmp_path):
     assert trained.description["provenance"]["selection"] == "averaged weights"
 
 
+def test_only_a_method_that_is_an_average_requires_it(mini, tmp_path):
+    settings = {**SHORT, "averaging": "swad", "output": str(tmp_path)}
+    swad, erm = (medic.train(dataset=mini, method=method, **settings) for method in ("swad", "erm"))
+    assert swad.record["required"]
+    assert swad.best_evaluation == swad.record
+    assert "required" not in erm.records[-1]
+
+
 def test_views_are_averaged(mini, tmp_path):
     settings = {**SHORT, "output": str(tmp_path)}
     plain, several = (medic.train(dataset=mini, method="erm", views=views, **settings) for views in (1, 4))

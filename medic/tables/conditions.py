@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from medic.data import Benchmark, Generated, LazyDataset, benchmark
 from medic.errors import MedicError
-from medic.runs.protocols import PROTOCOLS
+from medic.runs.protocols import PROTOCOLS, STATED
 from medic.runs.recipe import make_recipe
 from medic.tables.reproduction import UNTRAINED, Line, Reproduction
 from medic.tables.results import RunResult
@@ -45,7 +45,7 @@ class Conditions:
     def differences(self, line: Line, title: str, result: RunResult) -> Differences:
         """Return the differences of a run from the paper's runs of a cell; from the most similar of several.
 
-        Where the protocols agree on a value, its source is the paper.
+        Where the protocols agree on a value, its source is the paper, if the paper states this setting.
         """
         place = line.label, title
         by_protocol = {
@@ -55,8 +55,9 @@ class Conditions:
         nearest = min(by_protocol, key=lambda protocol: len(by_protocol[protocol]))
 
         def source(name: str, values: tuple[Any, Any]) -> str:
-            agreed = all(found.get(name) == values for found in by_protocol.values())
-            return "paper" if agreed else PROTOCOLS[nearest].source
+            if any(found.get(name) != values for found in by_protocol.values()):
+                return PROTOCOLS[nearest].source
+            return "paper" if name in STATED else "both protocols"
 
         found = by_protocol[nearest]
         return {name: Difference(*values, source(name, values)) for name, values in found.items()}

@@ -72,11 +72,12 @@ class TestThePapersNumbers:
         assert (words is not None) == ("note: differs from the paper: " in said)
 
     def test_a_note_names_the_source_of_a_value(self, tmp_path, capsys):
-        """Where text and code agree it is the paper; elsewhere the protocol that is nearer."""
-        write_like(tmp_path, "pacs-resnet50", "MEDIC++", "Photo", iterations=2000, image_size=112)
+        """Where the protocols agree it is the paper, unless the paper is silent; elsewhere the nearer protocol."""
+        write_like(tmp_path, "pacs-resnet50", "MEDIC++", "Photo", iterations=2000, image_size=112, batch_size=8)
         assert main(["table", str(tmp_path), "--paper", "pacs-resnet50"]) == 0
         said = capsys.readouterr().out
-        assert "image_size 112 (paper: 224)" in said
+        assert "image_size 112 (both protocols: 224)" in said
+        assert "batch_size 8 (paper: 16)" in said
         assert "iterations 2000 (authors' code: 6000)" in said
         write_like(tmp_path / "text", "pacs-resnet50", "MEDIC++", "Photo", protocol="paper", iterations=2000)
         assert main(["table", str(tmp_path / "text"), "--paper", "pacs-resnet50"]) == 0

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from medic.data import Generated, benchmark
-from medic.runs.protocols import PROTOCOLS
+from medic.runs.protocols import PROTOCOLS, STATED
 from medic.runs.recipe import make_recipe
 from medic.runs.settings import load_yaml
 from medic.tables.paper_tables import reproduction
@@ -29,7 +29,7 @@ def tables():
     return found
 
 
-RUNS, DOMAINBED, *_ = tables()
+DEFAULTS, RUNS, DOMAINBED, *_ = tables()
 
 
 def written(cell):
@@ -69,6 +69,35 @@ def test_every_value_of_domainbed(row, protocol):
     label, column, name, paper, _, authors, _ = row
     (asked, *_) = reproduction("domainbed", protocol=protocol).runs()[LABELS.get(label, label), column]
     check(complete(asked), name, {"paper": paper, "authors": authors}[protocol])
+
+
+def by_protocol(dataset):
+    """The settings of MEDIC++ by default, by the paper and by the authors' code."""
+    asked = {"method": "medic++", "dataset": dataset, "target": benchmark(dataset).domains[0]}
+    return [complete(asked | protocol) for protocol in ({}, {"protocol": "paper"}, {"protocol": "authors"})]
+
+
+@pytest.mark.parametrize("row", DEFAULTS, ids=lambda row: row[0])
+def test_every_value_that_differs_from_the_defaults(row):
+    name, *cells = row
+    dataset = "domainnet" if name == "`class_groups`" else "pacs"
+    for settings, cell in zip(by_protocol(dataset), cells, strict=True):
+        check(settings, name, cell.replace(":", " ").split()[0])
+
+
+def test_the_defaults_differ_in_no_other_setting():
+    several = [by_protocol(dataset) for dataset in ("pacs", "domainnet", "digits-dg")]
+    found = {name for ours, *others in several for name in ours if any(ours[name] != one[name] for one in others)}
+    assert found == {name.strip("`") for name, *_ in DEFAULTS} | {"protocol", "hparams"}
+
+
+def test_the_paper_is_credited_with_what_it_states_only():
+    """A setting is stated if the page gives a place in the paper for it, in some row."""
+    stated = {name.strip("`") for _, name, _, place, *_ in RUNS if not place.startswith("–")}
+    silent = {name.strip("`") for _, name, *_ in RUNS} - stated
+    assert silent == {"momentum", "weight_decay", "bn_buffers", "batch_norm", "evaluate_every", "image_size", "augment"}
+    assert stated <= STATED
+    assert not silent & STATED
 
 
 def test_what_is_given_goes_first():

@@ -50,11 +50,14 @@ def run(arguments: Namespace) -> int:
     for settings in asked:
         make_recipe(settings)  # finds every mistake before the first run starts
     runs = [train(settings) for settings in asked]
-    note = f"One seed after {counted(arguments.iterations, 'iteration')} is an example, not a result."
+    note = (
+        f"One seed after {counted(arguments.iterations, 'iteration')} is an example, not a result. "
+        "The order of the two methods is within noise: another seed, CPU or number of threads can reverse it."
+    )
     for one in runs:
         write_report(one, one.path / "report.html")
     print_runs(runs, paper=True)
-    print(RULES)
+    print(f"{RULES}\n{note}")
     collection = collect(one.path for one in runs)
     print(write_table_report(collection, "medic demo", Path(arguments.output) / "index.html", note=note))
     return 0

@@ -229,7 +229,9 @@ def test_demo(medic, mini, monkeypatch, tmp_path):
         assert len(re.findall(rf"^\w+ +(erm|medic\+\+) +{rule} +{weights}", out, re.MULTILINE)) == 8
         assert re.search(f"^{rule}: ", out, re.MULTILINE)
     page = (tmp_path / "demo" / "index.html").read_text()
-    assert "One seed after 2 iterations is an example, not a result." in page
+    note = "One seed after 2 iterations is an example, not a result. The order of the two methods is within noise"
+    assert note in page
+    assert note in out
     reports = sorted((tmp_path / "demo").glob("*/report.html"))
     assert len(reports) == 8
     assert all(f'"report": "{report.parent.name}/report.html"' in page for report in reports)

@@ -4,9 +4,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import medic
@@ -37,8 +39,21 @@ def test_each_tutorial_is_run():
     assert sorted(path.stem for path in (DOCS / "tutorials").glob("*.md")) == run
 
 
-def test_photographs(here, capsys):
-    names = run_page("docs/tutorials/photographs.md", SMALLER)
+def test_photographs(here, capsys, monkeypatch):
+    """The weights that the page downloads lie in the hub's cache, with random values; images have 32 pixels."""
+    cached = here / "hub" / "models--timm--resnet18.tv_in1k"
+    (cached / "snapshots" / "0").mkdir(parents=True)
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("0")
+    save_file(medic.create_backbone("resnet18").module.state_dict(), cached / "snapshots" / "0" / "model.safetensors")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(here / "hub"))
+    smaller = {**SMALLER, "--weights imagenet-v1": "--weights imagenet-v1 --image-size 32"}
+    names = run_page("docs/tutorials/photographs.md", smaller)
+    pretrained, product = (medic.Run(here / "runs" / name) for name in ("pretrained", "product"))
+    assert pretrained.settings["freeze"] == "backbone"
+    assert pretrained.environment["weights"] is not None
+    assert product.settings["target"] == ["none"]
+    assert len((here / "product.csv").read_text().splitlines()) == 21
     assert len(list((here / "photographs").glob("*/*/*.jpg"))) == 320
     lines = capsys.readouterr().out.splitlines()
     found, rows = names["found"], names["rows"]

@@ -59,6 +59,9 @@ def run(arguments: Namespace) -> int:
     asked = table.runs([0] if arguments.seeds is None else arguments.seeds, arguments.methods, columns, given)
     for warning in table.warnings(asked):
         logger.warning("%s", warning)
+    show = print if arguments.dry_run else logger.info
+    for weights in table.weights(asked):
+        show(weights)
     planner = Planner()
     cells = {place: planner.jobs(several) for place, several in asked.items()}
     jobs = [job for several in cells.values() for job in several]

@@ -4,10 +4,19 @@ from pathlib import Path
 from typing import Any
 
 from medic.errors import MedicError, closest, first_line
-from medic.models.backbones import OURS, import_timm
+from medic.models.backbones import OURS, import_timm, native_size
 
 V1 = "imagenet-v1"
 """The usual ImageNet weights: torchvision's first version, timm's `tv_in1k`."""
+SOURCES = {
+    "convnet": "none, trained from scratch",
+    "mnist-cnn": "none, trained from scratch",
+    "gfnet_h_ti": (
+        "GFNet-H-Ti in the Model Zoo of https://github.com/raoyongming/GFNet, as a .pth or .safetensors file: "
+        "--weights FILE"
+    ),
+}
+"""The weights that runs with our own backbones start from."""
 
 
 def find_weights(backbone: str, given: str) -> Path:
@@ -37,6 +46,35 @@ def find_weights(backbone: str, given: str) -> Path:
 def has_v1(backbone: str) -> bool:
     """Whether `imagenet-v1` names weights of a backbone."""
     return backbone not in OURS and bool(import_timm(backbone).list_pretrained(f"{backbone.partition('.')[0]}.tv_in1k"))
+
+
+def describe_weights(backbone: str, size: int | None = None) -> str:
+    """Return the usual ImageNet weights of a backbone in a line: the file, its source, and the preprocessing.
+
+    `size` is the side of the images in pixels (default: the backbone's own).
+    """
+    if backbone in OURS:
+        source, prepared = SOURCES.get(backbone, "none by name: --weights FILE"), OURS[backbone][1]
+        mean, std = prepared.mean, prepared.std
+    else:
+        named = has_v1(backbone) and "." not in backbone
+        config = import_timm(backbone).get_pretrained_cfg(f"{backbone}.tv_in1k" if named else backbone)
+        if config is None:
+            return f"{backbone}: timm knows none"
+        source, mean, std = _source(config, V1 if named else config.tag), config.mean, config.std
+    numbers = "; ".join(
+        f"{name} {', '.join(f'{value:g}' for value in values)}" for name, values in {"mean": mean, "std": std}.items()
+    )
+    return f"{backbone}: {source}. Images: resized to {size or native_size(backbone)} px; {numbers}"
+
+
+def _source(config: Any, name: str) -> str:
+    """Return the file of timm's weights, where it is, and the option that takes it."""
+    if config.hf_hub_id is None:
+        return f"{config.url}: --weights FILE" if config.url else "timm knows none"
+    file, origin = config.hf_hub_filename or "model.safetensors", Path(config.url or "").name
+    converted = f", made from {origin}" if origin else ""
+    return f"{file} of {config.hf_hub_id} on the Hugging Face Hub{converted}: --weights {name}"
 
 
 def _fetched(name: str, wanted: Any) -> Path:

@@ -65,8 +65,8 @@ PROTOCOLS = {
 """The two versions by the name that `--protocol` knows them by."""
 
 STATED = frozenset(
-    "dataset images target sources classes split partial backbone weights holdout objective head score ova_scale ova_floor "
-    "domain_splits class_splits steps sampling separate class_groups batch_size inner_lr order optimizer lr schedule "
-    "iterations averaging".split()
+    "dataset images target sources classes split partial holdout backbone weights objective head score ova_scale "
+    "ova_floor domain_splits class_splits steps sampling separate class_groups batch_size inner_lr order optimizer lr "
+    "schedule iterations averaging".split()
 )
 """Settings and conditions that the paper's text states. All others are the code's, DomainBed's or our reading."""

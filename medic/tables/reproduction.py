@@ -7,7 +7,7 @@ from typing import Any
 from medic.data import benchmark
 from medic.errors import MedicError, check_choice
 from medic.metrics import Metric
-from medic.models.hub import has_v1
+from medic.models.hub import describe_weights, has_v1
 from medic.tables import notes
 from medic.tables.cells import Cell, pick_cell
 from medic.tables.results import RunResult
@@ -110,6 +110,11 @@ class Reproduction:
                 "without --weights, backbones start from random weights, but the paper's start from ImageNet's: "
                 f"give a file{named}"
             )
+
+    def weights(self, cells: Mapping[Place, Sequence[Settings]]) -> Iterator[str]:
+        """Yield a line for every backbone of the runs: its weights file, their source, and the preprocessing."""
+        found = {(_backbone(run), run.get("image_size")): None for cell in cells.values() for run in cell}
+        yield from (f"weights of {describe_weights(*one)}" for one in found)
 
     def _check(self, given: Settings) -> None:
         """Reject settings that define the rows or columns of the table, unless all of its runs have the same value."""

@@ -20,6 +20,10 @@ from medic.tables.paper import published
 from medic.tables.paper_tables import NAMES, reproduction
 from tests.data.pictures import picture
 from tests.messages import naming
+from tests.pages import ROOT
+
+PAGE = ROOT / "docs" / "tables.md"
+BACKBONES = ("resnet50", "gfnet_h_ti", "convnet", "mnist-cnn")
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +56,41 @@ def root(tmp_path_factory):
                 folder.mkdir(parents=True)
                 (folder / "1.png").write_bytes(image)
     return root
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_table_names_its_weights(name):
+    """The file, its source and the preprocessing, as the page has them."""
+    table = reproduction(name)
+    lines = list(table.weights(table.runs()))
+    rows = [line.strip("|").split("|") for line in PAGE.read_text().splitlines() if line.startswith("|")]
+    by_backbone = {row[1].strip(" `"): row for row in rows if row[1].strip(" `") in BACKBONES}
+    assert len(by_backbone) == len(BACKBONES)
+    for line in lines:
+        backbone, rest = line.removeprefix("weights of ").split(": ", 1)
+        tables, _, file, option, images = (cell.replace("`", "").strip() for cell in by_backbone[backbone])
+        assert name in tables or tables == "all others"
+        assert option in rest
+        assert rest.startswith(file.replace("torchvision's ", ""))
+        assert rest.endswith(images if images != "as above" else "std 0.229, 0.224, 0.225")
+
+
+def test_a_dry_run_prints_the_weights(capsys):
+    assert main(["reproduce", "pacs-resnet50", "--quick", "--methods", "erm", "--dry-run"]) == 0
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert first == (
+        "weights of convnet: none, trained from scratch. "
+        "Images: resized to 32 px; mean 0.5, 0.5, 0.5; std 0.5, 0.5, 0.5"
+    )
+
+
+@pytest.mark.parametrize("backbone", ["tf_efficientnet_lite0", "resnet50.a1_in1k", "gcvit_base", "botnet50ts_256"])
+def test_weights_of_other_backbones(backbone):
+    table = reproduction("pacs-resnet50")
+    (line,) = table.weights(table.runs(settings={"backbone": backbone, "image_size": 160}))
+    named = {"tf_efficientnet_lite0": "--weights in1k", "resnet50.a1_in1k": "--weights a1_in1k"}
+    assert named.get(backbone, "--weights FILE" if backbone == "gcvit_base" else "timm knows none") in line
+    assert "resized to 160 px" in line
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -346,8 +346,8 @@ class TestFolder:
         ("arguments", "words"),
         [
             (["nowhere"], "run nowhere does not exist"),
-            (["RUN", "--paper", "pacs-resnet50"], "--paper is for a folder"),
-            (["FOLDER", "--root", "x"], "--root is for a single run"),
+            (["RUN", "--paper", "pacs-resnet50"], "--paper requires a folder"),
+            (["FOLDER", "--root", "x"], "--root requires a single run"),
             (["FOLDER", "--paper", "pacs"], "unknown table"),
         ],
     )

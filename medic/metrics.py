@@ -35,37 +35,39 @@ METRICS = {
             "Acc",
             methodcaller("acc"),
             paper="Acc",
-            meaning="Known images that get the right name if none is rejected.",
+            meaning="Share of known images classified correctly when nothing is rejected.",
         ),
         Metric(
             "hscore",
             "H-score",
-            meaning="Harmonic mean of acc_k and acc_u at the run's threshold: high only if both are.",
+            meaning="Harmonic mean of acc_k and acc_u at the run's threshold. It is high only if both are.",
         ),
         Metric(
             "oscr",
             "OSCR",
             methodcaller("oscr"),
             paper="OSCR",
-            meaning="Area under the curve of known images named correctly against unknown images accepted, over all "
-            "thresholds. It needs no threshold and is at most Acc.",
+            meaning="Probability that, in a random pair of a known and an unknown image, the known image is classified "
+            "correctly and scores higher. It needs no threshold and is at most Acc.",
         ),
-        Metric("acc_k", "acc_k", meaning="Known images that are accepted at the threshold and get the right name."),
-        Metric("acc_u", "acc_u", meaning="Unknown images that are rejected at the threshold."),
+        Metric("acc_k", "acc_k", meaning="Share of known images accepted at the threshold and classified correctly."),
+        Metric("acc_u", "acc_u", meaning="Share of unknown images rejected at the threshold."),
         Metric(
             "hscore/oracle-10",
             "H-score oracle-10",
             paper="H-score",
-            meaning="H-score at the best of ten thresholds, chosen with the labels of the target, as in the paper. "
-            "Nobody can choose this threshold in use.",
+            meaning="H-score at the best of ten thresholds, chosen with target labels, as in the paper. "
+            "Target labels are not available in practice.",
         ),
-        Metric("oscr_c", "OSCR cls", meaning="OSCR by the largest probability of the close-set classifier."),
-        Metric("oscr_b", "OSCR bcls", meaning="OSCR by the one-vs-all classifier of the predicted class."),
+        Metric("oscr_c", "OSCR cls", meaning="OSCR with the largest softmax probability as the score."),
+        Metric(
+            "oscr_b", "OSCR bcls", meaning="OSCR with the one-vs-all probability of the predicted class as the score."
+        ),
         Metric(
             "auroc",
             "AUROC",
             methodcaller("auroc"),
-            meaning="The chance that a known image has a higher score than an unknown one, whatever its name.",
+            meaning="Probability that a random known image scores higher than a random unknown one.",
         ),
         Metric("aupr_in", "AUPR in", methodcaller("aupr", positive="known")),
         Metric("aupr_out", "AUPR out", methodcaller("aupr", positive="unknown")),

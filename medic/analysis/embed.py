@@ -153,8 +153,10 @@ def draw(result: Embedding) -> Figure:
     figure = style.new_figure((1.7 if columns > 1 else 3.2) * rows + 0.25)
     grid = figure.subplots(rows, columns, squeeze=False).flatten()
     for index, (axes, one) in enumerate(zip(grid, result.runs, strict=False)):
-        for mask, colour, name in ((one.known, style.KNOWN, "known"), (~one.known, style.UNKNOWN, "unknown")):
-            axes.scatter(*one.points[mask].T, s=3, color=colour, linewidths=0, label=name, alpha=0.8)
+        # Known images are many: they are pale, so that unknown ones among them are seen.
+        parts = (one.known, style.KNOWN, 0.45, "known"), (~one.known, style.UNKNOWN, 1.0, "unknown")
+        for mask, colour, alpha, name in parts:
+            axes.scatter(*one.points[mask].T, s=3, color=colour, linewidths=0, label=name, alpha=alpha)
         axes.set_xticks([])
         axes.set_yticks([])
         axes.spines[:].set_visible(False)

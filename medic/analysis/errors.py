@@ -211,25 +211,20 @@ def draw(result: Errors) -> Figure:
     rows = (max(1, len(confused)), max(1, len(unknown)))
     figure = style.new_figure(0.21 * sum(rows) + 1.5)
     top, bottom = figure.subplots(2, 1, height_ratios=rows)
-    (colour,) = style.method_colours([result.method])
     pairs = [(f"{one.true} → {one.taken_for}", one.target, one.source) for one in confused]
-    _bars(top, pairs, colour)
+    _bars(top, pairs)
     style.letter(top, 0, f"known classes confused in {', '.join(result.targets)}")
-    _bars(
-        bottom,
-        [(f"{one.name} (like {one.looks_like})", one.accepted, one.accepted_in_sources) for one in unknown],
-        colour,
-    )
+    _bars(bottom, [(f"{one.name} (like {one.looks_like})", one.accepted, one.accepted_in_sources) for one in unknown])
     style.letter(bottom, 1, "unknown classes that are accepted")
     bottom.set_xlabel("% of the images of a class")
     figure.legend(*top.get_legend_handles_labels(), loc="outside lower right", ncols=2)
     return figure
 
 
-def _bars(axes: Axes, rows: Sequence[tuple[str, float, float]], colour: str) -> None:
+def _bars(axes: Axes, rows: Sequence[tuple[str, float, float]]) -> None:
     """Draw a bar for the target and a mark for the sources, per name."""
     places = np.arange(len(rows))
-    axes.barh(places, [100 * target for _, target, _ in rows], 0.7, color=colour, label="target")
+    axes.barh(places, [100 * target for _, target, _ in rows], 0.7, color=style.WRONG, label="target")
     marks = [100 * source for _, _, source in rows]
     axes.plot(marks, places, "|", color="black", markersize=7, markeredgewidth=1.5, label="sources")
     axes.set_yticks(places, [name for name, _, _ in rows])

@@ -23,8 +23,8 @@ PALETTE = ("#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#f
 """The colours of Okabe and Ito (2008), without the one of MEDIC++."""
 FIXED = {"medic++": "#d55e00", "erm": "#7a7a85", "medic": "#e69f00", "fish": "#0072b2", "mldg": "#009e73"}
 """Methods that have the same colour in every figure."""
-KNOWN, UNKNOWN = "#cc79a7", "#009e73"
-"""Known and unknown classes: the paper's pink and green."""
+KNOWN, WRONG, UNKNOWN = "#0072b2", "#d55e00", "#595964"
+"""Known and correct, wrong, and unknown: blue, orange and grey, also in reports. Purple and blue look alike to some."""
 SEQUENTIAL, DIVERGING = "inferno", "PuOr_r"
 _LOOK: dict[Any, Any] = {
     "font.size": 8,

@@ -162,7 +162,7 @@ def _logit(probability: float) -> float:
 RULES: dict[str, Rule] = {
     entry.name: entry
     for entry in (
-        Rule("source", source, ("validation",), "accepts 90 % of samples like the validation samples of the sources"),
+        Rule("source", source, ("validation",), "accepts 90% of held-out source images"),
         Rule("fixed", fixed, (), "a fixed probability, 0.5 by default", of="probability"),
         Rule("hard", hard, (), "the system's own decision for unknown", of="rejects"),
         Rule("two-components", mixture, ("target",), "between two components of the unlabelled target: transductive"),

@@ -66,13 +66,14 @@ def write_report(run: Run, path: Path, root: Path | None = None) -> Path:
     return write_page(
         path,
         "run",
-        f"{settings['method']} on {', '.join(settings['target'])}",
+        f"{settings['method']} on {settings['dataset']}: {_aim(run)}",
         data,
         sentences=list(_sentences(run)),
         numbers=_numbers(run.metrics),
         result=_result(run),
         reason=_reason(run),
         threshold=None if threshold is None else _threshold_sentence(run, threshold),
+        compared=any(part.source for part in parts),
         pictures=any(item.get("image") for item in items),
         root=root,
         command_with_images=f"medic report {shlex.quote(str(run.path))} --root DIR",
@@ -175,15 +176,15 @@ def _learning(run: Run) -> Iterator[dict[str, Any]]:
     penalty = run.settings.get("penalty")
     objective = f"{run.settings['objective']}{f' with penalty {penalty}' if penalty else ''}"
     shares = [
-        *series("Acc, target", "var(--ink)", "target", "acc", 100),
-        *series("Acc, validation", "var(--ink)", "validation", "acc", 100, "5 3"),
-        *series("OSCR, target", "var(--blue)", "target", "oscr", 100),
-        *series("H-score, target", "var(--soft)", "target", "hscore", 100),
+        *series("Acc, target", "var(--known)", "target", "acc", 100),
+        *series("Acc, validation", "var(--known)", "validation", "acc", 100, "5 3"),
+        *series("OSCR, target", "var(--ink)", "target", "oscr", 100),
+        *series("H-score, target", "var(--soft)", "target", "hscore", 100, "2 3"),
     ]
     for title, y, lines in (
-        (f"Training loss: the objective {objective}", "loss", series("training", "var(--ink)", None, "loss")),
+        (f"Training loss: {objective}", "loss", series("training", "var(--ink)", None, "loss")),
         ("Validation loss: cross-entropy", "loss", series("validation", "var(--ink)", "validation", "loss")),
-        ("Evaluations", "percent", shares),
+        ("Metrics during training", "percent", shares),
     ):
         if lines:
             limits = [0, 100] if y == "percent" else None
@@ -210,17 +211,17 @@ def _oscr(run: Run, part: Part) -> dict[str, Any]:
         series.append(
             {
                 "name": f"{name} {100 * ranking.oscr():.1f}",
-                "colour": "var(--soft)" if number else _colour(run.settings["method"]),
+                "colour": "var(--soft)" if number else "var(--ink)",
                 "dash": DASHES[(number - 1) % len(DASHES)] if number else None,
                 "x": (100 * x[kept]).tolist(),
                 "y": (100 * y[kept]).tolist(),
             }
         )
     return {
-        "title": f"OSCR on {part.name}: the area under a curve, by score",
+        "title": f"OSCR on {part.name}: area under the curve, by score",
         "series": series,
         "x": "% of unknown images accepted",
-        "y": "% of known images named correctly",
+        "y": "% of known images classified correctly",
         "range": [0, 100],
     }
 
@@ -234,39 +235,37 @@ def _is_probability(run: Run) -> bool:
     return (run.description["threshold"] or {}).get("probability") is not None
 
 
-def _colour(method: str) -> str:
-    """Return the colour of a method: that of MEDIC++ belongs to it alone."""
-    return "var(--medic)" if method == "medic++" else "var(--ink)"
+def _aim(run: Run) -> str:
+    """Return the target domains, or that there are none."""
+    return "all domains" if run.settings["target"] == [NONE] else f"target {', '.join(run.settings['target'])}"
 
 
 def _sentences(run: Run) -> Iterator[str]:
-    """Yield what was asked and what came out."""
+    """Yield what was trained and tested, and the results."""
     settings, target, tested = run.settings, run.predictions["split"] == "target", _tested(run)
     unknown, several = int((run.predictions["label"][target] < 0).sum()), len(tested) > 1
-    images = f"images of {_listed(tested)}, {'domains' if several else 'a domain'} it has never seen"
+    images = f"images from {_listed(tested)}, {'domains' if several else 'a domain'} it has never seen"
     if settings["target"] == [NONE]:
-        images = "images of the same domains that it did not learn from"
-    classes = f"{unknown:,} of them are of classes it has never seen" if unknown else "none is of an unknown class"
+        images = "held-out images from the same domains"
+    classes = (
+        f"{unknown:,} of these images belong to classes it has never seen" if unknown else "All are of known classes"
+    )
     yield (
-        f"{settings['method']} learned {len(settings['known'])} classes from "
-        f"{_listed(settings['sources'])} in {settings['iterations']:,} iterations, and was tested on "
-        f"{int(target.sum()):,} {images}; {classes}."
+        f"{settings['method']} learned {len(settings['known'])} classes from {_listed(settings['sources'])} in "
+        f"{settings['iterations']:,} iterations. It was tested on {int(target.sum()):,} {images}. {classes}."
     )
     share = {key: _percent(value) for key, value in run.metrics.items() if isinstance(value, float)}
     if several:
         yield f"All numbers are averages over the {len(tested)} domains."
     if "hscore" not in share:
-        yield f"It names {share['acc']} % of the known images correctly."
+        yield f"It classifies {share['acc']}% of the known images correctly (Acc)."
         return
     yield (
-        f"It names {share['acc']} % of the known images correctly if it rejects none. At its threshold it names "
-        f"{share['acc_k']} % correctly and rejects {share['acc_u']} % of the unknown ones: an H-score of "
-        f"{share['hscore']}."
+        f"Without rejection, it classifies {share['acc']}% of the known images correctly (Acc). At its threshold, it "
+        f"classifies {share['acc_k']}% correctly (acc_k) and rejects {share['acc_u']}% of the unknown images (acc_u). "
+        f"The harmonic mean of acc_k and acc_u is the H-score, {share['hscore']}."
     )
-    yield (
-        f"Over all thresholds, its score ranks images with an OSCR of {share['oscr']}; the most it could reach with "
-        f"these names is {share['acc']}."
-    )
+    yield f"Over all thresholds, OSCR is {share['oscr']} (its upper bound is Acc, {share['acc']})."
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -275,6 +274,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _percent(share: float) -> str:
+    """Return a share in percent, without the sign."""
     return f"{100 * share:.1f}" if math.isfinite(share) else "–"
 
 
@@ -284,34 +284,34 @@ def _numbers(metrics: Mapping[str, Any]) -> list[tuple[Metric, str]]:
 
 def _threshold_sentence(run: Run, threshold: Threshold) -> str:
     """Return the threshold, the rule that chose it, and whether the rule uses the target."""
-    value = f"{threshold.shown:.4g}{' as a probability' if threshold.probability is not None else ''}"
+    value = f"{threshold.shown:.4g}{' (a probability)' if threshold.probability is not None else ''}"
     rule = RULES.get(threshold.rule)
     if rule is None:
-        return f"The run's threshold is {value}, by the rule “{threshold.rule}”."
+        return f"The run's threshold is {value}, from the rule “{threshold.rule}”."
     validity = "The rule does not use the target."
     if rule.transductive:
-        validity = "The rule uses the target's images without labels."
+        validity = "The rule uses target images without their labels."
     if rule.oracle:
         validity = (
-            "The rule uses the labels of the target, which nobody has in use: "
+            "The rule uses target labels, which are not available in practice: "
             "H-score, acc_k and acc_u at this threshold are not a valid result."
         )
-    return f"The run's threshold is {value}, by the rule “{rule.name}”: {rule.description}. {validity}"
+    return f"The run's threshold is {value}, from the rule “{rule.name}”: {rule.description}. {validity}"
 
 
 def _result(run: Run) -> str:
-    """Return which weights the result is of."""
+    """Return which weights the final model has."""
     averaging = run.settings.get("averaging")
     return f"averaged weights ({averaging})" if run.record.get("averaged") else f"iteration {run.record['iteration']}"
 
 
 def _reason(run: Run) -> str:
-    """Return why these weights are the result."""
+    """Return why the final model has these weights."""
     if run.record.get("required"):
         return "The method is this average."
     if run.record.get("averaged"):
-        return "On held-out images of the sources, they are not significantly worse than the best evaluation."
-    return "It is the best evaluation on held-out images of the sources."
+        return "On held-out source images, they are not significantly worse than the best evaluation."
+    return "It is the best evaluation on held-out source images."
 
 
 def _provenance(run: Run) -> list[tuple[str, str]]:
@@ -322,7 +322,7 @@ def _provenance(run: Run) -> list[tuple[str, str]]:
     python = f"Python {environment.get('python')}" if environment else None
     facts = {
         "run": run.path.name,
-        "result": _result(run),
+        "final model": _result(run),
         "method": settings["method"],
         "dataset": settings["dataset"],
         "sources": ", ".join(settings["sources"]),
@@ -334,7 +334,7 @@ def _provenance(run: Run) -> list[tuple[str, str]]:
         "learning rate": f"{settings['lr']:g}",
         "score": settings["score"],
         "seed": str(settings["seed"]),
-        "images (hash)": provenance["images"][:12],
+        "image list (hash)": provenance["images"][:12],
         "medic": environment.get("medic"),
         "commit": None if commit is None else short(commit),
         "device": environment.get("gpu") or cpu,

@@ -1,4 +1,4 @@
-"""The report of a folder of runs: their table, to be sorted, filtered, and asked for the runs behind a number."""
+"""The report of a folder of runs: a chart and a table to sort and filter, with the runs behind each number."""
 
 import os
 import shlex
@@ -37,6 +37,7 @@ def write_table_report(
     if any(pick.evaluation.get("averaged") for row in tables[0][0].rows for pick in row.picks):
         tables.append(_tabulated(collection, "evaluation", metrics, paper))
     methods = [row.method for row in tables[0][0].rows]
+    datasets = sorted({str(result.settings["dataset"]) for result in collection.results})
     shown = tables[0][0].metrics
     data = {
         "metrics": [
@@ -59,7 +60,8 @@ def write_table_report(
         "table",
         title,
         data,
-        summary=f"{counted(len(collection.results), 'finished run')} of {counted(len(set(methods)), 'method')}. {note}",
+        summary=f"Dataset {', '.join(datasets)}: {counted(len(collection.results), 'finished run')} of "
+        f"{counted(len(set(methods)), 'method')}. {note}",
         notes=list(collection.notes()),
         paper=paper,
         metrics=[metric for metric in shown if metric.meaning],
@@ -111,9 +113,9 @@ def _content(table: Table, metrics: Sequence[Metric], against: Against | None, f
 
 
 def _cell(table: Table, row: Row, column: str, metric: Metric, against: Against | None) -> dict[str, Any]:
-    """Return the mean of a cell, and the whole text of it."""
+    """Return the mean of a cell, its standard error, and the whole text of it."""
     found = entry(table, row, column, metric, against)
-    return {"mean": found.mean, "text": written(found)}
+    return {"mean": found.mean, "error": found.error, "text": written(found)}
 
 
 def _run(pick: Pick, metrics: Sequence[Metric], folder: Path) -> dict[str, Any]:
@@ -128,4 +130,6 @@ def _run(pick: Pick, metrics: Sequence[Metric], folder: Path) -> dict[str, Any]:
         "trial": str(result.trial),
         "iteration": "averaged" if record.get("averaged") else str(record["iteration"]),
         "values": [pick.value(metric) for metric in metrics],
+        "acc": pick.value(METRICS["acc"]),
+        "classes": len(result.settings["known"]),
     }

@@ -3,6 +3,7 @@
 import base64
 import copy
 import io
+import itertools
 import json
 import platform
 import re
@@ -30,6 +31,41 @@ from tests.runs.short import SHORT
 from tests.tables.written import write_run
 
 HOSTILE = "<script>alert(1)</script>"
+LUMINANCE = np.array([0.2126, 0.7152, 0.0722])
+VISION = {
+    "full": np.eye(3),
+    # Machado, Oliveira and Fernandes (2009), severity 1
+    "no red": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "no green": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+    "no blue": np.array(
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
+    ),
+}
+"""What a reader sees of linear RGB."""
+
+
+def colours(dark):
+    """The colours of the style sheet by name."""
+    light, _, night = (ASSETS / "style.css").read_text().partition("@media")
+    return dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6});", night if dark else light))
+
+
+def linear(colour):
+    """Linear RGB of a colour such as #0072b2."""
+    channels = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+    return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+
+
+def lab(rgb):
+    """CIE L*a*b* of linear RGB, for a white of D65."""
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    share = to_xyz @ np.clip(rgb, 0, 1) / to_xyz.sum(1)
+    x, y, z = np.where(share > 0.008856, np.cbrt(share), 7.787 * share + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
 @pytest.fixture
@@ -127,7 +163,7 @@ class TestRun:
         closed = medic.train(dataset=mini, method="erm", known=list("0123456789"), output=tmp_path, **SHORT)
         page = write_report(closed, tmp_path / "page.html").read_text()
         data = page_data(page)
-        assert "none is of an unknown class" in page
+        assert "All are of known classes." in page
         assert 'id="slider"' not in page
         assert (data["threshold"], len(data["curves"])) == (None, 3)
         assert len(data["gallery"]) > 10
@@ -136,7 +172,7 @@ class TestRun:
         settings = {**SHORT, "target": ["street", "printed"]}
         several = medic.train(dataset=mini, method="erm", score="energy", output=tmp_path, **settings)
         page = write_report(several, tmp_path / "page.html").read_text()
-        assert "printed and street, domains it has never seen" in page
+        assert "images from printed and street, domains it has never seen." in page
         assert "averages over the 2 domains" in page
         data = page_data(page)
         assert [part["name"] for part in data["parts"]] == ["printed", "street", "sources"]
@@ -167,28 +203,38 @@ class TestRun:
         validation, shares, _ = page_data(page)["curves"]
         assert (validation["title"], validation["series"][0]["y"][0]) == ("Validation loss: cross-entropy", None)
         assert "H-score, target" not in [line["name"] for line in shares["series"]]
-        assert "an H-score of –." in page
+        assert "is the H-score, –." in page
 
     def test_losses_have_names(self, run, tmp_path):
         data = page_data(write_report(run, tmp_path / "page.html").read_text())
         titles = [curve["title"] for curve in data["curves"][:2]]
-        assert titles == ["Training loss: the objective ce+ova", "Validation loss: cross-entropy"]
+        assert titles == ["Training loss: ce+ova", "Validation loss: cross-entropy"]
 
-    @pytest.mark.parametrize(("method", "colour"), [("medic++", "var(--medic)"), ("erm", "var(--ink)")])
-    def test_only_medic_has_its_colour(self, run, tmp_path, method, colour):
-        run.__dict__["settings"] = {**run.settings, "method": method}
+    def test_a_colour_has_one_meaning(self, run, tmp_path):
+        """Only accuracies have the colour of correct images; no line has that of errors or unknown images."""
         curves = page_data(write_report(run, tmp_path / "page.html").read_text())["curves"]
-        assert [line["colour"] for line in curves[-1]["series"]] == [colour] + 3 * ["var(--soft)"]
-        assert all(line["colour"] != "var(--medic)" for curve in curves[:-1] for line in curve["series"])
+        lines = [line for curve in curves for line in curve["series"]]
+        assert [line["name"] for line in lines if line["colour"] == "var(--known)"] == [
+            "Acc, target",
+            "Acc, validation",
+        ]
+        assert {line["colour"] for line in lines} == {"var(--known)", "var(--ink)", "var(--soft)"}
 
     def test_colours_are_those_of_figures(self):
-        sheet = (ASSETS / "style.css").read_text()
-        light = dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6});", sheet[: sheet.index("@media")]))
-        assert (light["medic"], light["known"], light["unknown"]) == (
-            style.FIXED["medic++"],
-            style.KNOWN,
-            style.UNKNOWN,
-        )
+        light = colours(dark=False)
+        assert [light[name] for name in ("known", "wrong", "unknown")] == [style.KNOWN, style.WRONG, style.UNKNOWN]
+
+    @pytest.mark.parametrize("dark", [False, True])
+    def test_everybody_can_tell_colours_apart(self, dark):
+        """Contrast to the page is above 3; in Lab, colours are 20 apart for colour-blind readers too."""
+        found = colours(dark)
+        shades = [found[name] for name in ("known", "wrong", "unknown")]
+        for shade in shades:
+            low, high = sorted(float(LUMINANCE @ linear(one)) for one in (shade, found["paper"]))
+            assert (high + 0.05) / (low + 0.05) > 3
+        for vision in VISION.values():
+            for one, other in itertools.combinations(shades, 2):
+                assert np.linalg.norm(lab(vision @ linear(one)) - lab(vision @ linear(other))) > 20
 
     def test_a_name_of_two_classes(self, run, tmp_path):
         names = run.predictions["class"].copy()
@@ -213,8 +259,8 @@ class TestRun:
         assert "The rule does not use the target." in page
         run = changed(run, lambda record: record["target"].update(threshold_rule="oracle-10"))
         page = write_report(run, tmp_path / "page.html").read_text()
-        assert "The rule uses the labels of the target" in page
-        assert "does not use the target" not in page
+        assert "The rule uses target labels" in page
+        assert "The rule does not use the target" not in page
 
     def test_every_class_is_in_the_gallery(self, run, tmp_path):
         arrays = run.predictions
@@ -261,7 +307,7 @@ class TestFolder:
         write_run(tmp_path / "runs", "other", "medic++", "a", 0, (0.5, 0.1), asked={})
         page = write_table_report(collect([tmp_path / "runs"]), "title", tmp_path / "page.html").read_text()
         erm, medic_row = page_data(page)["tables"][0]["rows"]
-        assert erm["cells"]["acc"]["a"] == {"mean": None, "text": "–"}
+        assert erm["cells"]["acc"]["a"] == {"mean": None, "error": None, "text": "–"}
         assert medic_row["cells"]["acc"]["a"]["text"] == "50.0"
         assert page_data(page)["tables"][0]["runs"][0]["command"] == f"medic report '{tmp_path}/runs/one run'"
 
@@ -300,8 +346,8 @@ class TestFolder:
         ("arguments", "words"),
         [
             (["nowhere"], "run nowhere does not exist"),
-            (["RUN", "--paper", "pacs-resnet50"], "--paper is for a folder"),
-            (["FOLDER", "--root", "x"], "--root is for a single run"),
+            (["RUN", "--paper", "pacs-resnet50"], "--paper requires a folder"),
+            (["FOLDER", "--root", "x"], "--root requires a single run"),
             (["FOLDER", "--paper", "pacs"], "unknown table"),
         ],
     )
@@ -316,7 +362,7 @@ def test_a_run_without_a_target(mini, tmp_path):
     short = {"iterations": 2, "batch_size": 2, "device": "cpu", "quiet": True}
     run = medic.train(dataset=mini, method="erm", target="none", output=tmp_path, **short)
     page = write_report(run, tmp_path / "page.html", None).read_text()
-    assert "of the same domains that it did not learn from" in page
-    assert "never seen" in page.split("of the same domains")[1]  # the classes
+    assert "held-out images from the same domains." in page
+    assert "never seen" in page.split("from the same domains")[1]  # the classes
     assert '"name": "street"' in page
     assert '"name": "sources"' not in page

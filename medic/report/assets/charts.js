@@ -65,9 +65,9 @@ function axes(svg, box, x, y, labels) {
   svg.append(make("text", { x: 0, y: 12 }, labels[1]));
 }
 
-function scale(low, high, from, to, format = short, count = 5) {
+function scale(low, high, from, to, format = short, count = 5, choose = ticks) {
   const place = (value) => from + ((value - low) / (high - low || 1)) * (to - from);
-  return Object.assign(place, { ticks: ticks(low, high, count), format, invert: (at) => low + ((at - from) / (to - from)) * (high - low) });
+  return Object.assign(place, { ticks: choose(low, high, count), format, invert: (at) => low + ((at - from) / (to - from)) * (high - low) });
 }
 
 // Lines against a shared axis: series of {name, colour, dash, x, y}; the pointer reads values off. A null in y is a gap.

@@ -12,6 +12,8 @@ floats(run.confidence).forEach((value, i) => { run.gallery[i].confidence = value
 
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 const isKnown = (label) => label < run.known;
+// The colour of a class whose images are decided correctly.
+const kindOf = (label) => (isKnown(label) ? "known" : "unknown");
 // The column of a correct decision.
 const correct = (label) => (isKnown(label) ? label : run.known);
 
@@ -52,7 +54,7 @@ function measure(part, threshold) {
 function shown(value) {
   if (!run.probability) return Number.isFinite(value) ? value.toPrecision(4) : String(value);
   const p = 1 / (1 + Math.exp(-value));
-  return p > 0.999 ? (1 - p < 1e-12 ? "1 − 1e-12" : `1 − ${(1 - p).toPrecision(2)}`) : p.toPrecision(3);
+  return p > 0.999 ? (1 - p < 1e-12 ? "1 − 1e-12" : `1 − ${Number((1 - p).toPrecision(2))}`) : p.toPrecision(3);
 }
 
 function numbers(part) {
@@ -61,10 +63,20 @@ function numbers(part) {
   const set = (id, text) => { document.getElementById(id).textContent = text; };
   set("at-threshold", shown(state.threshold));
   set("at-acc-k", percent(found.accK)); set("at-acc-u", percent(found.accU)); set("at-h", percent(found.h));
-  set("at-counts", `${found.right} of ${found.known} known images are named correctly, and ` + (found.unknown ? `${found.rejected} of ${found.unknown} unknown ones are rejected.` : "no image is of an unknown class."));
+  set("at-counts", `${found.right} of ${found.known} known images are classified correctly, and ` + (found.unknown ? `${found.rejected} of ${found.unknown} unknown images are rejected.` : "no image belongs to an unknown class."));
   const holder = document.getElementById("threshold");
   Object.assign(holder.dataset, { threshold: String(state.threshold), accK: String(found.accK), accU: String(found.accU), h: String(found.h) });
   return found;
+}
+
+// Log-odds of round probabilities: evenly spaced ones in a narrow range, otherwise 0.5, 0.9, 0.99, ... and 0.1, 0.01, ...
+function probabilityTicks(low, high, count) {
+  const [logit, sigmoid] = [(p) => Math.log(p / (1 - p)), (value) => 1 / (1 + Math.exp(-value))];
+  if (high - low < 4 && Math.max(-low, high) < 5) return ticks(sigmoid(low), sigmoid(high), count).filter((p) => p > 0 && p < 1).map(logit);
+  const steps = Array.from({ length: 12 }, (_, i) => Math.log(10 ** (i + 1) - 1)); // the log-odds of 0.9, 0.99, ...
+  const all = [...steps.map((value) => -value).reverse(), 0, ...steps].filter((value) => value >= low && value <= high);
+  const every = Math.ceil(all.length / count);
+  return all.filter((_, i) => (i - Math.max(0, all.indexOf(0))) % every === 0);
 }
 
 const BINS = 60;
@@ -98,10 +110,10 @@ function thresholdChart() {
   const inside = (value) => Math.max(Number(slider.min), Math.min(Number(slider.max), value));
   const draw = (width) => {
     const { low, high, bins } = histogram(parts[state.part]);
-    const box = { left: 40, right: width - 8, top: 24, bottom: 200 };
-    const svg = make("svg", { height: 242, viewBox: `0 0 ${width} 242`, role: "img",
+    const box = { left: 40, right: width - 8, top: 40, bottom: 216 };
+    const svg = make("svg", { height: 258, viewBox: `0 0 ${width} 258`, role: "img",
       "aria-label": "histogram of the score: known images above the line, unknown images below" });
-    const x = scale(low, high, box.left, box.right, shown, Math.max(2, Math.floor(width / 110)));
+    const x = scale(low, high, box.left, box.right, shown, Math.max(3, Math.floor(width / 110)), run.probability ? probabilityTicks : ticks);
     // One axis for both: shares of known images go up, shares of unknown images go down.
     const [most, least] = [Math.max(...bins.right.map((share, i) => share + bins.wrong[i])), -Math.max(...bins.unknown)];
     const y = scale(100 * least, 100 * most || 1, box.bottom, box.top, (value) => short(Math.abs(value)), 6);
@@ -113,12 +125,17 @@ function thresholdChart() {
       bar(i, bins.right[i], bins.right[i] + bins.wrong[i], "wrong");
       bar(i, 0, -bins.unknown[i], "unknown");
     }
-    const line = make("line", { class: "line", y1: box.top - 6, y2: box.bottom + 4 });
-    svg.append(line);
+    const line = make("line", { class: "line", y1: box.top - 20, y2: box.bottom + 4 });
+    const sides = [["← rejected", "end", -6], ["accepted →", "start", 6]].map(([text, anchor, gap]) => ({ gap, node: make("text", { class: "side", y: box.top - 10, "text-anchor": anchor }, text) }));
+    svg.append(line, ...sides.map((side) => side.node));
     Object.assign(slider, { min: low, max: high, step: "any" });
     redraw = () => {
       const place = x(inside(state.threshold));
       line.setAttribute("x1", place); line.setAttribute("x2", place);
+      for (const { gap, node } of sides) {
+        node.setAttribute("x", place + gap);
+        node.setAttribute("visibility", place + 12 * gap < box.left || place + 12 * gap > box.right ? "hidden" : "visible"); // no room
+      }
       slider.value = state.threshold;
       slider.setAttribute("aria-valuetext", shown(state.threshold));
     };
@@ -158,14 +175,14 @@ function confused(rows) {
 
 function matrix(found) {
   const { rows: labels, columns, of } = confused(found.rows);
-  document.getElementById("matrix-note").textContent = of ? `The matrix shows the ${MOST} classes with the most errors, of ${of}.` : "";
+  document.getElementById("matrix-note").textContent = of ? `The matrix shows the ${MOST} of ${of} classes with the most errors.` : "";
   const others = (row) => sum(row.slice(0, run.known)) - sum(columns.map((column) => row[column]));
   const heads = [...columns.map((column) => run.classes[column]), ...(of ? ["other classes"] : []), ...(rejects ? ["unknown"] : [])];
-  const header = make("tr", {}, make("th", {}, "is ↓ taken for →"), ...heads.map((name) => make("th", { scope: "col" }, named(name))));
+  const header = make("tr", {}, make("th", {}, "true ↓", make("br"), "predicted →"), ...heads.map((name) => make("th", { scope: "col" }, named(name))));
   const rows = labels.map((label) => {
     const row = found.rows[label];
     const total = sum(row);
-    const cell = (count, right) => make("td", { style: count ? tint(count / total, right ? "known" : "wrong") : null, title: `${percent(count / total)} % of ${run.classes[label]}` }, count ? String(count) : "");
+    const cell = (count, right) => make("td", { style: count ? tint(count / total, right ? kindOf(label) : "wrong") : null, title: `${percent(count / total)}% of ${run.classes[label]}` }, count ? String(count) : "");
     return make("tr", {}, make("th", { scope: "row", class: isKnown(label) ? null : "foreign" }, named(run.classes[label])),
       ...columns.map((column) => cell(row[column], column === label)), of ? cell(others(row), false) : null, rejects ? cell(row[run.known], !isKnown(label)) : null);
   });
@@ -176,6 +193,12 @@ function head(...titles) {
   return make("thead", {}, make("tr", {}, ...titles.map(([title, number]) => make("th", { scope: "col", class: number ? "number" : null }, title))));
 }
 
+// A cell with a share in percent and its bar.
+function barCell(share, colour) {
+  return make("td", { class: "filled" }, make("div", {}, make("output", {}, Number.isFinite(share) ? `${percent(share, 0)}%` : "–"),
+    make("span", { class: `bar ${colour}` }, make("i", { style: `width:${Number.isFinite(share) ? 100 * share : 0}%` }))));
+}
+
 function confusions(found) {
   const pairs = [];
   found.rows.forEach((row, label) => row.forEach((count, column) => {
@@ -183,38 +206,35 @@ function confusions(found) {
   }));
   pairs.sort((a, b) => b.count - a.count);
   const name = (column) => (column === run.known ? "unknown" : run.classes[column]);
-  const rows = pairs.slice(0, 8).map((pair) => make("tr", {}, make("td", { class: "number" }, String(pair.count)), make("td", { class: "number" }, `${percent(pair.count / pair.total, 0)} %`),
-    make("td", { class: isKnown(pair.label) ? null : "foreign" }, named(run.classes[pair.label])), make("td", {}, named(name(pair.column)))));
-  document.getElementById("confusions").replaceChildren(rows.length ? make("table", {}, head(["images", true], ["of class", true], ["is"], ["taken for"]), make("tbody", {}, ...rows)) : "No image is taken for another class.");
+  const rows = pairs.slice(0, 8).map((pair) => make("tr", {}, make("td", { class: isKnown(pair.label) ? null : "foreign" }, named(run.classes[pair.label])), make("td", {}, named(name(pair.column))),
+    make("td", { class: "number" }, String(pair.count)), barCell(pair.count / pair.total, "wrong")));
+  document.getElementById("confusions").replaceChildren(rows.length ? make("table", {}, head(["true class"], ["predicted"], ["images", true], ["share of class"]), make("tbody", {}, ...rows)) : "The model makes no errors.");
 }
 
 function perClass(found) {
   const source = parts.findIndex((part) => part.source);
   const beside = source >= 0 && source !== state.part ? measure(parts[source], state.threshold) : null;
   const value = (of, label) => (of && sum(of.rows[label]) ? of.rows[label][correct(label)] / sum(of.rows[label]) : NaN);
-  const cell = (share, colour) => make("td", { class: "number" }, `${percent(share, 0)} `,
-    make("span", { class: "bar" }, make("i", { style: `width:${Number.isFinite(share) ? 100 * share : 0}%;background:var(--${colour})` })));
   const group = (title, labels) => {
     const rows = labels.map((label) => {
       const [here, there] = [value(found, label), value(beside, label)];
       if (!Number.isFinite(here) && !Number.isFinite(there)) return null;
-      const colour = isKnown(label) ? "known" : "unknown";
+      const colour = kindOf(label);
       const difference = Number.isFinite(here - there) ? `${here < there ? "−" : "+"}${Math.abs(100 * (here - there)).toFixed(0)}` : "–";
-      return make("tr", {}, make("th", { scope: "row" }, named(run.classes[label])), cell(here, colour),
-        ...(beside ? [cell(there, colour), make("td", { class: "number" }, difference)] : []));
+      return make("tr", {}, make("th", { scope: "row" }, named(run.classes[label])), barCell(here, colour),
+        ...(beside ? [barCell(there, colour), make("td", { class: "number" }, difference)] : []));
     }).filter(Boolean);
     return rows.length ? make("tbody", {}, make("tr", { class: "group" }, make("th", { scope: "rowgroup", colspan: beside ? 4 : 2 }, title)), ...rows) : null;
   };
   const labels = run.classes.map((_, label) => label);
-  const here = [parts[state.part].name, true];
-  document.getElementById("classes").replaceChildren(make("table", {}, head(["class, in %"], here, ...(beside ? [["sources", true], ["difference", true]] : [])),
-    group("known classes: named correctly", labels.filter(isKnown)), group("unknown classes: rejected", labels.filter((label) => !isKnown(label)))));
+  document.getElementById("classes").replaceChildren(make("table", {}, head(["class"], [parts[state.part].name], ...(beside ? [["sources"], ["difference", true]] : [])),
+    group("Known classes: classified correctly", labels.filter(isKnown)), group("Unknown classes: rejected", labels.filter((label) => !isKnown(label)))));
 }
 
 const KINDS = [
-  { title: "mistakes", about: "Known images that are taken for another class, the most confident first.", known: true, right: false, kept: true },
-  { title: "known, rejected", about: "Known images that the model would name correctly, but rejects at this threshold.", known: true, right: true, kept: false },
-  { title: "unknown, accepted", about: "Images of unknown classes that are taken for a known one, the most confident first.", known: false, right: false, kept: true },
+  { title: "misclassified", colour: "wrong", about: "Known images assigned to a wrong class, most confident first.", known: true, right: false, kept: true },
+  { title: "known, rejected", colour: "known", about: "Known images that the model would classify correctly but rejects at this threshold.", known: true, right: true, kept: false },
+  { title: "unknown, accepted", colour: "unknown", about: "Images of unknown classes accepted as a known class, most confident first.", known: false, right: false, kept: true },
 ].filter((kind) => rejects || kind.right === false).filter((kind) => kind.known || run.classes.length > run.known);
 
 const ofKind = (kind, label, prediction) => isKnown(label) === kind.known && (label === prediction) === kind.right;
@@ -239,9 +259,9 @@ function gallery() {
   const wanted = (label) => state.label === "" || label === Number(state.label);
   const count = sum(groups.filter(([label]) => wanted(label)).map((group) => counted(kind, part, group)));
   const items = run.gallery.filter((item) => item.part === state.part && ofKind(kind, item.label, item.prediction) && wanted(item.label) && (item.confidence >= state.threshold) === kind.kept).slice(0, 24);
-  const cards = items.map((item) => make("li", {},
-    item.image ? make("img", { src: item.image, alt: `${run.classes[item.label]}, taken for ${run.classes[item.prediction]}`, title: item.path, loading: "lazy" }) : make("div", { class: "missing" }, item.path),
-    make("div", {}, "is ", make("strong", {}, named(run.classes[item.label]))), make("div", {}, "taken for ", make("strong", {}, named(run.classes[item.prediction]))),
+  const cards = items.map((item) => make("li", { class: kind.colour },
+    item.image ? make("img", { src: item.image, alt: `${run.classes[item.label]}, predicted ${run.classes[item.prediction]}`, title: item.path, loading: "lazy" }) : make("div", { class: "missing" }, item.path),
+    make("div", {}, "true ", make("strong", {}, named(run.classes[item.label]))), make("div", {}, "predicted ", make("strong", {}, named(run.classes[item.prediction]))),
     make("div", { class: "soft" }, `score ${shown(item.confidence)}`)));
   document.getElementById("kind").textContent = kind.about;
   document.getElementById("shown").textContent = count ? `Showing ${cards.length} of ${count}.` : rejects ? "None at this threshold." : "None.";
@@ -249,11 +269,11 @@ function gallery() {
 }
 
 function buttons(holder, titles, key, changed) {
-  const all = titles.map((title, i) => make("button", { type: "button", "aria-pressed": String(i === state[key]), onclick: () => {
+  const all = titles.map((content, i) => make("button", { type: "button", "aria-pressed": String(i === state[key]), onclick: () => {
     state[key] = i;
     all.forEach((button, j) => button.setAttribute("aria-pressed", String(i === j)));
     changed();
-  } }, title));
+  } }, ...content));
   document.getElementById(holder).append(...all);
 }
 
@@ -265,8 +285,8 @@ function start() {
   listeners.push(() => { numbers(parts[state.part]); if (!waiting) { waiting = true; requestAnimationFrame(() => { waiting = false; update(); }); } });
   const some = (kind) => parts[0].groups.some((group) => ofKind(kind, group[0], group[1]) && counted(kind, parts[0], group));
   state.kind = Math.max(0, KINDS.findIndex(some));
-  if (parts.length > 1) buttons("parts", parts.map((part) => part.name), "part", () => { redraw(); update(); });
-  if (KINDS.length > 1) buttons("kinds", KINDS.map((kind) => kind.title), "kind", gallery);
+  if (parts.length > 1) buttons("parts", parts.map((part) => [part.name]), "part", () => { redraw(); update(); });
+  if (KINDS.length > 1) buttons("kinds", KINDS.map((kind) => [make("i", { class: `swatch ${kind.colour}` }), kind.title]), "kind", gallery);
   const select = document.getElementById("label");
   select.addEventListener("change", () => { state.label = select.value; gallery(); });
   update();

@@ -16,7 +16,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from medic.data import Dataset
 
-pytest_plugins = ["tests.browser"]
+pytest_plugins = ["tests.browser", "tests.skips"]
 
 # One thread per process, here and in the processes that tests start: the tests are run in parallel instead.
 os.environ["OMP_NUM_THREADS"] = "1"

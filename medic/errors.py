@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from medic._version import DISTRIBUTION
+
 
 class MedicError(ValueError):
     """A user's mistake. The command line prints it as one line and exits with 2."""
@@ -97,24 +99,9 @@ def moved(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     return find
 
 
-PACKAGES = {
-    "frames": "pandas",
-    "onnx": "onnx onnxruntime onnxscript",
-    "parquet": "pyarrow",
-    "ray-serve": "'ray[serve]' fastapi uvicorn python-multipart",
-    "search": "optuna",
-    "serve": "fastapi uvicorn python-multipart",
-}
-"""Packages of extras, where their names differ."""
-
-
 def lacking(what: str, extra: str) -> MedicError:
-    """Return the error for a missing package that one of our extras installs.
-
-    It names the package itself: medic is not on PyPI, where its name belongs to somebody else.
-    """
-    clone = f"pip install -c constraints.txt -e '.[{extra}]'"
-    return MedicError(f"{what}: pip install {PACKAGES.get(extra, extra)}, or in a clone {clone}")
+    """Return the error for a missing package that one of our extras installs."""
+    return MedicError(f"{what}: pip install '{DISTRIBUTION}[{extra}]'")
 
 
 def first_line(error: BaseException) -> str:

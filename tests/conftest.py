@@ -16,14 +16,17 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from medic.data import Dataset
 
-pytest_plugins = ["tests.browser"]
+pytest_plugins = ["tests.browser", "tests.skips"]
 
 # One thread per process, here and in the processes that tests start: the tests are run in parallel instead.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-# A shell ignores Ctrl-C for what it starts in the background, but tests send it.
+# Tests send signals that whoever started pytest may ignore or block: a shell ignores Ctrl-C for background jobs.
+signal.pthread_sigmask(signal.SIG_SETMASK, ())
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 # The first call of some torch functions imports modules, which is slower than a property's usual deadline.
 settings.register_profile("medic", deadline=None)

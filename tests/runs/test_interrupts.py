@@ -13,6 +13,14 @@ from medic.runs import interrupts
 from medic.runs.interrupts import Interrupts, Stopped
 
 
+@pytest.fixture(autouse=True)
+def hangup():
+    """Let a SIGHUP end a process, as without `nohup pytest`; only here, so that `nohup` still protects the session."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_is_recorded_and_the_second_stops_at_once(number):
     before = signal.getsignal(number)
@@ -25,13 +33,11 @@ def test_the_first_is_recorded_and_the_second_stops_at_once(number):
 
 
 def test_an_ignored_signal_stays_ignored():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with Interrupts("stopping soon") as found:
-            signal.raise_signal(signal.SIGHUP)
-        assert found.received is None
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Interrupts("stopping soon") as found:
+        signal.raise_signal(signal.SIGHUP)
+    assert found.received is None
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 def test_the_first_is_acknowledged_at_once(caplog):
@@ -70,11 +76,11 @@ sys.exit(run())
 """The command line, with a function that takes long and says when it starts."""
 
 
-def start(folder, output, module, owner, function, seconds):
+def start(folder, output, module, owner, function, seconds, prefix=()):
     code = SLOWLY.format(module=module, owner=owner, function=function, seconds=seconds)
     given = {**folder, "output": output, "track": "none"}
     options = [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if name != "known"]
-    command = [sys.executable, "-c", code, "train", *options, "--known", *given["known"]]
+    command = [*prefix, sys.executable, "-c", code, "train", *options, "--known", *given["known"]]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     assert any(line == "now\n" for line in process.stderr)
     return process
@@ -95,6 +101,18 @@ def test_ctrl_c_in_a_long_iteration(folder, tmp_path):
         assert seconds < 2
         assert process.stderr.read().endswith("medic: stopped at iteration 1: rerun the same command to resume\n")
     assert process.returncode == 130
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("prefix", "code"), [([], 128 + signal.SIGHUP), (["nohup"], 0)])
+def test_a_terminal_that_closes(folder, tmp_path, prefix, code):
+    """A run stops with a checkpoint, unless `nohup` started it: then it trains to the end."""
+    with start(folder, tmp_path, "training", "Trainer", "step", 1, prefix) as process:
+        process.send_signal(signal.SIGHUP)
+        last = process.stderr.readlines()[-1]
+    stopped = last == "medic: stopped at iteration 1: rerun the same command to resume\n"
+    assert (process.returncode, stopped) == (code, code != 0)
+    assert len(list(tmp_path.glob("*/done"))) == (code == 0)
 
 
 STUCK = """

@@ -157,7 +157,7 @@ def test_a_host_of_another_machine():
 
 def test_without_ray(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MedicError, match="pip install ray"):
+    with pytest.raises(MedicError, match=r"pip install 'medic-osdg\[ray\]'"):
         connect(None, None, 1)
 
 

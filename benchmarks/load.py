@@ -2,7 +2,8 @@
 
     python benchmarks/load.py RUN IMAGE_OR_FOLDER… --clients 200 --seconds 60
 
-Starts the service in its own process, unless `--url` and `--pid` name one that runs. Every answer is compared with
+Starts the service in its own process, unless `--url` and `--pid` name one that runs. First measures the latency of
+one client that keeps its connection, then that of all clients together. Every answer is compared with
 `medic.load(RUN).predict`: the same class, and a score within 1e-4. A score that close to the threshold may fall on
 either side of it, by the rounding of a batch.
 """
@@ -16,7 +17,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import numpy as np
 import psutil
@@ -26,6 +27,8 @@ from medic.data.decode import SUFFIXES
 from medic.deploy import Prediction
 
 TOLERANCE = 1e-4
+ALONE = 50
+"""Requests of the one client whose latency is measured first."""
 
 
 def main() -> None:
@@ -47,7 +50,7 @@ def main() -> None:
     if arguments.url:
         facts = asyncio.run(load(arguments, arguments.url, arguments.pid, paths, expected))
     else:
-        command = [sys.executable, "-m", "medic", "serve", arguments.run, "--port", "0", *arguments.serve]
+        command = [sys.executable, "-m", "medic", "serve", arguments.run, "--port", "0", "--quiet", *arguments.serve]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             url = process.stdout.readline().split()[-1]
@@ -76,6 +79,12 @@ async def load(
     taken: list[float] = []
     refused: list[float] = []
     memory: list[float] = []
+    health = f"GET /health HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n".encode()
+    alone = {"GET /health": [health], "POST /predict": requests}
+    facts: dict[str, Any] = {
+        f"one client, p50, ms ({name})": milliseconds(await latencies(address, chosen), 50)
+        for name, chosen in alone.items()
+    }
     until = time.monotonic() + arguments.seconds
 
     async def client(number: int) -> None:
@@ -111,7 +120,7 @@ async def load(
     results = await asyncio.gather(*(client(number) for number in range(arguments.clients)), return_exceptions=True)
     watching.cancel()
     broken = [repr(one) for one in results if isinstance(one, BaseException)]
-    facts: dict[str, Any] = {
+    facts |= {
         "clients": arguments.clients,
         "seconds": arguments.seconds,
         "images": len(paths),
@@ -132,6 +141,19 @@ async def load(
             "peak memory, MiB": round(max(memory)),
         }
     return facts
+
+
+async def latencies(address: SplitResult, requests: list[bytes]) -> list[float]:
+    """Return the seconds that each answer to one client takes, on one connection, after a first request."""
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    taken = []
+    for turn in range(ALONE + 1):
+        begun = time.perf_counter()
+        writer.write(requests[turn % len(requests)])
+        await answer(reader)
+        taken.append(time.perf_counter() - begun)
+    writer.close()
+    return taken[1:]
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:

@@ -36,6 +36,7 @@ HEADERS = (
     (b"content-length", b"5"), (b"content-length", b"-1"), (b"content-length", b"9" * 30), (b"host", b"evil.example"),
     (b"origin", b"http://evil.example"), (b"origin", b"null"), (b"expect", b"100-continue"), (b"host", b"["),
     (b"transfer-encoding", b"chunked"), (b"authorization", b"Bearer \xff"), (b"x", b"\0"), (b"host", b""),
+    (b"origin", b"http://[:x"), (b"origin", b"http://localhost:x"), (b"sec-fetch-site", b"\xff"),
 )  # fmt: skip
 STATUSES = (200, 400, 403, 404, 405, 413, 415, 422)
 
@@ -96,9 +97,8 @@ def attempt(folder: Path, draw: random.Random) -> bool:
     if draw.random() < 0.15:
         headers.append(draw.choice(HEADERS))
     query = draw.choice(QUERIES) if draw.random() < 0.2 else b""
-    path = (
-        "/predict" if draw.random() < 0.98 else draw.choice(("/", "/../x", "/predict/", "/metrics", "/\0", "/health"))
-    )
+    others = ("/", "/../x", "/predict/", "/metrics", "/\0", "/health", "/ready")
+    path = "/predict" if draw.random() < 0.98 else draw.choice(others)
     method = b"POST" if draw.random() < 0.98 else draw.choice((b"GET", b"PUT", b"X", b"OPTIONS"))
     return _send(method, path, query, headers, chunks) == 200
 

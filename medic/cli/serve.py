@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from medic.cli.opening import check_exists, open_model
 from medic.cli.options import add_device_option, add_import_option
 from medic.errors import MedicError
+from medic.logs import shown
 
 if TYPE_CHECKING:
     from medic.deploy.service import Limits
@@ -57,6 +58,7 @@ def add_options(parser: ArgumentParser) -> None:
         "--max-pixels", type=int, default=50_000_000, metavar="N", help="pixels of an image (default: 50000000)"
     )
     parser.add_argument("--timeout", type=float, default=30, metavar="S", help="seconds of a request (default: 30)")
+    parser.add_argument("--quiet", action="store_true", help="show only warnings, and no access log")
     parser.add_argument("--ray", action="store_true", help="serve as a Ray Serve deployment")
     parser.add_argument(
         "--replicas", type=int, metavar="N", help="for --ray: processes that hold the model (default: 1)"
@@ -95,11 +97,12 @@ def run(arguments: Namespace) -> int:
     app = make_app(predictor, limits, token, hosts)
     # The first pass is slow, and tells whether the model takes photographs at all.
     predictor.outputs(torch.zeros(1, 3, predictor.decoded, predictor.decoded, dtype=torch.uint8))
-    if arguments.ray:
-        _serve_on_ray(arguments, predictor.device.type, limits, token, hosts)
-        return 0
-    listening = listen(arguments.host, arguments.port)
-    serve(app, listening, lambda: print(f"serving {arguments.run} at {address_of(listening)}", flush=True))
+    with shown(arguments.quiet):
+        if arguments.ray:
+            _serve_on_ray(arguments, predictor.device.type, limits, token, hosts)
+            return 0
+        listening = listen(arguments.host, arguments.port)
+        serve(app, listening, lambda: print(f"serving {arguments.run} at {address_of(listening)}", flush=True))
     return 0
 
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import dataclasses
+import logging
 import os
+import re
 import signal
 import socket
 import struct
@@ -23,7 +25,9 @@ httpx = pytest.importorskip("httpx")
 pytest.importorskip("fastapi")
 
 from medic.deploy.service.app import make_app  # noqa: E402
-from medic.deploy.service.server import listen  # noqa: E402
+from medic.deploy.service.batcher import Batcher  # noqa: E402
+from medic.deploy.service.metrics import Metrics  # noqa: E402
+from medic.deploy.service.server import listen, make_server  # noqa: E402
 
 
 class Service:
@@ -116,6 +120,15 @@ def test_answers_are_those_of_the_predictor(service, trained, paths):
     assert len(entry["top"]) == 1
 
 
+def test_small_packets_are_sent_at_once(service):
+    """Otherwise each answer of a kept connection waits 40 ms for the client to acknowledge its headers."""
+    with httpx.Client() as client:
+        client.get(f"{service.url}/health")
+        (connection,) = service.server.server_state.connections
+        accepted = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_concurrent_clients_share_passes(trained, paths, monkeypatch):
     slow(trained.predictor, 0.02, monkeypatch)
     expected = dict(zip(paths, trained.predictor.predict(paths), strict=True))
@@ -147,6 +160,35 @@ def test_a_full_queue_is_503(trained, paths, monkeypatch):
         refused = [one for one in found if one.status_code == 503]
         assert all(one.headers["retry-after"] == "1" and "busy" in one.json()["error"] for one in refused)
         assert service.post(data).status_code == 200  # it recovers
+
+
+def test_a_request_may_fill_the_queue(trained, paths):
+    with Service(trained.predictor, Limits(queue=2, files=2)) as service:
+        forms = [[("files", (path.name, path.read_bytes())) for path in paths[:count]] for count in (2, 3)]
+        assert [service.post(files=form).status_code for form in forms] == [200, 413]
+
+
+def test_requests_of_a_batch_have_their_own_number_of_classes(trained, paths):
+    data, metrics = paths[0].read_bytes(), Metrics()
+
+    async def ask():
+        async with Batcher(trained.predictor, Limits(wait=10), metrics) as batcher:
+            return await asyncio.gather(batcher.decide([data], 1), batcher.decide([data], 2))
+
+    assert [len(found[0].top) for found in asyncio.run(ask())] == [1, 2]
+    assert metrics.batches.counts[1] == 1  # one batch of two images
+
+
+def test_an_image_does_not_wait_for_others(trained, paths):
+    """A batch waits only while images are being decoded."""
+    data = paths[0].read_bytes()
+
+    async def ask():
+        async with Batcher(trained.predictor, Limits(wait=10), Metrics()) as batcher, asyncio.timeout(9):
+            for _ in range(2):
+                await batcher.decide([data], 1)
+
+    asyncio.run(ask())
 
 
 def huge_png(width=60_000, height=60_000):
@@ -229,6 +271,95 @@ def test_hosts(service, trained):
             assert httpx.get(f"{other.url}/health", headers={"host": "Model.Example", **origin}).status_code == 200
 
 
+OWN = "127.0.0.1:8000"
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "site", "status"),
+    [
+        (f"http://{OWN}", OWN, None, 200),
+        (f"http://{OWN}", OWN, "same-origin", 200),
+        ("http://203.0.113.9", OWN, None, 403),
+        ("http://localhost:8000", OWN, None, 403),
+        ("http://127.0.0.1:9000", OWN, None, 403),
+        ("http://127.0.0.1", OWN, None, 403),
+        (f"http://{OWN}", OWN, "same-site", 403),
+        (f"http://{OWN}", OWN, "cross-site", 403),
+        ("null", OWN, None, 403),
+        ("http://[", OWN, None, 403),
+        ("http://a:b", OWN, None, 403),
+        ("http://127.0.0.1", "127.0.0.1:80", None, 200),
+        ("http://[::1]:8000", "[::1]:8000", None, 200),
+        ("https://model.example", "Model.Example", None, 200),  # a proxy that ends TLS and passes on Host
+        ("https://model.example:8443", "model.example:8443", None, 200),
+        ("https://model.example:8443", "model.example", None, 403),  # one that drops the port from Host
+        ("https://model.example:8443", "model.example", "same-origin", 200),
+        ("https://model.example", OWN, None, 403),  # one that replaces Host
+        ("https://model.example", OWN, "same-origin", 200),
+        ("https://other.example", "model.example", None, 403),
+    ],
+)  # fmt: skip
+def test_only_the_own_page_is_answered(any_host, origin, host, site, status):
+    headers = {"origin": origin, "host": host} | ({} if site is None else {"sec-fetch-site": site})
+    answer = httpx.get(f"{any_host.url}/health", headers=headers)
+    assert answer.status_code == status
+    if status == 403:
+        assert naming_all(f"{origin} proxy Host", answer.json()["error"])
+
+
+@pytest.fixture(scope="module")
+def any_host(trained):
+    with Service(trained.predictor, hosts=["*"]) as running:
+        yield running
+
+
+def test_ready(trained, paths, monkeypatch):
+    slow(trained.predictor, 1, monkeypatch)
+    with Service(trained.predictor, Limits(queue=1, files=1), token="secret") as service:
+
+        def ready():
+            answer = httpx.get(f"{service.url}/ready")
+            return answer.status_code, answer.json()
+
+        assert ready() == (200, {"status": "ready"})
+        with ThreadPoolExecutor() as pool:
+            posted = pool.submit(service.post, paths[0].read_bytes(), headers={"authorization": "Bearer secret"})
+            while (found := ready())[0] == 200:
+                assert not posted.done()
+            assert found == (503, {"error": "the service is busy: try again later"})
+            assert posted.result().status_code == 200
+        assert ready() == (200, {"status": "ready"})
+        service.app.state.stopping = True
+        assert ready() == (503, {"error": "the service is stopping: try again later"})
+        health = httpx.get(f"{service.url}/health")
+        assert (health.status_code, health.headers["connection"]) == (200, "close")
+
+
+def test_the_access_log_has_a_line_per_request(trained, paths, caplog):
+    caplog.set_level(logging.INFO, "medic.access")
+    with Service(trained.predictor, token="secret") as service:
+        right = {"authorization": "Bearer secret"}
+        assert service.post(paths[0].read_bytes(), headers=right, params={"top": 1}).status_code == 200
+        assert service.post(paths[0].read_bytes(), headers={"authorization": "Bearer wrong"}).status_code == 401
+        assert httpx.get(f"{service.url}/ready?token=secret").status_code == 200
+        assert httpx.get(f"{service.url}/a%0A\u00e9" + "b" * 1000, headers=right).status_code == 404
+        assert httpx.get(f"{service.url}/health", headers={"host": "evil.example"}).status_code == 403
+        with socket.create_connection(("127.0.0.1", service.port)) as connection:  # leaves before its answer
+            head = "POST /predict HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer secret\r\nContent-Length: 9\r\n"
+            connection.sendall(head.encode() + b"\r\n")
+            time.sleep(0.2)
+        until = time.monotonic() + 5
+        while len(caplog.messages) < 6 and time.monotonic() < until:
+            time.sleep(0.01)
+    lines = [re.sub(r" \d+\.\d ms$", "", line) for line in caplog.messages]
+    path = "/a%0A%C3%A9" + "b" * 1000
+    assert lines == [
+        "127.0.0.1 POST /predict 200", "127.0.0.1 POST /predict 401", "127.0.0.1 GET /ready 200",
+        f"127.0.0.1 GET {path[:200]} 404", "127.0.0.1 GET /health 403", "127.0.0.1 POST /predict -",
+    ]  # fmt: skip
+    assert all(line.endswith(" ms") for line in caplog.messages)
+
+
 def test_a_token(trained, paths):
     with Service(trained.predictor, token="secret") as service:
         data = paths[0].read_bytes()
@@ -243,6 +374,16 @@ def test_a_token(trained, paths):
         assert httpx.get(service.url).status_code == 200
 
 
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_body_may_have_as_many_bytes_as_allowed(trained, paths, declared):
+    data = paths[0].read_bytes()
+    for limit, status in ((len(data), 200), (len(data) - 1, 413)):
+        with Service(trained.predictor, Limits(bytes=limit)) as service:
+            answer = service.post(data if declared else iter([data]))
+            assert ("content-length" in answer.request.headers) == declared
+            assert answer.status_code == status
+
+
 def test_too_many_bytes(trained, paths):
     data = paths[0].read_bytes()
     with Service(trained.predictor, Limits(bytes=20_000)) as service:
@@ -255,10 +396,14 @@ def test_too_many_bytes(trained, paths):
         answer = service.post(content=endless())  # without Content-Length
         assert answer.status_code == 413
         assert "20,000" in answer.json()["error"]
-        expecting = (
-            f"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {10**12}\r\nExpect: 100-continue\r\n\r\n"
-        )
-        assert " 413 " in service.raw(expecting.encode())
+        for size, more in ((20_001, ""), (10**12, ""), (10**12, "Expect: 100-continue\r\n")):  # no body follows
+            head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n{more}\r\n"
+            answer = service.raw(head.encode())
+            assert answer.startswith("HTTP/1.1 413 ")
+            assert "connection: close" in answer
+        with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
+            connection.sendall(head.encode() + b"x" * 2**24)  # the client reads its answer after it has sent
+            assert connection.recv(1000).startswith(b"HTTP/1.1 413 ")
         assert service.post(data).status_code == 200
         numbers = httpx.get(f"{service.url}/metrics").text
         assert "medic_held_bytes 0" in numbers
@@ -336,14 +481,51 @@ def test_headers_and_schema(service):
         answer = httpx.get(f"{service.url}{path}")
         assert (answer.status_code, answer.json()) == (404, {"error": "Not Found"})
     assert httpx.get(f"{service.url}/predict").status_code == 405
-    schema = httpx.get(f"{service.url}/openapi.json").json()
-    assert set(schema["paths"]) == {"/predict", "/health", "/metrics"}
-    operation = schema["paths"]["/predict"]["post"]
-    assert "multipart/form-data" in operation["requestBody"]["content"]
-    assert {"200", "413", "503"} <= set(operation["responses"])
     text = httpx.get(service.url).text
     assert "http://" not in text
     assert "https://" not in text
+
+
+@pytest.mark.parametrize("token", [None, "secret"])
+def test_the_schema_describes_the_answers(trained, paths, token):
+    from jsonschema import Draft202012Validator
+
+    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    with Service(trained.predictor, Limits(bytes=20_000), token) as service:
+        schema = httpx.get(f"{service.url}/openapi.json", headers=headers).json()
+        assert set(schema["paths"]) == {"/predict", "/health", "/ready", "/metrics"}
+        operation = schema["paths"]["/predict"]["post"]
+        assert "multipart/form-data" in operation["requestBody"]["content"]
+        good = paths[0].read_bytes()
+        sent = [
+            ({"content": good}, 200),
+            ({"files": [("files", ("a", good)), ("files", ("b", b"no image"))]}, 200),
+            ({"content": b"no image"}, 422),
+            ({"content": good, "params": {"top": 0}}, 422),
+            ({"content": b""}, 400),
+            ({"content": b"x" * 20_001}, 413),
+            ({"content": b"{}", "headers": {"content-type": "application/json"}}, 415),
+            ({"content": good, "headers": {"origin": "http://evil.example"}}, 403),
+            ({"content": good, "headers": {"authorization": ""}}, 200 if token is None else 401),
+        ]
+        for options, status in sent:
+            answer = service.post(**{**options, "headers": headers | options.get("headers", {})})
+            assert answer.status_code == status
+            described = operation["responses"][str(status)]["content"]["application/json"]["schema"]
+            Draft202012Validator(described).validate(answer.json())
+            assert not Draft202012Validator(described).is_valid({})
+
+    secured = {path for path, methods in schema["paths"].items() for one in methods.values() if one.get("security")}
+    denied = {
+        path for path, methods in schema["paths"].items() for one in methods.values() if "401" in one["responses"]
+    }
+    if token is None:
+        assert "securitySchemes" not in schema.get("components", {})
+        assert secured == denied == set()
+    else:
+        assert schema["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
+        assert operation["security"] == [{"token": []}]
+        assert secured == denied == {"/predict", "/metrics"}
 
 
 def test_infinite_numbers_are_null(trained, paths):
@@ -370,11 +552,12 @@ def test_impossible_limits(options, message):
 
 
 @pytest.fixture
-def started(trained):
-    """The command in its own process, and its address."""
+def started(trained, request):
+    """The command in its own process, and its address; a parameter is a list of options."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     environment.pop("MEDIC_TOKEN", None)
     command = [sys.executable, "-m", "medic", "serve", str(trained.path), "--port", "0", "--device", "cpu"]
+    command += getattr(request, "param", [])
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     line = process.stdout.readline()
     assert "http://127.0.0.1:" in line, process.communicate()
@@ -385,8 +568,12 @@ def started(trained):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_stops_it_after_what_was_accepted(started, paths, number):
+    """What is in progress is answered, and so is a request that a kept connection sends a moment later."""
     process, url = started
     data = paths[0].read_bytes()
+    kept = httpx.Client(timeout=20)
+    assert kept.get(f"{url}/ready").status_code == 200
+    assert "GET /ready 200" in process.stderr.readline()
     head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\nExpect: 100-continue\r\n\r\n"
     with socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), timeout=20) as connection:
         connection.sendall(head.encode())
@@ -394,6 +581,8 @@ def test_a_signal_stops_it_after_what_was_accepted(started, paths, number):
         process.send_signal(number)
         assert "stopping" in process.stderr.readline()
         time.sleep(0.3)
+        last = kept.get(f"{url}/ready")
+        assert (last.status_code, last.headers["connection"]) == (503, "close")
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{url}/health")
         connection.sendall(data)
@@ -403,7 +592,36 @@ def test_a_signal_stops_it_after_what_was_accepted(started, paths, number):
     assert b" 200 " in answer.splitlines()[0]
     assert b'"label"' in answer
     assert process.wait(15) == 0
-    assert "Traceback" not in process.communicate()[1]
+    log = [re.sub(r"^\S+ \S+ |[\d.]+ ms", "", line) for line in process.communicate()[1].splitlines()]
+    assert log == ["127.0.0.1 GET /ready 503 ", "127.0.0.1 POST /predict 200 "]
+
+
+def test_connections_that_wait_are_accepted_before_it_stops(trained):
+    async def stop():
+        listening = listen("127.0.0.1", 0)
+        server = make_server(make_app(trained.predictor), listening, lambda: None)
+        server.config.load()
+        server.lifespan = server.config.lifespan_class(server.config)
+        await server.startup([listening])
+        with socket.create_connection(listening.getsockname(), timeout=5) as connection:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            await server.shutdown([listening])  # the event loop has not accepted the connection
+            return connection.recv(1000)
+
+    assert asyncio.run(stop()).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_request_that_takes_too_long_to_stop_is_503(trained, caplog):
+    with Service(trained.predictor) as service:
+        service.server.config.timeout_graceful_shutdown = 0.1
+        with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
+            connection.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nabc")
+            time.sleep(0.2)
+            service.server.should_exit = True
+            answer = connection.recv(1000)
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"retry-after: 1" in answer
+    assert "Traceback" not in caplog.text
 
 
 def test_a_second_signal_stops_it_at_once(started):
@@ -416,7 +634,9 @@ def test_a_second_signal_stops_it_at_once(started):
         time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
         assert process.wait(8) == 0  # before the time that requests in progress have
-    assert process.communicate()[1] == ""
+        assert connection.recv(1000).startswith(b"HTTP/1.1 503 ")
+    (line,) = process.communicate()[1].splitlines()
+    assert "POST /predict 503" in line
 
 
 @pytest.mark.slow
@@ -428,20 +648,27 @@ def test_it_stops_although_a_client_is_slow(started):
         time.sleep(0.3)
         begun = time.monotonic()
         process.send_signal(signal.SIGTERM)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 503 ")
+        assert 9 < time.monotonic() - begun < 15
         assert process.wait(20) == 0
-        assert time.monotonic() - begun < 15
+    assert "Traceback" not in process.communicate()[1]
 
 
 @pytest.mark.slow
-def test_clients_cannot_fill_the_log(started):
+@pytest.mark.parametrize(
+    ("started", "lines"), [([], ["POST /predict 400", "stopping"]), (["--quiet"], [])], indirect=["started"]
+)
+def test_clients_cannot_fill_the_log(started, lines):
+    """A request is one line, and nonsense is none."""
     process, url = started
     assert httpx.post(f"{url}/predict", content=b"nonsense", headers=FORM).status_code == 400
     with socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), timeout=20) as connection:
         connection.sendall(b"\x16\x03 nonsense\r\n\r\n")
         assert b" 400 " in connection.recv(1000)
     process.terminate()
-    (line,) = process.communicate(timeout=20)[1].splitlines()
-    assert "stopping" in line
+    found = process.communicate(timeout=20)[1].splitlines()
+    assert len(found) == len(lines)
+    assert all(text in line for text, line in zip(lines, found, strict=True))
 
 
 def test_mistakes_of_the_command(trained, monkeypatch, capsys):

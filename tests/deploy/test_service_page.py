@@ -1,11 +1,14 @@
 """The page of the service in a real browser: choose images, read the decision, move the threshold."""
 
+import dataclasses
+import math
 import re
 
 import pytest
 
 pytest.importorskip("fastapi")
 
+from medic.openset import Threshold
 from tests.browser import needs_browser, open_address, requests
 from tests.deploy.test_service import Service
 
@@ -30,6 +33,12 @@ def cards(browser, count):
     chosen = "#list li:not(.waiting)"
     WebDriverWait(browser, 20).until(lambda _: len(browser.find_elements("css selector", chosen)) == count)
     return browser.find_elements("css selector", chosen)
+
+
+BAR = """
+const [card] = arguments, box = (name) => card.querySelector(name).getBoundingClientRect(), scale = box(".scale");
+return [box("i").width / scale.width, (box("b").left - scale.left) / scale.width];
+"""
 
 
 def label(card):
@@ -76,6 +85,22 @@ def test_images_are_named(browser, trained, images, tmp_path, width, dark):
         assert len(severe) == 1
         browser.find_element("id", "clear").click()
         assert browser.find_elements("css selector", "#list li") == []
+
+
+def test_bars_have_the_scale_of_the_score(browser, trained, images):
+    """A probability of 0.36 fills a third of its bar, and a threshold of 0.91 is near its end."""
+    path = sorted(images.glob("z/*/*.png"))[0]
+    for at in (0.36, 0.91):
+        chosen = Threshold.of(math.log(at / (1 - at)), "fixed", True)
+        predictor = dataclasses.replace(trained.predictor, threshold=chosen)
+        with Service(predictor) as service:
+            open_address(browser, service.url, 390, False)
+            browser.find_element("id", "files").send_keys(str(path))
+            (card,) = cards(browser, 1)
+            (prediction,) = predictor.predict(path)
+            assert browser.execute_script(BAR, card) == pytest.approx([prediction.score, at], abs=0.01)
+            browser.execute_script(MOVE, math.log(0.25 / 0.75))
+            assert browser.execute_script(BAR, card) == pytest.approx([prediction.score, 0.25], abs=0.01)
 
 
 def test_a_token_is_asked_for(browser, trained, images):

@@ -10,10 +10,11 @@ from medic.errors import one_line
 
 if TYPE_CHECKING:
     from fastapi import Request
+    from starlette.types import Receive
 
 FIELD = "files"
 LINGER = 1.0
-"""Seconds for which the rest of a body that is too large is discarded, so that the client reads the answer."""
+"""Seconds for which the rest of a body is discarded before its connection is closed."""
 LONGEST_NAME = 200
 
 
@@ -42,11 +43,10 @@ class Bodies:
     async def read(self, request: "Request", body: bytearray) -> None:
         """Append the body of a request to `body`; call `release` when the request ends."""
         declared = request.headers.get("content-length", "")
-        if declared.isdecimal() and int(declared[:20]) > self.limits.bytes and "expect" in request.headers:
-            raise self._too_large()  # the client waits for permission to send
+        if declared.isdecimal() and int(declared[:20]) > self.limits.bytes:
+            raise self._too_large()
         async for chunk in request.stream():
             if len(body) + len(chunk) > self.limits.bytes:
-                await self._discard(request)
                 raise self._too_large()
             if self.held + len(chunk) > BODIES * self.limits.bytes:
                 raise Refused(503, "too many large requests: try again later")
@@ -58,16 +58,21 @@ class Bodies:
         self.held -= len(body)
         body.clear()
 
-    async def _discard(self, request: "Request") -> None:
-        try:
-            async with asyncio.timeout(LINGER):
-                while (await request.receive()).get("more_body"):
-                    pass
-        except TimeoutError:
-            pass
-
     def _too_large(self) -> Refused:
         return Refused(413, f"the request has more than {self.limits.bytes:,} bytes: send fewer or smaller images")
+
+
+async def discard(receive: "Receive") -> None:
+    """Discard the rest of a body, for a while.
+
+    A connection that is closed with unread bytes is reset, and the client may lose the answer that was sent before.
+    """
+    try:
+        async with asyncio.timeout(LINGER):
+            while (await receive()).get("more_body"):
+                pass
+    except TimeoutError:
+        pass
 
 
 def split(body: bytearray, kind: str, limits: Limits) -> list[Upload]:

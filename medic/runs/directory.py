@@ -18,7 +18,7 @@ from medic.data import Dataset
 from medic.deploy import WEIGHTS, Predictor, load
 from medic.deploy.model_file import read_description
 from medic.errors import BusyError, MedicError, counted, first_line
-from medic.files import atomic_write, file_hash, is_locked, locked, read_arrays, remove_leftovers, write_text, writing
+from medic.files import atomic_write, file_hash, is_locked, locked, read_arrays, write_text, writing
 from medic.models import Classifier, Ensemble, Preprocessing
 from medic.openset import Score
 from medic.outputs import Output
@@ -90,7 +90,6 @@ class RunDirectory:
             with writing("output", self.path.parent):
                 self.path.mkdir(parents=True, exist_ok=True)
                 held.enter_context(locked(self.path / LOCK, busy))
-            remove_leftovers(self.path)
             yield
 
     @property

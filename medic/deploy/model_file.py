@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from medic.errors import MedicError, first_line
 from medic.files import atomic_write, write_text
-from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone
+from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone, is_sized, native_size
 from medic.openset import Fitted, Score, Threshold, get_score
 
 FORMAT = 2
@@ -96,7 +96,7 @@ def describe_preprocessing(preprocessing: Preprocessing, decoded: int) -> dict[s
 def read_network(folder: Path, described: Mapping[str, Any]) -> tuple[Classifier | Ensemble, Score]:
     """Make the network in evaluation mode, and the score with its fitted state, from the weights of a folder."""
     tensors = _read_tensors(folder / WEIGHTS, described)
-    network = _make_network(described)
+    network = _make_network(described, read_preprocessing(described)[0].size, _count_networks(described))
     fitted = {name.removeprefix(SCORE): tensors.pop(name) for name in list(tensors) if name.startswith(SCORE)}
     network.load_state_dict(tensors)
     score = get_score(described["score"]["name"])
@@ -106,14 +106,19 @@ def read_network(folder: Path, described: Mapping[str, Any]) -> tuple[Classifier
     return network.eval(), score
 
 
-def _make_network(described: Mapping[str, Any]) -> Classifier | Ensemble:
+def _count_networks(described: Mapping[str, Any]) -> int:
+    networks = described["model"]["networks"]
+    if not isinstance(networks, int) or not 0 < networks <= MAX_NETWORKS:
+        raise ValueError(f"it has {networks!r} networks")
+    return networks
+
+
+def _make_network(described: Mapping[str, Any], size: int, networks: int = 1) -> Classifier | Ensemble:
+    """Make the described network for images of `size` pixels a side, or an ensemble of several."""
     import medic.systems  # noqa: F401, which registers its heads
 
     made, (preprocessing, _) = described["model"], read_preprocessing(described)
-    networks = made["networks"]
-    if not isinstance(networks, int) or not 0 < networks <= MAX_NETWORKS:
-        raise ValueError(f"it has {networks!r} networks")
-    backbones = [create_backbone(str(made["backbone"]), size=preprocessing.size) for _ in range(networks)]
+    backbones = [create_backbone(str(made["backbone"]), size=size) for _ in range(networks)]
     if len(backbones[0].preprocessing.mean) != len(preprocessing.mean):
         raise ValueError("its preprocessing is not that of its backbone")
     return assemble(backbones, len(read_classes(described)), str(made["head"]))
@@ -142,26 +147,45 @@ def read_threshold(described: Mapping[str, Any]) -> Threshold:
 
 
 def _read_tensors(path: Path, described: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Read the weights, after their names and shapes were compared with those of the described network.
-
-    The comparison allocates nothing: the network is made without storage, and of the file only its header is read.
-    """
-    with torch.device("meta"):
-        network = _make_network(described)
-    expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    if sum(buffer.nbytes for name, buffer in network.named_buffers() if name not in expected) > MAX_TABLES:
-        raise ValueError(f"its network needs tables of more than {MAX_TABLES >> 20} MiB")
+    """Read the weights, after their names and shapes were compared with those of the described network."""
     _check_length(path)
     with safe_open(path, framework="pt") as file:
         found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118, not a mapping
-        weights = {name: shape for name, shape in found.items() if not name.startswith(SCORE)}
-        if weights != expected:
-            wrong = min(name for name in weights.keys() | expected.keys() if weights.get(name) != expected.get(name))
-            raise ValueError(f"its weights are not those of its network: {wrong}")
+        _check_shapes({name: shape for name, shape in found.items() if not name.startswith(SCORE)}, described)
         with path.open("rb") as content:
             if hashlib.file_digest(content, "sha256").hexdigest() != described["sha256"]:
                 raise ValueError(f"{path.name} is not the file that was written with it")
         return {name: file.get_tensor(name) for name in found}
+
+
+def _check_shapes(weights: Mapping[str, tuple[int, ...]], described: Mapping[str, Any]) -> None:
+    """Refuse weights with other names or shapes than those of the described network.
+
+    A description of 1 kB can ask for a network that takes minutes to make, so as little as possible is made of it: one
+    network, whose tensors all networks of an ensemble have, and without storage.
+    """
+    networks, backbone = _count_networks(described), str(described["model"]["backbone"])
+    prefixes = [""] if networks == 1 else [f"networks.{number}." for number in range(networks)]
+    size = read_preprocessing(described)[0].size
+    if is_sized(backbone) and size != native_size(backbone):
+        # Names do not depend on the size of the images, but the time to make the network may grow with its square.
+        with torch.device("meta"):
+            names = _make_network(described, native_size(backbone)).state_dict()
+        _compare(weights.keys(), {prefix + name for prefix in prefixes for name in names})
+    with torch.device("meta"):
+        network = _make_network(described, size)
+    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    tables = sum(buffer.nbytes for name, buffer in network.named_buffers() if name not in shapes)
+    if networks * tables > MAX_TABLES:
+        raise ValueError(f"its network needs tables of more than {MAX_TABLES >> 20} MiB")
+    _compare(weights.items(), {(prefix + name, shape) for prefix in prefixes for name, shape in shapes.items()})
+
+
+def _compare(found: Set[Any], expected: Set[Any]) -> None:
+    """Refuse weights, names or pairs of name and shape, that differ from those of a network."""
+    if differing := found ^ expected:
+        wrong = min(one if isinstance(one, str) else one[0] for one in differing)
+        raise ValueError(f"its weights are not those of its network: {wrong}")
 
 
 def _check_length(path: Path) -> None:

@@ -14,6 +14,7 @@ import medic
 from medic.deploy import DESCRIPTION, WEIGHTS
 from medic.errors import MedicError
 from medic.models import assemble, create_backbone
+from medic.openset import get_score
 from tests.messages import naming
 
 
@@ -98,6 +99,45 @@ def test_a_large_network_is_not_made_for_a_small_file(folder):
     tracemalloc.stop()
 
 
+@pytest.mark.parametrize("size", [512, 4096])
+def test_a_hundred_networks_are_not_made_for_the_weights_of_one(folder, size, monkeypatch):
+    """100 networks would take minutes, and so would one for images of 4096 pixels: its names are compared before."""
+    made = []
+
+    def create(name, size):
+        made.append(size)
+        return create_backbone(name, size=size)
+
+    monkeypatch.setattr("medic.deploy.model_file.create_backbone", create)
+    change(folder, model__backbone="maxvit_xlarge_tf_512", model__networks=100, preprocessing__size=size)
+    with pytest.raises(MedicError, match=naming("cannot be used network")):
+        medic.load(folder)
+    assert made == [512]
+
+
+@pytest.fixture
+def pair(trained, tmp_path):
+    """The folder of an ensemble of two networks, and its predictor."""
+    network = assemble([create_backbone("convnet", size=32) for _ in range(2)], 2, "close").eval()
+    described = {**trained.predictor.description, "model": {"backbone": "convnet", "head": "close", "networks": 2}}
+    plain = dataclasses.replace(trained.predictor, network=network, score=get_score("cls"), description=described)
+    plain.save(tmp_path / "pair")
+    return tmp_path / "pair", plain
+
+
+def test_an_ensemble_is_read_back(pair, images):
+    folder, predictor = pair
+    assert medic.load(folder).predict(images / "z" / "cat" / "0.png") == predictor.predict(images / "z/cat/0.png")
+
+
+@pytest.mark.parametrize("networks", [1, 3, 100])
+def test_an_ensemble_of_another_number(pair, networks):
+    folder, _ = pair
+    change(folder, model__networks=networks)
+    with pytest.raises(MedicError, match=naming("weights are not those")):
+        medic.load(folder)
+
+
 def sealed(folder, tensors):
     """Write weights with the right checksum."""
     save_file(tensors, folder / WEIGHTS)
@@ -110,6 +150,7 @@ def test_a_network_that_computes_large_tables_is_not_made(folder):
         network = assemble([create_backbone("beit_base_patch16_224", size=2048)], 2, "separate")
     assert sum(buffer.nbytes for buffer in network.buffers()) > 2**30
     change(folder, model__backbone="beit_base_patch16_224", preprocessing__size=2048)
+    sealed(folder, {name: torch.zeros(1) for name in network.state_dict()})  # names are compared before
     with pytest.raises(MedicError, match=naming("tables MiB")):
         medic.load(folder)
 

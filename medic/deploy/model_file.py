@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from medic.errors import MedicError, first_line
+from medic.errors import MedicError, first_line, unread
 from medic.files import atomic_write, write_text
 from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone, is_sized, native_size
 from medic.openset import Fitted, Score, Threshold, get_score
@@ -58,7 +58,7 @@ def read_description(folder: Path) -> dict[str, Any]:
         described = json.loads(path.read_text(encoding="utf-8"))
         number = described["format"]
     except OSError as error:
-        raise MedicError(f"{path} cannot be read: {error.strerror}") from error
+        raise unread(path, error) from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         if isinstance(error, MedicError):
             raise
@@ -215,5 +215,7 @@ def _reason(error: Exception) -> str:
 
 
 def unusable(path: Path, error: Exception) -> MedicError:
-    """Return the error for a model whose files do not fit together or are damaged."""
+    """Return the error for a model whose files do not fit together, are damaged or cannot be read."""
+    if isinstance(error, OSError):
+        return unread(error.filename or path, error)
     return MedicError(f"the model in {path} cannot be used: {_reason(error)}")

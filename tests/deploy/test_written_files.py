@@ -1,14 +1,13 @@
 """Commands that are killed while they write, or whose disk is full: nothing stays, and the same command works again."""
 
-import multiprocessing
 import os
 import resource
 import signal
-import sys
 
 import pytest
 
 from medic.cli.main import main
+from tests.processes import in_child
 
 COMMANDS = [
     "predict RUN IMAGES -o rows.csv",
@@ -28,31 +27,13 @@ def command(request, trained, images, tmp_path, monkeypatch):
     return request.param.replace("RUN", str(trained.path)).replace("IMAGES", str(images / "z")).split()
 
 
-def in_child(command, prepare):
-    """Execute a command in a process of its own, prepared by a function; return its exit code and what it printed."""
-    here, there = os.pipe()
-
-    def run():
-        sys.stdout = sys.stderr = os.fdopen(there, "w", buffering=1)
-        prepare()
-        os._exit(main(command))
-
-    process = multiprocessing.get_context("fork").Process(target=run)
-    process.start()
-    os.close(there)
-    with os.fdopen(here) as printed:
-        text = printed.read()
-    process.join()
-    return process.exitcode, text
-
-
 def kill_at_first_fsync():
     os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("command", COMMANDS, indirect=True)
 def test_a_killed_command_can_be_repeated_and_leaves_nothing(command, tmp_path):
-    code, _ = in_child(command, kill_at_first_fsync)
+    code, _ = in_child(lambda: main(command), kill_at_first_fsync)
     assert code == -signal.SIGKILL
     assert [path.suffix for path in tmp_path.iterdir()] == [".tmp"]
     assert main(command) == 0
@@ -65,7 +46,7 @@ def hundred_bytes_per_file():
 
 @pytest.mark.parametrize("command", [*COMMANDS, EXPORT], indirect=True)
 def test_a_file_that_the_system_refuses_is_one_line(command, tmp_path):
-    code, printed = in_child(command, hundred_bytes_per_file)
+    code, printed = in_child(lambda: main(command), hundred_bytes_per_file)
     assert code == 2
     assert f"{command[-1]} cannot be written: File too large" in printed.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MAX_ARRAYS = 2**30
 """Bytes that the arrays of a .npz file may have if it is smaller itself, because it is compressed."""
 
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
@@ -134,6 +136,16 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     with atomic_write(path) as file:
         file.write(text.encode(errors="backslashreplace"))  # a name that is no text, as JSON escapes it
+
+
+def csv_cell(text: str) -> str:
+    """Return a name as a cell of CSV: after `'` if it begins like a formula, which a spreadsheet would execute."""
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def csv_name(cell: str) -> str:
+    """Return the name that `csv_cell` made a cell of."""
+    return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell) else cell
 
 
 def file_hash(path: Path) -> str:

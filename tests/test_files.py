@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from medic.files import atomic_folder, atomic_write, write_text
+from medic.files import atomic_folder, atomic_write, csv_cell, csv_name, write_text
 
 WRITE = """
 import sys
@@ -98,3 +98,14 @@ def test_a_folder_is_not_replaced(tmp_path):
         pass
     assert names(tmp_path) == ["name"]
     assert names(tmp_path / "name") == ["mine"]
+
+
+@pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "'=1", "''-1"])
+def test_a_name_that_begins_like_a_formula(name):
+    assert csv_cell(name) == f"'{name}"
+    assert csv_name(csv_cell(name)) == name
+
+
+@pytest.mark.parametrize("name", ["cat", "", "'tis", "a=b", "'", "1", "/x/-1.png"])
+def test_any_other_name_is_unchanged(name):
+    assert csv_cell(name) == csv_name(name) == name

@@ -18,6 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from medic.data.classes import check_class_names, has_controls
 from medic.errors import MedicError, first_line, unread
 from medic.files import atomic_write, write_text
 from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone, is_sized, native_size
@@ -25,6 +26,8 @@ from medic.openset import Fitted, Score, Threshold, get_score
 
 FORMAT = 2
 DESCRIPTION, WEIGHTS = "model.json", "model.safetensors"
+CHECKSUM = "checksum"
+"""The entry of the description with the checksum of all others. Earlier versions wrote none."""
 SCORE = "score/"
 """The prefix of the tensors of a fitted score, in the file of weights."""
 MAX_DESCRIPTION = 2**24
@@ -39,14 +42,21 @@ MAX_TABLES = 2**28
 
 
 def write_model(folder: Path, network: nn.Module, score: Score, described: Mapping[str, Any]) -> None:
-    """Write both files; the description gains the format and the checksum of the weights."""
+    """Write both files; the description gains the format, the checksum of the weights, and its own."""
     fitted = score.function.tensors if isinstance(score.function, Fitted) else {}
     tensors = {**network.state_dict(), **{f"{SCORE}{name}": tensor for name, tensor in fitted.items()}}
     content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     with atomic_write(folder / WEIGHTS) as file:
         file.write(content)
     sealed = {"format": FORMAT, **described, "sha256": hashlib.sha256(content).hexdigest()}
+    sealed[CHECKSUM] = _checksum(json.loads(json.dumps(sealed)))
     write_text(folder / DESCRIPTION, json.dumps(sealed, indent=2, ensure_ascii=False) + "\n")
+
+
+def _checksum(described: Mapping[str, Any]) -> str:
+    """Return the checksum of a description without its own entry, whatever the order and the layout of the file."""
+    content = {name: value for name, value in described.items() if name != CHECKSUM}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def read_description(folder: Path) -> dict[str, Any]:
@@ -55,7 +65,7 @@ def read_description(folder: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MAX_DESCRIPTION:
             raise MedicError(f"{path} has more than {MAX_DESCRIPTION >> 20} MiB, so it is not that of a model")
-        described = json.loads(path.read_text(encoding="utf-8"))
+        described = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
         number = described["format"]
     except OSError as error:
         raise unread(path, error) from error
@@ -63,11 +73,23 @@ def read_description(folder: Path) -> dict[str, Any]:
         if isinstance(error, MedicError):
             raise
         raise MedicError(f"{path} is not the description of a model: {_reason(error)}") from error
-    if number != FORMAT:
+    if type(number) is not int or number != FORMAT:
         newer = isinstance(number, int) and number > FORMAT
         way = "a newer version wrote it: upgrade medic" if newer else "an earlier one wrote it: train the model again"
         raise MedicError(f"{path} has the format {number!r} and this version reads {FORMAT}; {way}")
+    if described.get(CHECKSUM, (right := _checksum(described))) != right:
+        way = f"copy the model again, or if you edited {path.name} yourself, remove its entry {CHECKSUM!r}"
+        raise MedicError(f"{path} is not as it was written: {way}")
     return dict(described)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the entries of a JSON object, none of which may come twice: programs disagree on which one counts."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        name = next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))
+        raise ValueError(f"its entry {name!r} comes twice")
+    return found
 
 
 def model_folder(path: Path | str) -> Path:
@@ -80,12 +102,19 @@ def read_preprocessing(described: Mapping[str, Any]) -> tuple[Preprocessing, int
     found = described["preprocessing"]
     if found["resampling"] != "bilinear" or found["upright"] is not True:
         raise ValueError(f"preprocessing {found['resampling']!r} is not of this version")
-    mean, std = ([float(value) for value in found[name]] for name in ("mean", "std"))
+    mean, std = ([_number(value) for value in found[name]] for name in ("mean", "std"))
     size, decoded = found["size"], found["decoded"]
-    sides = all(isinstance(side, int) and 0 < side <= MAX_SIZE for side in (size, decoded))
+    sides = all(type(side) is int and 0 < side <= MAX_SIZE for side in (size, decoded))
     if not sides or len(mean) != len(std) or not all(map(math.isfinite, mean + std)) or 0 in std:
         raise ValueError("its preprocessing is impossible")
     return Preprocessing(tuple(mean), tuple(std), size), decoded
+
+
+def _number(value: Any) -> float:
+    """Return a number of a description; a text or a truth value is none."""
+    if type(value) not in (int, float):
+        raise ValueError(f"{value!r} is not a number")
+    return float(value)
 
 
 def describe_preprocessing(preprocessing: Preprocessing, decoded: int) -> dict[str, Any]:
@@ -108,7 +137,7 @@ def read_network(folder: Path, described: Mapping[str, Any]) -> tuple[Classifier
 
 def _count_networks(described: Mapping[str, Any]) -> int:
     networks = described["model"]["networks"]
-    if not isinstance(networks, int) or not 0 < networks <= MAX_NETWORKS:
+    if type(networks) is not int or not 0 < networks <= MAX_NETWORKS:
         raise ValueError(f"it has {networks!r} networks")
     return networks
 
@@ -131,19 +160,22 @@ def read_classes(described: Mapping[str, Any]) -> tuple[str, ...]:
         raise ValueError("its classes are not a list of names")
     if len(set(classes)) < len(classes):
         raise ValueError("two of its classes have the same name")
+    check_class_names(classes)
     return tuple(classes)
 
 
 def read_threshold(described: Mapping[str, Any]) -> Threshold:
     """Return the threshold."""
     found = described["threshold"]
-    value, shown = float(found["value"]), found["probability"]
+    value, shown = _number(found["value"]), found["probability"]
     if math.isnan(value):
         raise ValueError("its threshold is not a number")
-    probability = None if shown is None else float(shown)
+    probability = None if shown is None else _number(shown)
     if probability is not None and not abs(torch.tensor(value).double().sigmoid().item() - probability) < 1e-6:
         raise ValueError(f"its threshold {value:g} is not that of the probability {probability:g}")
-    return Threshold(value, str(found["rule"]), probability)
+    if not isinstance(found["rule"], str) or has_controls(found["rule"]):
+        raise ValueError(f"the rule of its threshold is {found['rule']!r}")
+    return Threshold(value, found["rule"], probability)
 
 
 def _read_tensors(path: Path, described: Mapping[str, Any]) -> dict[str, Tensor]:

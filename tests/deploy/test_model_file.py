@@ -27,9 +27,10 @@ def folder(trained, tmp_path):
 
 
 def change(folder, **values):
-    """Change the description; a key `a__b` is `b` in `a`."""
+    """Change the description as a person may, without its checksum; a key `a__b` is `b` in `a`."""
     path = folder / DESCRIPTION
     described = json.loads(path.read_text())
+    described.pop("checksum", None)
     for key, value in values.items():
         *outer, last = key.split("__")
         place = described
@@ -45,6 +46,21 @@ def change(folder, **values):
         ({"format": 3}, "format 3 upgrade"),
         ({"format": 1}, "format 1 earlier train"),
         ({"format": "2"}, "format '2'"),
+        ({"format": 2.0}, "format 2.0"),
+        ({"classes": ["cat", "unknown"]}, "class 'unknown' rename"),
+        ({"classes": ["cat", "\x1b]0;title\x07dog"]}, "control characters '\\x1b]0;title\\x07dog'"),
+        ({"classes": ["cat", "dog\n"]}, "control characters 'dog\\n'"),
+        ({"classes": ["cat", "dog\x9b2J"]}, "control characters"),
+        ({"classes": ["cat", "dog\u2028"]}, "control characters"),
+        ({"threshold__rule": "\x1b[2J"}, "rule '\\x1b[2J'"),
+        ({"threshold__rule": None}, "rule None"),
+        ({"threshold__value": "0.5"}, "'0.5' is not a number"),
+        ({"threshold__value": True}, "True is not a number"),
+        ({"threshold__probability": "0.5"}, "'0.5' is not a number"),
+        ({"model__networks": True}, "networks True"),
+        ({"model__networks": 1.0}, "networks 1.0"),
+        ({"preprocessing__size": True}, "preprocessing"),
+        ({"preprocessing__mean": [True] * 3}, "True is not a number"),
         ({"classes": []}, "classes"),
         ({"classes": ["cat", 3]}, "classes"),
         ({"classes": "cat"}, "classes"),
@@ -59,7 +75,7 @@ def change(folder, **values):
         ({"preprocessing__size": 10**6}, "preprocessing"),
         ({"preprocessing__decoded": -1}, "preprocessing"),
         ({"preprocessing__std": [0, 0, 0]}, "preprocessing"),
-        ({"preprocessing__mean": ["a", 0, 0]}, "could not convert"),
+        ({"preprocessing__mean": ["a", 0, 0]}, "'a' is not a number"),
         ({"preprocessing__mean": [0.5], "preprocessing__std": [0.5]}, "preprocessing"),
         ({"preprocessing__resampling": "nearest"}, "nearest"),
         ({"score__name": "__import__('os')"}, "unknown score"),
@@ -73,6 +89,9 @@ def change(folder, **values):
         ({"threshold__probability": 0.999}, "threshold 0.999"),
         ({"threshold__probability": float("nan")}, "threshold nan"),
         ({"views": 1001}, "views"),
+        ({"views": 1.9}, "1.9 views"),
+        ({"views": True}, "True views"),
+        ({"views": "2"}, "'2' views"),
     ],
 )
 def test_a_description_that_cannot_be_used(folder, values, message):
@@ -80,6 +99,41 @@ def test_a_description_that_cannot_be_used(folder, values, message):
     with pytest.raises(MedicError, match=naming(message)) as caught:
         medic.load(folder)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"cat"', '"cow"'), ("0.5", "0.25"), ('"views": 1', '"views": 2'), ('"source"', '"fixed"'), ("medic++", "erm")],
+)
+def test_an_edited_description_is_noticed(folder, old, new):
+    path = folder / DESCRIPTION
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(MedicError, match=naming(f"{path} not as it was written remove 'checksum'")):
+        medic.load(folder)
+
+
+def test_a_description_may_be_edited_without_its_checksum(folder):
+    """Models of version 0.3 have none either."""
+    change(folder, classes=["cow", "dog"])
+    assert medic.load(folder).classes == ("cow", "dog")
+
+
+def test_the_layout_of_a_description_does_not_count(folder):
+    path = folder / DESCRIPTION
+    described = json.loads(path.read_text())
+    path.write_text(json.dumps(dict(reversed(described.items())), indent=7))
+    assert medic.load(folder).classes == ("cat", "dog")
+
+
+def test_an_entry_that_comes_twice(folder):
+    path = folder / DESCRIPTION
+    described = json.loads(path.read_text())
+    inner = json.dumps(described["threshold"])[1:]
+    path.write_text(json.dumps(described).replace(inner, f'"value": -100.0, {inner}'))
+    with pytest.raises(MedicError, match=naming("'value' twice")):
+        medic.load(folder)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "{", "{}", '{"format": 2}', "[" * 10**5, "\x00" * 100])

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from shlex import quote
 from typing import Any
 
 from medic._version import DISTRIBUTION
@@ -76,6 +77,14 @@ def unwritten(what: str, place: object, error: OSError) -> MedicError:
             f"disk full: could not write {place}. Free some space and rerun the same command to resume"
         )
     return MedicError(f"{what} {place} cannot be written: {error.strerror or error}")
+
+
+def unread(place: object, error: OSError) -> MedicError:
+    """Return the error for a file that exists and cannot be read. It may be whole, so nothing is to be deleted."""
+    way = ""
+    if isinstance(error, PermissionError):
+        way = f": make it readable with `chmod u+r {quote(str(place))}`, or ask its owner"
+    return MedicError(f"{place} cannot be read ({error.strerror or error}){way}")
 
 
 def warn(message: str) -> None:

@@ -1,10 +1,14 @@
 """Files: written atomically, hashed, locked between processes, and arrays in bounded memory."""
 
+import fcntl
 import hashlib
 import os
+import re
+import secrets
+import shutil
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -19,19 +23,76 @@ if TYPE_CHECKING:
 MAX_ARRAYS = 2**30
 """Bytes that the arrays of a .npz file may have if it is smaller itself, because it is compressed."""
 
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Write to a temporary file beside `path`, and rename it once it is complete and on disk."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write to a temporary file beside `path`, and rename it once it is complete and on disk.
+
+    A killed process leaves its temporary file behind; the next write to `path` removes it.
+    """
+    temporary, descriptor = _create_temporary(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
     try:
-        with temporary.open("wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder, and rename it to `path` once the block ends. `path` must be an empty folder or missing.
+
+    A killed process leaves its temporary folder behind; the next write to `path` removes it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with temporary_folder(path) as temporary:
+        yield temporary
+        temporary.replace(path)
+
+
+@contextmanager
+def temporary_folder(path: Path) -> Iterator[Path]:
+    """Create a folder beside `path`, and remove it at the end, or if this process is killed, at the next call."""
+    temporary, descriptor = _create_temporary(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _create_temporary(path: Path, flags: int) -> tuple[Path, int]:
+    """Create a file or folder beside `path`, locked while its descriptor is open, so until its process is killed."""
+    _remove_leftovers(path)
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        if flags & os.O_DIRECTORY:
+            temporary.mkdir()
+        descriptor = os.open(temporary, flags, 0o666)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if temporary.exists():  # another process may have taken it for a leftover, before it was locked
+            return temporary, descriptor
+        os.close(descriptor)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove what killed processes left beside `path`, as far as this user may: temporaries that nobody has locked."""
+    temporary = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]+\.tmp")
+    with suppress(OSError):
+        for left in [entry for entry in path.parent.iterdir() if temporary.fullmatch(entry.name)]:
+            with suppress(OSError):
+                descriptor = os.open(left, os.O_NOFOLLOW | (os.O_RDONLY if left.is_dir() else os.O_RDWR))
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(left) if left.is_dir() else left.unlink()
+                finally:
+                    os.close(descriptor)
 
 
 @contextmanager
@@ -71,16 +132,20 @@ def make_folder(what: str, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of a killed process. Call it only while holding the folder's lock."""
-    for temporary in folder.rglob(".*.tmp"):
-        temporary.unlink(missing_ok=True)
-
-
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     with atomic_write(path) as file:
         file.write(text.encode(errors="backslashreplace"))  # a name that is no text, as JSON escapes it
+
+
+def csv_cell(text: str) -> str:
+    """Return a name as a cell of CSV: after `'` if it begins like a formula, which a spreadsheet would execute."""
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def csv_name(cell: str) -> str:
+    """Return the name that `csv_cell` made a cell of."""
+    return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell) else cell
 
 
 def file_hash(path: Path) -> str:

@@ -48,6 +48,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "threshold/probability": (None, 0, 0.5, 1, 2, -1, float("nan"), "0.5"),
     "threshold/rule": ("", "fixed", "\x1b[2J", None, [], "x" * 10**5),
     "sha256": ("", None, "0" * 64, "../x"),
+    "checksum": ("", None, "0" * 64, [], nested(200)),
     "provenance": (None, [], {"images": "x"}, nested(200), "../../x"),
 }  # fmt: skip
 """Values that each entry of a description is given, by its place."""

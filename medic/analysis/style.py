@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from medic.errors import check_choice
-from medic.files import writing
+from medic.files import atomic_write, writing
 
 WIDTH = 3.5
 """The width of a column of the paper in inches."""
@@ -102,7 +102,8 @@ def check_format(path: Path) -> None:
 def save(figure: Figure, path: Path) -> None:
     """Write a figure; the ending of the path is its format. The same figure gives the same bytes."""
     check_format(path)
-    dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    form, dated = path.suffix[1:].lower(), {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     with rc_context(_LOOK), writing("figure", path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, metadata=dated.get(path.suffix[1:].lower()))
+        with atomic_write(path) as file:
+            figure.savefig(file, format=form, metadata=dated.get(form))

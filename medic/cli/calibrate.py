@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from medic.cli.opening import check_exists, open_model
 from medic.cli.options import add_device_option, add_import_option
 from medic.errors import MedicError, counted
+from medic.files import atomic_folder, writing
 from medic.report.terminal import print_rows
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ def run(arguments: Namespace) -> int:
         print("\nwrite the model with this threshold by adding --output DIR")
     elif chosen is not None and output is not None:
         described = {**predictor.description, "calibration": calibration.record()}
-        replace(predictor.to("cpu").at(chosen), description=described).save(output)
+        with writing("model", output), atomic_folder(output) as folder:
+            replace(predictor.to("cpu").at(chosen), description=described).save(folder)
         print(f"\nwritten: {output}, for `medic predict`, `medic serve` and `medic export`")
     return 0
 
@@ -97,7 +99,8 @@ def _output_folder(arguments: Namespace) -> Path:
     output = Path(arguments.output)
     if all(getattr(arguments, name) is None for name in ("accept", "threshold", "cost", "labels", "images")):
         raise MedicError("--output: choose a threshold with --accept, --threshold, --cost, --labels or --images")
-    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+    # A new folder takes the place of an empty one, which would pull the current one from under the shell.
+    if output.exists() and not (output.is_dir() and not any(output.iterdir()) and not output.samefile(".")):
         raise MedicError(f"--output {output} exists: give a new folder")
     return output
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from medic.errors import MedicError
-from medic.files import write_text, writing
+from medic.files import csv_cell, write_text, writing
 from medic.report.terminal import print_rows
 
 if TYPE_CHECKING:
@@ -156,15 +156,19 @@ def _write(output: Path, found: "Check", suspects: Sequence["Suspect"]) -> None:
     for kind, copies in (("equal", found.equal), ("similar", found.similar)):
         for copy in copies.copies if copies is not None else ():
             first, *others = copy.images
-            rows.writerows([kind, copy.relation.name.lower(), *first, *other, ""] for other in others)
+            rows.writerows(_cells(kind, copy.relation.name.lower(), *first, *other, "") for other in others)
     if suspects:
         places = found.places()
         rows.writerows(
-            ["label", "", *places[one.path], "", "", one.probably, f"{one.confidence:.6f}"] for one in suspects
+            _cells("label", "", *places[one.path], "", "", one.probably, f"{one.confidence:.6f}") for one in suspects
         )
     with writing("output", output):
         write_text(output, text.getvalue())
     print(f"all findings: {output}")
+
+
+def _cells(*values: str) -> list[str]:
+    return [csv_cell(value) for value in values]
 
 
 def _print_copies(equal: "Found", similar: "Found") -> None:

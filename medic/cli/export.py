@@ -31,7 +31,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--images",
         action="extend",
-        nargs="*",
+        nargs="+",
         metavar="PATH",
         help="images or folders to check the export on (default: 256 target images)",
     )

@@ -4,12 +4,15 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from medic.errors import MedicError, check_choice
 
 PARTIAL = "-partial"
+UNKNOWN_LABEL = "unknown"
+"""The decision on an image of no known class, which no known class may be called."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class ClassSplit:
         if len(self.known) < 2:
             given = ", ".join(self.known) or "none"
             raise MedicError(f"known classes are {given}: give two or more with --known")
+        check_class_names(self.known)
         for domain, classes in self.partial.items():
             if not classes:
                 raise MedicError(f"source domain {domain!r} has no known class: give it one or more with --partial")
@@ -56,6 +60,20 @@ class ClassSplit:
         sources = list(self.partial)
         rotates = 1 < len(sources) <= len(self.known) and self.partial == rotating_partial(self.known, sources)
         return counts + PARTIAL if regular and rotates else f"{counts}-{self.hash[:8]}"
+
+
+def check_class_names(names: Iterable[str]) -> None:
+    """Refuse names of known classes that are no names: of the decision `unknown`, or with control characters."""
+    for name in names:
+        if name == UNKNOWN_LABEL:
+            raise MedicError(f"a known class is called {name!r}, as images of no known class are: rename the class")
+        if has_controls(name):
+            raise MedicError(f"the class {name!r} has control characters in its name: rename the class")
+
+
+def has_controls(text: str) -> bool:
+    """Whether a terminal would take a part of a text for a command or a new line."""
+    return any(unicodedata.category(character) in ("Cc", "Zl", "Zp") for character in text)
 
 
 def named_split(name: str, dataset: str, classes: Sequence[str], sources: Sequence[str]) -> ClassSplit:

@@ -153,8 +153,6 @@ def _build(path: Path, listing: "ImageList", size: int, in_file: bool) -> StoreI
         logger.info("decoding %d images to %d px, once", len(listing), size)
         contents = read_files(listing, size)
         if in_file:
-            for left in path.parent.glob(f".{path.name}.bin.*.tmp"):  # by a process that was killed while decoding
-                left.unlink(missing_ok=True)
             with atomic_write(path.with_suffix(".bin")) as file:
                 index = make_index(listing, size, contents, file.write)
         else:

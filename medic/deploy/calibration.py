@@ -7,7 +7,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from medic.deploy.predictor import UNKNOWN_LABEL, Predictor
+from medic.data.classes import UNKNOWN_LABEL
+from medic.deploy.predictor import Predictor
 from medic.errors import MedicError
 from medic.openset import Threshold, decide, predicted_class
 from medic.openset.calibration import best_threshold, conformal, highest_acceptance, two_components

@@ -19,7 +19,7 @@ from medic._version import __version__
 from medic.deploy.model_file import DESCRIPTION
 from medic.deploy.predictor import Predictor
 from medic.errors import MedicError, first_line, lacking
-from medic.files import writing
+from medic.files import atomic_write, writing
 from medic.openset import SCORES, Fitted
 
 OUTPUTS = ("label", "score", "logits")
@@ -62,15 +62,11 @@ def export(predictor: Predictor, path: Path, form: str, pixels: Tensor) -> float
     if predictor.score.fitter is not None or isinstance(predictor.score.function, Fitted):
         plain = ", ".join(name for name, score in SCORES.items() if score.fitter is None)
         raise MedicError(f"score {predictor.score.name!r} is fitted on images, which no graph contains: use {plain}")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    write = {"onnx": _write_onnx, "torch-export": _write_program}[form]
-    with writing("export", path):
-        try:
-            run = write(predictor, temporary)
-            difference = _compare(predictor, run, pixels)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    make = {"onnx": _make_onnx, "torch-export": _make_program}[form]
+    with writing("export", path), atomic_write(path) as file:
+        content, run = make(predictor)
+        difference = _compare(predictor, run, pixels)
+        file.write(content)
     return difference
 
 
@@ -87,21 +83,23 @@ def _trace(predictor: Predictor) -> Any:
         raise MedicError(f"{part} cannot be exported: {first_line(error)}") from error
 
 
-def _write_program(predictor: Predictor, path: Path) -> Runtime:
-    described = json.dumps(_metadata(predictor))
-    with path.open("wb") as file:
-        torch.export.save(_trace(predictor), file, extra_files={DESCRIPTION: described})
-    module = torch.export.load(io.BytesIO(path.read_bytes())).module()
+def _make_program(predictor: Predictor) -> tuple[bytes, Runtime]:
+    """Return the content of the file and its runtime. Torch's writer aborts the process if a file refuses its bytes."""
+    buffer = io.BytesIO()
+    torch.export.save(_trace(predictor), buffer, extra_files={DESCRIPTION: json.dumps(_metadata(predictor))})
+    content = buffer.getvalue()
+    module = torch.export.load(io.BytesIO(content)).module()
 
     def run(pixels: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
         with torch.no_grad():
             found = module(torch.from_numpy(pixels))
         return {name: value.numpy() for name, value in zip(OUTPUTS, found, strict=True)}
 
-    return run
+    return content, run
 
 
-def _write_onnx(predictor: Predictor, path: Path) -> Runtime:
+def _make_onnx(predictor: Predictor) -> tuple[bytes, Runtime]:
+    """Return the content of the file and its runtime."""
     try:
         import onnx
         import onnxruntime
@@ -112,7 +110,12 @@ def _write_onnx(predictor: Predictor, path: Path) -> Runtime:
     try:
         with _quiet():
             made = torch.onnx.export(
-                program, dynamo=True, input_names=["images"], output_names=list(OUTPUTS), verbose=False
+                program,
+                dynamo=True,
+                input_names=["images"],
+                output_names=list(OUTPUTS),
+                dynamic_shapes=({0: "batch"},),  # which only names the axis, since the program is traced already
+                verbose=False,
             )
     except Exception as error:
         raise MedicError(f"the model cannot be exported to ONNX: {first_line(error)}") from error
@@ -120,10 +123,9 @@ def _write_onnx(predictor: Predictor, path: Path) -> Runtime:
     model = made.model_proto
     noted = {key: json.dumps(value, ensure_ascii=False) for key, value in _metadata(predictor).items()}
     onnx.helper.set_model_props(model, noted)
-    with path.open("wb") as file:
-        file.write(model.SerializeToString())
-    session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
-    return lambda pixels: dict(zip(OUTPUTS, session.run(list(OUTPUTS), {"images": pixels}), strict=True))
+    content: bytes = model.SerializeToString()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    return content, lambda pixels: dict(zip(OUTPUTS, session.run(list(OUTPUTS), {"images": pixels}), strict=True))
 
 
 def _metadata(predictor: Predictor) -> dict[str, Any]:

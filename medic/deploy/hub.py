@@ -14,7 +14,7 @@ import yaml
 from medic.deploy.model_file import DESCRIPTION, MAX_DESCRIPTION, WEIGHTS
 from medic.deploy.predictor import Predictor, load
 from medic.errors import MedicError, first_line
-from medic.files import make_folder, writing
+from medic.files import make_folder, temporary_folder, writing
 from medic.metrics import find_metric
 from medic.openset import RULES, Threshold
 
@@ -83,13 +83,13 @@ def pull(name: str, folder: Path | str, revision: str | None = None) -> Path:
             raise MedicError(f"{name} on the hub has a {file} of more than {limit >> 20} MiB, so it is not fetched")
     make_folder("folder", target)
     # Beside the files, so that they are renamed and not copied.
-    with writing("folder", target), tempfile.TemporaryDirectory(dir=target, prefix=".pull-") as temporary:
+    with writing("folder", target), temporary_folder(target / "pull") as temporary:
         with _hub_errors(f"{name} cannot be read from the hub"):
             for file in LIMITS:
                 hub.hf_hub_download(name, file, revision=info.sha, local_dir=temporary)
         load(temporary)
         for file in LIMITS:
-            shutil.move(Path(temporary) / file, target / file)
+            shutil.move(temporary / file, target / file)
     return target
 
 

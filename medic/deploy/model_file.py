@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,16 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from medic.errors import MedicError, first_line
+from medic.data.classes import check_class_names, has_controls
+from medic.errors import MedicError, first_line, unread
 from medic.files import atomic_write, write_text
-from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone
+from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone, is_sized, native_size
 from medic.openset import Fitted, Score, Threshold, get_score
 
 FORMAT = 2
 DESCRIPTION, WEIGHTS = "model.json", "model.safetensors"
+CHECKSUM = "checksum"
+"""The entry of the description with the checksum of all others. Earlier versions wrote none."""
 SCORE = "score/"
 """The prefix of the tensors of a fitted score, in the file of weights."""
 MAX_DESCRIPTION = 2**24
@@ -39,14 +42,21 @@ MAX_TABLES = 2**28
 
 
 def write_model(folder: Path, network: nn.Module, score: Score, described: Mapping[str, Any]) -> None:
-    """Write both files; the description gains the format and the checksum of the weights."""
+    """Write both files; the description gains the format, the checksum of the weights, and its own."""
     fitted = score.function.tensors if isinstance(score.function, Fitted) else {}
     tensors = {**network.state_dict(), **{f"{SCORE}{name}": tensor for name, tensor in fitted.items()}}
     content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     with atomic_write(folder / WEIGHTS) as file:
         file.write(content)
     sealed = {"format": FORMAT, **described, "sha256": hashlib.sha256(content).hexdigest()}
+    sealed[CHECKSUM] = _checksum(json.loads(json.dumps(sealed)))
     write_text(folder / DESCRIPTION, json.dumps(sealed, indent=2, ensure_ascii=False) + "\n")
+
+
+def _checksum(described: Mapping[str, Any]) -> str:
+    """Return the checksum of a description without its own entry, whatever the order and the layout of the file."""
+    content = {name: value for name, value in described.items() if name != CHECKSUM}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def read_description(folder: Path) -> dict[str, Any]:
@@ -55,19 +65,31 @@ def read_description(folder: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MAX_DESCRIPTION:
             raise MedicError(f"{path} has more than {MAX_DESCRIPTION >> 20} MiB, so it is not that of a model")
-        described = json.loads(path.read_text(encoding="utf-8"))
+        described = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
         number = described["format"]
     except OSError as error:
-        raise MedicError(f"{path} cannot be read: {error.strerror}") from error
+        raise unread(path, error) from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         if isinstance(error, MedicError):
             raise
         raise MedicError(f"{path} is not the description of a model: {_reason(error)}") from error
-    if number != FORMAT:
+    if type(number) is not int or number != FORMAT:
         newer = isinstance(number, int) and number > FORMAT
         way = "a newer version wrote it: upgrade medic" if newer else "an earlier one wrote it: train the model again"
         raise MedicError(f"{path} has the format {number!r} and this version reads {FORMAT}; {way}")
+    if described.get(CHECKSUM, (right := _checksum(described))) != right:
+        way = f"copy the model again, or if you edited {path.name} yourself, remove its entry {CHECKSUM!r}"
+        raise MedicError(f"{path} is not as it was written: {way}")
     return dict(described)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the entries of a JSON object, none of which may come twice: programs disagree on which one counts."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        name = next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))
+        raise ValueError(f"its entry {name!r} comes twice")
+    return found
 
 
 def model_folder(path: Path | str) -> Path:
@@ -80,12 +102,19 @@ def read_preprocessing(described: Mapping[str, Any]) -> tuple[Preprocessing, int
     found = described["preprocessing"]
     if found["resampling"] != "bilinear" or found["upright"] is not True:
         raise ValueError(f"preprocessing {found['resampling']!r} is not of this version")
-    mean, std = ([float(value) for value in found[name]] for name in ("mean", "std"))
+    mean, std = ([_number(value) for value in found[name]] for name in ("mean", "std"))
     size, decoded = found["size"], found["decoded"]
-    sides = all(isinstance(side, int) and 0 < side <= MAX_SIZE for side in (size, decoded))
+    sides = all(type(side) is int and 0 < side <= MAX_SIZE for side in (size, decoded))
     if not sides or len(mean) != len(std) or not all(map(math.isfinite, mean + std)) or 0 in std:
         raise ValueError("its preprocessing is impossible")
     return Preprocessing(tuple(mean), tuple(std), size), decoded
+
+
+def _number(value: Any) -> float:
+    """Return a number of a description; a text or a truth value is none."""
+    if type(value) not in (int, float):
+        raise ValueError(f"{value!r} is not a number")
+    return float(value)
 
 
 def describe_preprocessing(preprocessing: Preprocessing, decoded: int) -> dict[str, Any]:
@@ -96,7 +125,7 @@ def describe_preprocessing(preprocessing: Preprocessing, decoded: int) -> dict[s
 def read_network(folder: Path, described: Mapping[str, Any]) -> tuple[Classifier | Ensemble, Score]:
     """Make the network in evaluation mode, and the score with its fitted state, from the weights of a folder."""
     tensors = _read_tensors(folder / WEIGHTS, described)
-    network = _make_network(described)
+    network = _make_network(described, read_preprocessing(described)[0].size, _count_networks(described))
     fitted = {name.removeprefix(SCORE): tensors.pop(name) for name in list(tensors) if name.startswith(SCORE)}
     network.load_state_dict(tensors)
     score = get_score(described["score"]["name"])
@@ -106,14 +135,19 @@ def read_network(folder: Path, described: Mapping[str, Any]) -> tuple[Classifier
     return network.eval(), score
 
 
-def _make_network(described: Mapping[str, Any]) -> Classifier | Ensemble:
+def _count_networks(described: Mapping[str, Any]) -> int:
+    networks = described["model"]["networks"]
+    if type(networks) is not int or not 0 < networks <= MAX_NETWORKS:
+        raise ValueError(f"it has {networks!r} networks")
+    return networks
+
+
+def _make_network(described: Mapping[str, Any], size: int, networks: int = 1) -> Classifier | Ensemble:
+    """Make the described network for images of `size` pixels a side, or an ensemble of several."""
     import medic.systems  # noqa: F401, which registers its heads
 
     made, (preprocessing, _) = described["model"], read_preprocessing(described)
-    networks = made["networks"]
-    if not isinstance(networks, int) or not 0 < networks <= MAX_NETWORKS:
-        raise ValueError(f"it has {networks!r} networks")
-    backbones = [create_backbone(str(made["backbone"]), size=preprocessing.size) for _ in range(networks)]
+    backbones = [create_backbone(str(made["backbone"]), size=size) for _ in range(networks)]
     if len(backbones[0].preprocessing.mean) != len(preprocessing.mean):
         raise ValueError("its preprocessing is not that of its backbone")
     return assemble(backbones, len(read_classes(described)), str(made["head"]))
@@ -126,42 +160,64 @@ def read_classes(described: Mapping[str, Any]) -> tuple[str, ...]:
         raise ValueError("its classes are not a list of names")
     if len(set(classes)) < len(classes):
         raise ValueError("two of its classes have the same name")
+    check_class_names(classes)
     return tuple(classes)
 
 
 def read_threshold(described: Mapping[str, Any]) -> Threshold:
     """Return the threshold."""
     found = described["threshold"]
-    value, shown = float(found["value"]), found["probability"]
+    value, shown = _number(found["value"]), found["probability"]
     if math.isnan(value):
         raise ValueError("its threshold is not a number")
-    probability = None if shown is None else float(shown)
+    probability = None if shown is None else _number(shown)
     if probability is not None and not abs(torch.tensor(value).double().sigmoid().item() - probability) < 1e-6:
         raise ValueError(f"its threshold {value:g} is not that of the probability {probability:g}")
-    return Threshold(value, str(found["rule"]), probability)
+    if not isinstance(found["rule"], str) or has_controls(found["rule"]):
+        raise ValueError(f"the rule of its threshold is {found['rule']!r}")
+    return Threshold(value, found["rule"], probability)
 
 
 def _read_tensors(path: Path, described: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Read the weights, after their names and shapes were compared with those of the described network.
-
-    The comparison allocates nothing: the network is made without storage, and of the file only its header is read.
-    """
-    with torch.device("meta"):
-        network = _make_network(described)
-    expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    if sum(buffer.nbytes for name, buffer in network.named_buffers() if name not in expected) > MAX_TABLES:
-        raise ValueError(f"its network needs tables of more than {MAX_TABLES >> 20} MiB")
+    """Read the weights, after their names and shapes were compared with those of the described network."""
     _check_length(path)
     with safe_open(path, framework="pt") as file:
         found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118, not a mapping
-        weights = {name: shape for name, shape in found.items() if not name.startswith(SCORE)}
-        if weights != expected:
-            wrong = min(name for name in weights.keys() | expected.keys() if weights.get(name) != expected.get(name))
-            raise ValueError(f"its weights are not those of its network: {wrong}")
+        _check_shapes({name: shape for name, shape in found.items() if not name.startswith(SCORE)}, described)
         with path.open("rb") as content:
             if hashlib.file_digest(content, "sha256").hexdigest() != described["sha256"]:
                 raise ValueError(f"{path.name} is not the file that was written with it")
         return {name: file.get_tensor(name) for name in found}
+
+
+def _check_shapes(weights: Mapping[str, tuple[int, ...]], described: Mapping[str, Any]) -> None:
+    """Refuse weights with other names or shapes than those of the described network.
+
+    A description of 1 kB can ask for a network that takes minutes to make, so as little as possible is made of it: one
+    network, whose tensors all networks of an ensemble have, and without storage.
+    """
+    networks, backbone = _count_networks(described), str(described["model"]["backbone"])
+    prefixes = [""] if networks == 1 else [f"networks.{number}." for number in range(networks)]
+    size = read_preprocessing(described)[0].size
+    if is_sized(backbone) and size != native_size(backbone):
+        # Names do not depend on the size of the images, but the time to make the network may grow with its square.
+        with torch.device("meta"):
+            names = _make_network(described, native_size(backbone)).state_dict()
+        _compare(weights.keys(), {prefix + name for prefix in prefixes for name in names})
+    with torch.device("meta"):
+        network = _make_network(described, size)
+    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    tables = sum(buffer.nbytes for name, buffer in network.named_buffers() if name not in shapes)
+    if networks * tables > MAX_TABLES:
+        raise ValueError(f"its network needs tables of more than {MAX_TABLES >> 20} MiB")
+    _compare(weights.items(), {(prefix + name, shape) for prefix in prefixes for name, shape in shapes.items()})
+
+
+def _compare(found: Set[Any], expected: Set[Any]) -> None:
+    """Refuse weights, names or pairs of name and shape, that differ from those of a network."""
+    if differing := found ^ expected:
+        wrong = min(one if isinstance(one, str) else one[0] for one in differing)
+        raise ValueError(f"its weights are not those of its network: {wrong}")
 
 
 def _check_length(path: Path) -> None:
@@ -191,5 +247,7 @@ def _reason(error: Exception) -> str:
 
 
 def unusable(path: Path, error: Exception) -> MedicError:
-    """Return the error for a model whose files do not fit together or are damaged."""
+    """Return the error for a model whose files do not fit together, are damaged or cannot be read."""
+    if isinstance(error, OSError):
+        return unread(error.filename or path, error)
     return MedicError(f"the model in {path} cannot be used: {_reason(error)}")

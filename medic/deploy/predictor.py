@@ -11,10 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from medic.data.classes import UNKNOWN_LABEL
 from medic.data.decode import MAX_PIXELS, BadImage
 from medic.data.images import Resident
 from medic.deploy.inputs import AnyImage, Pixels, each_image, ordered, to_pixels
 from medic.deploy.model_file import (
+    CHECKSUM,
     DESCRIPTION,
     MAX_VIEWS,
     WEIGHTS,
@@ -34,7 +36,6 @@ from medic.openset import Score, Threshold, given, predicted_class
 from medic.outputs import Output
 from medic.training import infer
 
-UNKNOWN_LABEL = "unknown"
 BATCH, GPU_BATCH = 64, 512
 """Images in a forward pass; two more batches are decoded meanwhile."""
 BATCH_PIXELS = BATCH * 512**2
@@ -193,7 +194,7 @@ class Predictor:
 
     def save(self, folder: Path | str) -> None:
         """Write `model.safetensors` and `model.json` into a folder; `load` reads them back."""
-        kept = {key: value for key, value in self.description.items() if key not in ("format", "sha256")}
+        kept = {key: value for key, value in self.description.items() if key not in ("format", "sha256", CHECKSUM)}
         own = {
             "classes": list(self.classes),
             "preprocessing": describe_preprocessing(self.preprocessing, self.decoded),
@@ -228,9 +229,9 @@ def load(path: Path | str, device: str = "cpu") -> Predictor:
     try:
         network, score = read_network(folder, described)
         preprocessing, decoded = read_preprocessing(described)
-        views = int(described["views"])
-        if not 0 < views <= MAX_VIEWS:
-            raise ValueError(f"it has {views} views")
+        views = described["views"]
+        if type(views) is not int or not 0 < views <= MAX_VIEWS:
+            raise ValueError(f"it has {views!r} views")
         predictor = Predictor(
             network=network,
             classes=read_classes(described),

@@ -13,7 +13,7 @@ from typing import IO, Any
 from medic.data.decode import BadImage
 from medic.deploy.predictor import Prediction
 from medic.errors import MedicError, check_choice, lacking, one_line
-from medic.files import atomic_write, writing
+from medic.files import atomic_write, csv_cell, writing
 
 ROWS = 2**14
 """Rows of a group in a Parquet file, which are written at once."""
@@ -48,7 +48,7 @@ def _text(name: str) -> str:
 
 
 class CsvWriter(Writer):
-    """Writes CSV below a line of column names; a path with commas, quotes or line breaks is quoted."""
+    """Writes CSV below a line of column names; names with commas, quotes or line breaks are quoted; see `csv_cell`."""
 
     def __init__(self, put: Callable[[str], object], top: int, threshold: float) -> None:
         super().__init__(top, threshold)
@@ -58,7 +58,7 @@ class CsvWriter(Writer):
 
     def write(self, path: str, result: Prediction | BadImage) -> None:
         """Write the row of an image."""
-        row = self.values(path, result)
+        row = [csv_cell(value) if isinstance(value, str) else value for value in self.values(path, result)]
         row[2] = row[2] if row[2] is None else str(row[2]).lower()
         self._rows.writerow(row)
 

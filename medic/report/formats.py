@@ -15,6 +15,7 @@ from shutil import get_terminal_size
 from typing import Any, NamedTuple
 
 from medic.errors import one_line
+from medic.files import csv_cell
 from medic.metrics import Metric
 from medic.tables.cells import Cell
 from medic.tables.table import AVERAGE, Row, Table
@@ -190,7 +191,9 @@ def to_csv(table: Table, against: Against | None = None) -> str:
     file = io.StringIO()
     writer = csv.DictWriter(file, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({**row, "runs": " ".join(row["runs"])} for row in rows)
+    for row in rows:
+        cells = {**row, "runs": " ".join(row["runs"])}
+        writer.writerow({name: csv_cell(cell) if isinstance(cell, str) else cell for name, cell in cells.items()})
     return file.getvalue()
 
 

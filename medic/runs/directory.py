@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from medic.data import Dataset
 from medic.deploy import WEIGHTS, Predictor, load
 from medic.deploy.model_file import read_description
-from medic.errors import BusyError, MedicError, counted, first_line
-from medic.files import atomic_write, file_hash, is_locked, locked, read_arrays, remove_leftovers, write_text, writing
+from medic.errors import BusyError, MedicError, counted, first_line, unread
+from medic.files import atomic_write, file_hash, is_locked, locked, read_arrays, write_text, writing
 from medic.models import Classifier, Ensemble, Preprocessing
 from medic.openset import Score
 from medic.outputs import Output
@@ -90,7 +90,6 @@ class RunDirectory:
             with writing("output", self.path.parent):
                 self.path.mkdir(parents=True, exist_ok=True)
                 held.enter_context(locked(self.path / LOCK, busy))
-            remove_leftovers(self.path)
             yield
 
     @property
@@ -350,9 +349,10 @@ class Run:
             raise MedicError(f"run {self.path} cannot be used, {error}: delete {self.path} and run it again") from error
         except MedicError:
             raise
+        except FileNotFoundError as error:
+            raise MedicError(f"run {self.path} has lost its {name}: delete {self.path} and run it again") from error
         except OSError as error:
-            way = f"delete {self.path} and run it again"
-            raise MedicError(f"run {self.path} has no readable {name} ({error.strerror}): {way}") from error
+            raise unread(path, error) from error
         except Exception as error:  # whatever a damaged file of a version without checksums leads to
             if isinstance(error, MemoryError) and self.seal.checksums:  # the file is whole
                 raise

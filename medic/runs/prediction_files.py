@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from medic import openset
 from medic.data.benchmarks.own import csv_rows, parquet_rows
 from medic.errors import MedicError, first_line, warn
-from medic.files import read_arrays
+from medic.files import csv_name, read_arrays
 from medic.openset.metrics import UNKNOWN
 from medic.runs.decisions import Decisions
 
@@ -44,7 +44,8 @@ def read_columns(path: Path) -> Columns:
     rows = csv_rows(path) if suffix == ".csv" else parquet_rows(path) if suffix == ".parquet" else _json_rows(path)
     if not rows:
         raise MedicError(f"file {path} has no rows")
-    return {name: np.array([row.get(name, "") for row in rows], dtype=str) for name in rows[0]}
+    text = csv_name if suffix == ".csv" else str
+    return {name: np.array([text(row.get(name, "")) for row in rows], dtype=str) for name in rows[0]}
 
 
 def _arrays(path: Path) -> Columns:

@@ -51,7 +51,7 @@ def read_seal(folder: Path) -> Seal:
         if not sealed and (rest not in ([], [b""]) or seal.checksums or not isfinite(seal.seconds or 0)):
             raise ValueError
         return seal
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise Damaged(DONE) from error
 
 

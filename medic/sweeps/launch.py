@@ -113,5 +113,6 @@ def report(schedule: Schedule) -> int:
         print(f"medic: failed: {schedule.titles[name]}: {reason} ({path})", file=sys.stderr)
     for name, reason in schedule.damaged.items():
         path = schedule.by_name[name].directory.path
-        print(f"medic: damaged: {path}: {reason}; delete it and rerun the same command", file=sys.stderr)
+        way = "; delete it and rerun the same command" if reason.endswith("damaged") else ""
+        print(f"medic: damaged: {path}: {reason}{way}", file=sys.stderr)
     return 1 if schedule.failed or schedule.damaged else 0

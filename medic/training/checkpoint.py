@@ -6,7 +6,7 @@ from zipfile import BadZipFile, ZipFile
 
 import torch
 
-from medic.errors import MedicError
+from medic.errors import MedicError, unread
 from medic.files import atomic_write
 
 FORMAT = 2
@@ -29,6 +29,8 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             if archive.testzip() is not None:  # torch writes checksums, but does not compare them
                 raise BadZipFile("a checksum differs")
         state = torch.load(path, map_location="cpu", weights_only=True)
+    except PermissionError as error:
+        raise unread(path, error) from error
     except Exception as error:  # whatever zipfile, pickle and torch raise for a damaged file
         raise MedicError(
             f"checkpoint {path} is damaged or not a checkpoint of medic: delete it to restart the run"

@@ -15,8 +15,10 @@ from medic.data import (
     make_problem,
     named_split,
 )
+from medic.data.classes import ClassSplit
 from medic.data.holdout import seed_hash
 from medic.errors import MedicError
+from tests.messages import naming
 
 CLASSES = ("w", "x", "y", "z")
 
@@ -238,3 +240,13 @@ class TestNamedSplits:
     def test_mistakes(self, name, message):
         with pytest.raises(MedicError, match=message):
             named_split(name, "toy", CLASSES, ("a", "b"))
+
+
+@pytest.mark.parametrize(("name", "message"), [
+    ("unknown", "known class 'unknown' rename"), ("a\x1b[2Jb", "control characters 'a\\x1b[2Jb' rename"),
+    ("a\n", "control characters rename"),
+])  # fmt: skip
+def test_known_classes_without_a_proper_name(name, message):
+    with pytest.raises(MedicError, match=naming(message)):
+        ClassSplit(("cat", name), ())
+    assert ClassSplit(("cat", "dog"), (name,)).unknown == (name,)

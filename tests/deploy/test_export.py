@@ -31,6 +31,13 @@ def test_onnx(trained, pixels, score, tmp_path):
     model = dataclasses.replace(trained.predictor, score=SCORES[score], threshold=Threshold(middle, "fixed"))
     assert export(model, tmp_path / "m.onnx", "onnx", pixels) < 1e-5
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    shapes = {value.name: value.shape for value in (*session.get_inputs(), *session.get_outputs())}
+    assert shapes == {
+        "images": ["batch", 3, 36, 36],
+        "label": ["batch"],
+        "score": ["batch"],
+        "logits": ["batch", 2],
+    }
     for count in (1, 2, len(pixels)):
         label, shown, logits = session.run(None, {"images": pixels[:count].numpy()})
         found = model.decide(model.outputs(pixels[:count]))

@@ -14,6 +14,7 @@ import medic
 from medic.deploy import DESCRIPTION, WEIGHTS
 from medic.errors import MedicError
 from medic.models import assemble, create_backbone
+from medic.openset import get_score
 from tests.messages import naming
 
 
@@ -26,9 +27,10 @@ def folder(trained, tmp_path):
 
 
 def change(folder, **values):
-    """Change the description; a key `a__b` is `b` in `a`."""
+    """Change the description as a person may, without its checksum; a key `a__b` is `b` in `a`."""
     path = folder / DESCRIPTION
     described = json.loads(path.read_text())
+    described.pop("checksum", None)
     for key, value in values.items():
         *outer, last = key.split("__")
         place = described
@@ -44,6 +46,21 @@ def change(folder, **values):
         ({"format": 3}, "format 3 upgrade"),
         ({"format": 1}, "format 1 earlier train"),
         ({"format": "2"}, "format '2'"),
+        ({"format": 2.0}, "format 2.0"),
+        ({"classes": ["cat", "unknown"]}, "class 'unknown' rename"),
+        ({"classes": ["cat", "\x1b]0;title\x07dog"]}, "control characters '\\x1b]0;title\\x07dog'"),
+        ({"classes": ["cat", "dog\n"]}, "control characters 'dog\\n'"),
+        ({"classes": ["cat", "dog\x9b2J"]}, "control characters"),
+        ({"classes": ["cat", "dog\u2028"]}, "control characters"),
+        ({"threshold__rule": "\x1b[2J"}, "rule '\\x1b[2J'"),
+        ({"threshold__rule": None}, "rule None"),
+        ({"threshold__value": "0.5"}, "'0.5' is not a number"),
+        ({"threshold__value": True}, "True is not a number"),
+        ({"threshold__probability": "0.5"}, "'0.5' is not a number"),
+        ({"model__networks": True}, "networks True"),
+        ({"model__networks": 1.0}, "networks 1.0"),
+        ({"preprocessing__size": True}, "preprocessing"),
+        ({"preprocessing__mean": [True] * 3}, "True is not a number"),
         ({"classes": []}, "classes"),
         ({"classes": ["cat", 3]}, "classes"),
         ({"classes": "cat"}, "classes"),
@@ -58,7 +75,7 @@ def change(folder, **values):
         ({"preprocessing__size": 10**6}, "preprocessing"),
         ({"preprocessing__decoded": -1}, "preprocessing"),
         ({"preprocessing__std": [0, 0, 0]}, "preprocessing"),
-        ({"preprocessing__mean": ["a", 0, 0]}, "could not convert"),
+        ({"preprocessing__mean": ["a", 0, 0]}, "'a' is not a number"),
         ({"preprocessing__mean": [0.5], "preprocessing__std": [0.5]}, "preprocessing"),
         ({"preprocessing__resampling": "nearest"}, "nearest"),
         ({"score__name": "__import__('os')"}, "unknown score"),
@@ -72,6 +89,9 @@ def change(folder, **values):
         ({"threshold__probability": 0.999}, "threshold 0.999"),
         ({"threshold__probability": float("nan")}, "threshold nan"),
         ({"views": 1001}, "views"),
+        ({"views": 1.9}, "1.9 views"),
+        ({"views": True}, "True views"),
+        ({"views": "2"}, "'2' views"),
     ],
 )
 def test_a_description_that_cannot_be_used(folder, values, message):
@@ -79,6 +99,41 @@ def test_a_description_that_cannot_be_used(folder, values, message):
     with pytest.raises(MedicError, match=naming(message)) as caught:
         medic.load(folder)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"cat"', '"cow"'), ("0.5", "0.25"), ('"views": 1', '"views": 2'), ('"source"', '"fixed"'), ("medic++", "erm")],
+)
+def test_an_edited_description_is_noticed(folder, old, new):
+    path = folder / DESCRIPTION
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(MedicError, match=naming(f"{path} not as it was written remove 'checksum'")):
+        medic.load(folder)
+
+
+def test_a_description_may_be_edited_without_its_checksum(folder):
+    """Models of version 0.3 have none either."""
+    change(folder, classes=["cow", "dog"])
+    assert medic.load(folder).classes == ("cow", "dog")
+
+
+def test_the_layout_of_a_description_does_not_count(folder):
+    path = folder / DESCRIPTION
+    described = json.loads(path.read_text())
+    path.write_text(json.dumps(dict(reversed(described.items())), indent=7))
+    assert medic.load(folder).classes == ("cat", "dog")
+
+
+def test_an_entry_that_comes_twice(folder):
+    path = folder / DESCRIPTION
+    described = json.loads(path.read_text())
+    inner = json.dumps(described["threshold"])[1:]
+    path.write_text(json.dumps(described).replace(inner, f'"value": -100.0, {inner}'))
+    with pytest.raises(MedicError, match=naming("'value' twice")):
+        medic.load(folder)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "{", "{}", '{"format": 2}', "[" * 10**5, "\x00" * 100])
@@ -98,6 +153,45 @@ def test_a_large_network_is_not_made_for_a_small_file(folder):
     tracemalloc.stop()
 
 
+@pytest.mark.parametrize("size", [512, 4096])
+def test_a_hundred_networks_are_not_made_for_the_weights_of_one(folder, size, monkeypatch):
+    """100 networks would take minutes, and so would one for images of 4096 pixels: its names are compared before."""
+    made = []
+
+    def create(name, size):
+        made.append(size)
+        return create_backbone(name, size=size)
+
+    monkeypatch.setattr("medic.deploy.model_file.create_backbone", create)
+    change(folder, model__backbone="maxvit_xlarge_tf_512", model__networks=100, preprocessing__size=size)
+    with pytest.raises(MedicError, match=naming("cannot be used network")):
+        medic.load(folder)
+    assert made == [512]
+
+
+@pytest.fixture
+def pair(trained, tmp_path):
+    """The folder of an ensemble of two networks, and its predictor."""
+    network = assemble([create_backbone("convnet", size=32) for _ in range(2)], 2, "close").eval()
+    described = {**trained.predictor.description, "model": {"backbone": "convnet", "head": "close", "networks": 2}}
+    plain = dataclasses.replace(trained.predictor, network=network, score=get_score("cls"), description=described)
+    plain.save(tmp_path / "pair")
+    return tmp_path / "pair", plain
+
+
+def test_an_ensemble_is_read_back(pair, images):
+    folder, predictor = pair
+    assert medic.load(folder).predict(images / "z" / "cat" / "0.png") == predictor.predict(images / "z/cat/0.png")
+
+
+@pytest.mark.parametrize("networks", [1, 3, 100])
+def test_an_ensemble_of_another_number(pair, networks):
+    folder, _ = pair
+    change(folder, model__networks=networks)
+    with pytest.raises(MedicError, match=naming("weights are not those")):
+        medic.load(folder)
+
+
 def sealed(folder, tensors):
     """Write weights with the right checksum."""
     save_file(tensors, folder / WEIGHTS)
@@ -110,6 +204,7 @@ def test_a_network_that_computes_large_tables_is_not_made(folder):
         network = assemble([create_backbone("beit_base_patch16_224", size=2048)], 2, "separate")
     assert sum(buffer.nbytes for buffer in network.buffers()) > 2**30
     change(folder, model__backbone="beit_base_patch16_224", preprocessing__size=2048)
+    sealed(folder, {name: torch.zeros(1) for name in network.state_dict()})  # names are compared before
     with pytest.raises(MedicError, match=naming("tables MiB")):
         medic.load(folder)
 

@@ -1,6 +1,7 @@
 """`medic predict`: rows in every format, odd names, exit codes, and memory that does not grow."""
 
 import csv
+import dataclasses
 import io
 import itertools
 import json
@@ -17,6 +18,7 @@ import torch
 
 from medic.cli import main
 from medic.deploy import DESCRIPTION, WEIGHTS, writers
+from medic.runs.prediction_files import read_decisions
 from tests.data.pictures import picture
 from tests.messages import naming
 from tests.pages import DOCS, run_page
@@ -58,6 +60,24 @@ def test_the_rows_are_those_of_the_evaluation(trained, images, predict):
         assert row["error"] == ""
     known = sum(row["known"] == "true" for row in rows)
     assert err == f"{len(rows)} images: {known} known, {len(rows) - known} unknown\n"
+
+
+def test_names_are_no_formulas(trained, images, predict, tmp_path, monkeypatch):
+    """A spreadsheet executes neither a class nor a path, and our own commands read the names as they are."""
+    monkeypatch.chdir(tmp_path)
+    names = ("=cmd|' /C calc'!A0", "-dog")
+    dataclasses.replace(trained.predictor, classes=names).save("model")
+    shutil.copy(images / "z" / "cat" / "1.png", "+1.png")
+    code, out, _ = predict("./+1.png", "*.png", "--threshold", 0, run="model")
+    assert code == 0
+    first, second = rows_of(out)
+    assert (first["path"], second["path"]) == ("./+1.png", "'+1.png")
+    assert {first["top1"], first["top2"]} == {f"'{name}" for name in names}
+    assert first["label"] == first["top1"]
+    (tmp_path / "rows.csv").write_text(out)
+    (tmp_path / "true.csv").write_text("path,class\n./+1.png,-dog\n+1.png,unknown\n")
+    found = read_decisions(tmp_path / "rows.csv", tmp_path / "true.csv", known=names)
+    assert {*found.prediction.tolist()} == {names.index(first["top1"][1:])}
 
 
 def test_unreadable_images_have_their_row_and_an_exit_code(images, predict, tmp_path):

@@ -33,3 +33,17 @@ def test_a_cell_of_one_image_is_trained_on(mini_dataset):
     parts = make_parts(alone, "cell", 0.99, 0)
     assert parts.validation.tolist().count(True) == 2  # of the three images of one cell
     assert parts.train[3:].all()
+
+
+def test_every_cell_is_shuffled_by_its_own_seed(mini_dataset):
+    """The seed of a cell is 31 bits of the MD5 of (seed, domain, class), so that domains have different draws."""
+    held_out = make_parts(mini_dataset, "cell", 0.3, 5).validation
+    found = []
+    for place, domain in enumerate(mini_dataset.domains):
+        rows = ((mini_dataset.domain == place) & (mini_dataset.label == 0)).nonzero().squeeze(1)
+        name = str((5, domain, mini_dataset.classes[0])).encode()
+        generator = torch.Generator().manual_seed(int(hashlib.md5(name).hexdigest(), 16) % 2**31)
+        expected = torch.randperm(len(rows), generator=generator)[: round(0.3 * len(rows))]
+        found.append(held_out[rows].nonzero().squeeze(1).tolist())
+        assert found[-1] == sorted(expected.tolist())
+    assert len({tuple(rows) for rows in found}) > 1

@@ -1,6 +1,7 @@
 """`medic calibrate`: what thresholds accept and reject, and the model with the chosen one."""
 
 import csv
+import dataclasses
 
 import numpy as np
 import pytest
@@ -8,9 +9,12 @@ import torch
 
 import medic
 from medic.cli import main
-from medic.deploy.calibration import Calibration, label_images
-from medic.openset import decide, hard_hscore, predicted_class
+from medic.deploy.calibration import Calibration, Labelled, label_images
+from medic.errors import MedicError
+from medic.openset import SCORES, Threshold, decide, hard_hscore, predicted_class
+from medic.outputs import Output
 from medic.runs.prediction_files import read_labels
+from tests.messages import naming
 
 
 @pytest.fixture
@@ -135,3 +139,37 @@ def test_unreadable_images_are_left_out(trained, images, tmp_path, capsys):
     assert "1 unreadable image left out" in said.err
     assert "images accepted" in said.out
     assert calibrate(trained.path, "--threshold", 0.5, "--images", bad) == 2
+
+
+def scored(confidence):
+    """Outputs of two classes whose largest logit is given."""
+    values = torch.as_tensor(confidence, dtype=torch.float64)
+    return Output(torch.stack([values, values - 1], dim=1))
+
+
+@pytest.fixture
+def predictor(trained):
+    """The model with a score that is the largest logit itself."""
+    return dataclasses.replace(trained.predictor, score=SCORES["max-logit"], threshold=Threshold(3.0, "fixed"))
+
+
+def test_two_components_need_twenty_images(predictor):
+    few, enough = (Calibration(predictor, None, scored(torch.linspace(0, 9, count))) for count in (19, 20))
+    with pytest.raises(MedicError, match=naming("19 images too few 20")):
+        few.dividing()
+    assert 0 < enough.dividing().value < 9
+    assert [one.rule for one in few.comparisons()] == ["fixed"]
+    assert [one.rule for one in enough.comparisons()] == ["fixed", "two components"]
+
+
+@pytest.mark.parametrize(("count", "rates"), [(8, [0.8, 0.7]), (9, [0.9, 0.8, 0.7]), (19, [0.95, 0.9, 0.8, 0.7])])
+def test_the_rates_that_so_many_known_images_allow(predictor, count, rates):
+    labelled = Labelled(scored(torch.arange(10.0, 10 + count)), torch.zeros(count, dtype=torch.long), "")
+    shown = [one.rule for one in Calibration(predictor, labelled).comparisons()]
+    assert shown == ["fixed", *(f"accept {100 * rate:g} %" for rate in rates)]
+
+
+def test_images_on_the_threshold_are_accepted(predictor):
+    labelled = Labelled(scored([3.0, 4.0, 2.0, 3.0]), torch.tensor([0, 0, 0, -1]), "")
+    effect = Calibration(predictor, labelled, scored([3.0, 2.0])).effect(predictor.threshold)
+    assert (effect.accepted, effect.rejected, effect.unlabelled) == (pytest.approx(2 / 3), 0.0, 0.5)

@@ -242,6 +242,8 @@ def test_large_images_make_small_batches(folder):
     assert predictor.most(64) == 64
     assert dataclasses.replace(predictor, decoded=4096).most(64) == 1
     assert dataclasses.replace(predictor, decoded=1024).most(64) == 16
+    resized = dataclasses.replace(predictor.preprocessing, size=2048)  # decoded small, then enlarged for the network
+    assert dataclasses.replace(predictor, preprocessing=resized).most(64) == 4
 
 
 def test_other_weights_of_the_same_network_are_refused(folder):

@@ -77,7 +77,7 @@ def test_names_are_no_formulas(trained, images, predict, tmp_path, monkeypatch):
     (tmp_path / "rows.csv").write_text(out)
     (tmp_path / "true.csv").write_text("path,class\n./+1.png,-dog\n+1.png,unknown\n")
     found = read_decisions(tmp_path / "rows.csv", tmp_path / "true.csv", known=names)
-    assert {*found.prediction.tolist()} == {names.index(first["top1"][1:])}
+    assert {*found.predicted.tolist()} == {names.index(first["top1"][1:])}
 
 
 def test_unreadable_images_have_their_row_and_an_exit_code(images, predict, tmp_path):

@@ -1,6 +1,8 @@
 """A model in use decides as it did in evaluation, on images of any kind."""
 
+import dataclasses
 import json
+import math
 import shutil
 
 import numpy as np
@@ -12,6 +14,8 @@ import medic
 from medic.data.decode import BadImage
 from medic.deploy import DESCRIPTION, WEIGHTS
 from medic.errors import MedicError
+from medic.openset import SCORES, Threshold
+from medic.outputs import Output
 from tests.messages import naming
 
 
@@ -103,8 +107,6 @@ def test_images_are_read_as_they_are_needed(trained, target):
 
 
 def test_views_of_an_image_do_not_depend_on_its_place(trained, target):
-    import dataclasses
-
     several = dataclasses.replace(trained.predictor, views=4)
     paths = target[0][:3]
     together = several.predict(paths)
@@ -129,8 +131,6 @@ def test_two_files_suffice(settings, target, score, tmp_path):
 
 
 def test_another_threshold(trained, target):
-    from medic.openset import Threshold
-
     never = trained.predictor.at(Threshold(float("inf"), "fixed"))
     assert {one.label for one in never.predict(target[0])} == {"unknown"}
     always = trained.predictor.at(Threshold(float("-inf"), "fixed"))
@@ -148,3 +148,22 @@ def test_a_damaged_pil_image_is_an_unreadable_one(trained, images, tmp_path):
 def test_what_is_no_image_is_named(trained):
     with pytest.raises(MedicError, match="not int"):
         trained.predictor.predict(3)
+
+
+def scored_by_max_logit(trained, threshold):
+    """The model with a score that is the largest logit itself."""
+    return dataclasses.replace(trained.predictor, score=SCORES["max-logit"], threshold=Threshold(threshold, "fixed"))
+
+
+@pytest.mark.parametrize("logits", [[math.inf, 0.0], [1.0, -math.inf], [math.nan, 0.0]])
+def test_logits_that_are_not_finite_decide_nothing(trained, logits):
+    """The confidence may be a number all the same."""
+    with pytest.raises(MedicError, match=naming("NaN infinity")):
+        scored_by_max_logit(trained, 0.0).decide(Output(torch.tensor([[2.0, 1.0], logits])))
+
+
+def test_an_image_on_the_threshold_is_known(trained):
+    output = Output(torch.tensor([[2.0, 1.0], [1.0, 1.9999]]))
+    found = scored_by_max_logit(trained, 2.0).decide(output)
+    assert [one.label for one in found] == [trained.predictor.classes[0], "unknown"]
+    assert [one.known for one in found] == [True, False]

@@ -47,6 +47,13 @@ def test_best_threshold_is_the_best_of_all(seed):
         assert cost * (1 - mine.acc_u) + 1 - mine.acc_k == pytest.approx(min(costs), abs=1e-12)
 
 
+def test_the_smallest_of_equally_good_thresholds():
+    assert best_threshold([0.0, 1.0, 2.0, 3.0], [0, 0, 0, 0], [-1, -1, 0, 0]) == 2
+    assert best_threshold([0.0, 1.0, 2.0, 3.0], [0, 0, 0, 1], [0, -1, 0, 0]) == 2
+    nothing = best_threshold([1.0, 2.0], [0, 0], [0, -1], cost=10)  # all are rejected, by the next number after 2
+    assert nothing == np.nextafter(2.0, 3.0)
+
+
 def test_two_components_are_divided_between_their_means():
     rng = np.random.default_rng(2)
     mixed = np.concatenate([rng.normal(-3, 1, 500), rng.normal(3, 1, 500)])

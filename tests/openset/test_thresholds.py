@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from medic.errors import MedicError
 from medic.openset import RULES, SCORES, Threshold, decide, hard_hscore, hscore, predicted_class, score, threshold
+from medic.openset import given as by_hand
 from medic.outputs import Output
 
 
@@ -43,11 +44,27 @@ def test_fixed_is_a_probability_on_the_scale_of_the_confidence():
     assert threshold("fixed", "cls", probability=1.0).value == math.inf
 
 
+def test_a_threshold_that_a_person_gives():
+    assert by_hand(SCORES["cls"], 0) == Threshold(-math.inf, "fixed", 0.0)
+    assert by_hand(SCORES["cls"], 1) == Threshold(math.inf, "fixed", 1.0)
+    assert by_hand(SCORES["energy"], -3) == Threshold(-3.0, "fixed", None)
+    for number in (-1e-9, 1 + 1e-9, math.nan):
+        with pytest.raises(MedicError, match="threshold"):
+            by_hand(SCORES["cls"], number)
+
+
+def test_a_rate_or_probability_of_zero():
+    assert threshold("fixed", "cls", probability=0.0) == Threshold(-math.inf, "fixed", 0.0)
+    with pytest.raises(MedicError, match=r"accept .* is 0: "):
+        threshold("source", "cls", validation=OUTPUT, accept=0.0)
+
+
 def test_hard_is_the_argmax_over_one_class_more():
     output = Output(torch.tensor([[1.0, 3.0], [0.0, 1.0], [2.0, 0.0]]), unknown=torch.tensor([2.0, 5.0, 2.0]))
     chosen, label = threshold("hard", "reject"), [1, -1, 1]
     decided = decide(score("reject", output), predicted_class(output), chosen.value)
     assert decided.tolist() == [1, -1, 0]  # a tie is known
+    assert chosen == Threshold(0.0, "hard")
     assert hscore(score("reject", output), predicted_class(output), label, 0.0) == hard_hscore(decided, label)
 
 

@@ -14,7 +14,9 @@ import pytest
 import medic
 from medic.errors import MedicError, memory_checked
 from medic.runs.directory import Run
+from medic.runs.layout import DONE, RECORDS
 from medic.runs.review import review
+from medic.runs.seal import Damaged, make_seal, read_seal
 from medic.tables.results import collect
 from medic.training import load_checkpoint
 from tests.messages import naming
@@ -73,6 +75,26 @@ def test_a_table_leaves_a_damaged_run_out_and_names_the_file(copy):
     found = collect([path.parent])
     assert (found.results, list(found.damaged)) == ((), [path])
     assert "results.jsonl" in found.damaged[path]
+
+
+def test_a_table_leaves_out_a_run_whose_environment_is_damaged(copy):
+    path = copy()
+    flip(path / "environment.json", 20)
+    found = collect([path.parent])
+    assert found.results == ()
+    assert found.damaged == {path: "its environment.json is damaged"}
+
+
+@pytest.mark.parametrize("position", [0, 2**20 - 1, 2**20, 3 * 2**20 - 1])
+def test_every_part_of_a_large_file_is_sealed(position, tmp_path):
+    (tmp_path / "large").write_bytes(bytes(3 * 2**20))
+    (tmp_path / RECORDS).touch()
+    (tmp_path / DONE).write_text(make_seal(tmp_path, 1.0))
+    seal = read_seal(tmp_path)
+    seal.check(tmp_path / "large")
+    flip(tmp_path / "large", position)
+    with pytest.raises(Damaged, match="its large is damaged"):
+        seal.check(tmp_path / "large")
 
 
 def test_the_same_command_does_not_return_a_damaged_run(whole, folder, tmp_path):

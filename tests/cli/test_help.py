@@ -189,6 +189,16 @@ def test_dry_run_writes_no_store(medic, tmp_path, monkeypatch):
     assert re.search(r"^sources +x 8 \+ 2, y 8 \+ 2 ", out, re.MULTILINE)
     path = re.search(r"^output +(.*)$", out, re.MULTILINE)[1]
     assert path in medic(*train)[1]
+    moved = (tmp_path / "images").rename(tmp_path / "moved")
+    code, out, err = medic("train", "--extend", path, "--root", str(moved), "--iterations", "2", "--dry-run")
+    assert code == 0, err
+    assert re.search(r"^training +2 iterations ", out, re.MULTILINE)
+
+
+def test_the_default_of_reproduce_is_its_own(medic):
+    settings = "settings of the paper's experiments: paper, as in its text, or authors, as in their code"
+    for command, default in (("reproduce", "authors"), ("train", "neither")):
+        assert f"{settings} (default: {default})" in " ".join(medic(command, "--help")[1].split())
 
 
 @pytest.mark.parametrize("command", [["train"], ["sweep"], ["reproduce", "paradigms", "--quick"]])

@@ -248,7 +248,14 @@ class Loader(yaml.SafeLoader):
 
 
 Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
-Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+"), list("-+0123456789"))
+
+
+class Dumper(yaml.SafeDumper):
+    """Quotes text that the loader would take for a number, such as the name 31e4."""
+
+
+for kind in (Loader, Dumper):
+    kind.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+"), list("-+0123456789"))
 
 
 DEEPEST = 100
@@ -294,7 +301,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def to_yaml(settings: Mapping[str, Any]) -> str:
     """Write settings as YAML."""
-    return yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
+    layout: dict[str, Any] = {"allow_unicode": True, "default_flow_style": None, "width": 120}
+    return str(yaml.dump(dict(settings), Dumper=Dumper, sort_keys=False, **layout))
 
 
 def _unreadable(what: str, path: Path, error: Exception) -> MedicError:

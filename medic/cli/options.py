@@ -10,9 +10,19 @@ from typing import Any, get_origin
 import yaml
 
 from medic.cli.catalogue import check_names
-from medic.errors import MedicError, check_choice
+from medic.errors import MedicError
 from medic.runs.layout import ASKED, CONFIG
-from medic.runs.settings import ALIASES, GROUPS, SETTINGS, RepeatedKey, Setting, load_yaml, read_yaml, setting_name
+from medic.runs.settings import (
+    ALIASES,
+    GROUPS,
+    SETTINGS,
+    RepeatedKey,
+    Setting,
+    known_setting,
+    load_yaml,
+    read_yaml,
+    setting_name,
+)
 
 SPELLINGS = tuple(f"--{alias.replace('_', '-')}" for alias in ALIASES)
 """Options of other codebases. Underscores are taken for hyphens too."""
@@ -160,7 +170,4 @@ def _from_file(path: Path) -> dict[str, Any]:
     """
     asked = path.parent / ASKED
     source = asked if path.name == CONFIG and asked.exists() else path
-    return {
-        check_choice("setting", setting_name(key), SETTINGS, f"in {source}"): value
-        for key, value in read_yaml(source).items()
-    }
+    return {known_setting(setting_name(key), f"in {source}"): value for key, value in read_yaml(source).items()}

@@ -45,7 +45,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     "img_size": ("image_size", "use --image-size PX"),
     "data": ("root", "use --root DIR"),
     "test_envs": ("target", "domains are given by name, not by number: use --target NAME"),
-    "arch": ("backbone", "use --backbone NAME"),
+    "arch": ("backbone", "use --backbone NAME; a file for --import can add your own network to medic.models.OURS"),
     "amp": ("precision", "use --precision bf16"),
     "metric": ("metrics", "use --metrics NAME"),
     "methods": ("span", "use --span method=erm,medic++"),
@@ -167,11 +167,18 @@ _CALLED: Mapping[Any, str] = {
 """The names of types in messages."""
 
 
+def known_setting(name: str, where: str = "") -> str:
+    """Return the name of a setting, or raise with the one that is meant; `where` names the file it is in."""
+    if name not in SETTINGS and (meant := meaning(name)):
+        raise MedicError(f"unknown setting {name!r}{where and ' '}{where}: {meant[1]}")
+    return check_choice("setting", name, SETTINGS, where)
+
+
 def check_settings(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Check the names, types and limits of settings; return them with paths as text and without None."""
     found: dict[str, Any] = {}
     for name, value in asked.items():
-        declared = SETTINGS[check_choice("setting", name, SETTINGS)]
+        declared = SETTINGS[known_setting(name)]
         if value is None:
             continue
         value = str(value) if isinstance(value, os.PathLike) else value

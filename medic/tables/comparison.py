@@ -12,7 +12,6 @@ from medic.errors import MedicError
 from medic.metrics import Metric
 from medic.tables.table import Row
 
-
 FEWEST = 3
 """Differences that an interval needs: of two, whose deviation has one degree of freedom, it says nothing."""
 

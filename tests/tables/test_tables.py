@@ -6,12 +6,15 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 import medic
+from medic import tables
 from medic.cli import main
 from medic.errors import MedicError
 from medic.metrics import METRICS, find_metric
@@ -537,3 +540,10 @@ def test_precisions_and_images_that_are_drawn_by_seed(tmp_path):
         path.write_text(json.dumps({**json.loads(path.read_text()), "precision": precision}))
     (note,) = [note for note in tabulate(collect([tmp_path / "cmnist"]).results).notes if "precisions" in note]
     assert note == "these runs have 2 different precisions: bf16 (run-0), fp32 (run-1)"
+
+
+def test_only_the_papers_tables_import_torch():
+    names = sorted(path.stem for path in Path(tables.__file__).parent.glob("[a-z]*.py"))
+    ours = [name for name in names if name not in ("conditions", "paper_tables", "reproduction")]
+    code = f"import sys; [__import__(f'medic.tables.{{name}}') for name in {ours}]; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -35,6 +35,7 @@ PLACEHOLDERS: dict[str, dict[str, str]] = {
     "M": {"": "medic++"},
     "T": {"pacs": "sketch", "": "street"},
     "S": {"": "0"},
+    "TABLE": {"": "pacs-resnet50"},
     "OWNER/NAME": {"": NAME},
     "{}": {"": "run.yaml"},
     "runs/ONE": {"": "nine-runs/NINE"},

@@ -5,8 +5,8 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
-from pytest import MonkeyPatch
 from torch import nn
 
 from medic.data import Dataset, LazyDataset, Resident, Storage
@@ -85,7 +85,7 @@ def small_resnet(name: str) -> Callable[..., nn.Module]:
     return make
 
 
-def shrink_backbones(patch: MonkeyPatch) -> None:
+def shrink_backbones(patch: pytest.MonkeyPatch) -> None:
     """Make timm's ResNet-18 and ResNet-50 and our GFNet small; they keep their names, weights and image sizes."""
     import_timm("resnet50")
     from timm.models import _registry

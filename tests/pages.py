@@ -2,8 +2,12 @@
 
 import re
 import shlex
+from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from markdown_it import MarkdownIt
 
 from medic.cli import main
 
@@ -56,3 +60,54 @@ def run_page(page: str, replacements: dict[str, str]) -> dict[str, Any]:
                 continue
             exec(compile(text, page, "exec"), names)
     return names
+
+
+PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in DOCS.rglob("*.md")))
+"""The pages that show commands."""
+CODE = ("python", "yaml", "json", "dockerfile")
+"""Languages of fenced blocks that are no commands."""
+CALL = re.compile(r"(?<![\w/.`-])medic (?=[a-z]+(?: |$|\)))|^medic (?=-)")
+"""The begin of a command; tables of results, in which medic is a method, have more spaces or numbers behind it."""
+
+
+class Command(NamedTuple):
+    """A command on a page, without `medic`."""
+
+    page: str
+    line: int
+    """The first line of its block or paragraph."""
+    words: tuple[str, ...]
+    previous: tuple[str, ...] = ()
+    """The last command of the same name before it in its block, which an ellipsis stands for."""
+    quoted: bool = False
+    """Whether it stands in a sentence, where `medic train --report` may only name an option."""
+
+    def __str__(self) -> str:
+        """Return the place and the command."""
+        return f"{self.page}:{self.line}: medic {shlex.join(self.words)}"
+
+
+def commands(page: str) -> Iterator[Command]:
+    """Yield the commands of a page, in code blocks, in their comments, and in the text."""
+    for token in MarkdownIt("commonmark").enable("table").parse((ROOT / page).read_text()):
+        first = token.map[0] + 1 if token.map else 0
+        if token.type == "code_block" or (token.type == "fence" and token.info not in CODE):
+            before: dict[str, tuple[str, ...]] = {}
+            for line in command_lines(token.content):
+                shell, _, comment = re.sub(r"(^| )# ", "\0", line).partition("\0")
+                for words in _calls(shell):
+                    yield Command(page, first, words, before.get(words[0], ()))
+                    before[words[0]] = words
+                for sentence in re.findall(r"`([^`]+)`", comment):
+                    yield from (Command(page, first, words, quoted=True) for words in _calls(sentence))
+        for child in token.children or ():
+            if child.type == "code_inline":
+                yield from (Command(page, first, words, quoted=True) for words in _calls(child.content))
+
+
+def _calls(shell: str) -> Iterator[tuple[str, ...]]:
+    """Yield the words of each call of medic in a line of a shell without its comment."""
+    for call in CALL.finditer(shell):
+        read = shlex.shlex(shell[call.end() :], posix=True, punctuation_chars=True)
+        read.whitespace_split, read.commenters = True, ""
+        yield tuple(takewhile(lambda word: not set(word) <= set("|&;()<>"), read))  # up to the next command of the line

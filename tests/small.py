@@ -2,12 +2,16 @@
 
 import dataclasses
 import hashlib
+from collections.abc import Callable
+from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 from medic.data import Dataset, LazyDataset, Resident, Storage
-from medic.models import ConvNet
+from medic.models import OURS, ConvNet
+from medic.models.backbones import import_timm
 from medic.models.gfnet import GFNet
 
 
@@ -65,3 +69,27 @@ def small_discriminator(channels: int) -> nn.Module:
     """Build a discriminator that maps pixels (N, channels, S, S) to log-odds (N,)."""
     maps = nn.Sequential(nn.Conv2d(channels, 8, 8, stride=8), nn.BatchNorm2d(8), nn.LeakyReLU(0.2))
     return nn.Sequential(maps, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 1), nn.Flatten(0))
+
+
+def small_resnet(name: str) -> Callable[..., nn.Module]:
+    """Return what timm calls to make a ResNet of a name: here with four blocks of 16 channels."""
+    from timm.models._builder import build_model_with_cfg
+    from timm.models.resnet import BasicBlock, ResNet
+
+    # With 8 channels, the backward pass of torch 2.13 over channels-last images ends in a segmentation fault.
+    small = {"block": BasicBlock, "layers": (1, 1, 1, 1), "channels": (16, 16, 16, 16)}
+
+    def make(pretrained: bool = False, **settings: Any) -> nn.Module:
+        return build_model_with_cfg(ResNet, name, pretrained, **small, **settings)
+
+    return make
+
+
+def shrink_backbones(patch: pytest.MonkeyPatch) -> None:
+    """Make timm's ResNet-18 and ResNet-50 and our GFNet small; they keep their names, weights and image sizes."""
+    import_timm("resnet50")
+    from timm.models import _registry
+
+    for name in ("resnet18", "resnet50"):
+        patch.setitem(_registry._model_entrypoints, name, small_resnet(name))
+    patch.setitem(OURS, "gfnet_h_ti", (small_gfnet, OURS["gfnet_h_ti"][1]))

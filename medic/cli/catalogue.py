@@ -116,15 +116,16 @@ NOUNS = {"threshold": "threshold rule"} | {
 """The settings whose values have names, and what messages call them."""
 
 
-def check_names(settings: Mapping[str, Any]) -> None:
+def check_names(settings: Mapping[str, Any], dataset: str | None = None) -> None:
     """Refuse an unknown name of a part, dataset or domain before torch is imported; a run checks all settings again.
 
-    Names that an imported file or an installed package may define are left to the run.
+    `dataset` is the one to use if the settings name none; None if a table or another run supplies it. Names that an
+    imported file or an installed package may define are left to the run.
     """
     if "," in str(method := settings.get("method")):
         raise MedicError(f"method {method!r}: a run has one; `medic sweep --span method={method}` trains several")
-    if settings.get("root") and "dataset" not in settings:
-        raise MedicError("--root is the folder of a dataset, but none is given: for your own add --dataset folder")
+    if settings.get("root") and "dataset" not in settings and dataset is not None:
+        raise MedicError("--root requires --dataset; for your own images use --dataset folder")
     found = stored()
     if found is None or settings.get("imports"):
         return
@@ -134,7 +135,7 @@ def check_names(settings: Mapping[str, Any]) -> None:
         if isinstance(value := settings.get(name), str):
             _check_name(noun, value, found["values"][name])
     domains = {row["dataset"]: list(row["domains"]) for row in found["datasets"]}
-    if not isinstance(dataset := settings.get("dataset", "digits"), str):
+    if not isinstance(dataset := settings.get("dataset", dataset), str):
         return
     _check_name("dataset", dataset, list(domains))
     own = domains.get(respelled(dataset, domains), [])

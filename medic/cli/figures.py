@@ -3,11 +3,13 @@
 import logging
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from shlex import quote
 
 from medic.analysis import ANALYSES
 from medic.cli.analyze import add_measuring_options, given_options, print_result
 from medic.cli.options import add_format_option
 from medic.errors import check_choice
+from medic.runs.layout import CONFIG
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +36,7 @@ def run(arguments: Namespace) -> int:
     for name in arguments.only:
         check_choice("figure", name, FIGURES)
     folder, output = Path(arguments.folder), Path(arguments.output)
+    runs_folder = folder.parent if (folder / CONFIG).exists() else folder  # of a single run, the folder it is in
     results = collect([folder]).results
     options = given_options(arguments, ("moments", "iterations", "root", "device"))
     missing = 0
@@ -48,7 +51,7 @@ def run(arguments: Namespace) -> int:
             result = analysis.measure(runs, **own)
         except MissingRuns as error:
             missing += 1
-            command = f"medic reproduce {error.table} --output {folder}"
+            command = f"medic reproduce {error.table} --root DIR --output {quote(str(runs_folder))}"
             logger.warning("figure %s: no %s; make them: %s", figure.name, error.what, command)
             continue
         path = output / f"{figure.name}.{arguments.format}"
@@ -57,5 +60,5 @@ def run(arguments: Namespace) -> int:
         print_result(result)
         print()
     if missing:
-        logger.warning("add --quick to these commands for a small version on the built-in digits")
+        logger.warning("use --quick in place of --root DIR for a small version on the built-in digits")
     return 1 if missing else 0

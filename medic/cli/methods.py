@@ -143,7 +143,7 @@ def _print(entry: dict[str, Any]) -> None:
         ("training", ", ".join(f"{name} {_number(value)}" for name, value in training.items())),
         *(("averaging", f"{name} ({_listed(own)})") for name, own in entry["averaging"].items()),
     ]
-    laws = {name: f"DomainBed draws {law}" for name, law in entry["search"].items()}
+    laws = {name: f"search draws {law}" for name, law in entry["search"].items()}
     for name, value in entry["hyperparameters"].items():
         notes = [f"{_number(own[name])} on {on}" for on, own in entry["hyperparameters on"].items() if name in own]
         notes += [laws.pop(name)] if name in laws else []

@@ -10,9 +10,19 @@ from typing import Any, get_origin
 import yaml
 
 from medic.cli.catalogue import check_names
-from medic.errors import MedicError, check_choice
+from medic.errors import MedicError
 from medic.runs.layout import ASKED, CONFIG
-from medic.runs.settings import ALIASES, GROUPS, SETTINGS, RepeatedKey, Setting, load_yaml, read_yaml, setting_name
+from medic.runs.settings import (
+    ALIASES,
+    GROUPS,
+    SETTINGS,
+    RepeatedKey,
+    Setting,
+    known_setting,
+    load_yaml,
+    read_yaml,
+    setting_name,
+)
 
 SPELLINGS = tuple(f"--{alias.replace('_', '-')}" for alias in ALIASES)
 """Options of other codebases. Underscores are taken for hyphens too."""
@@ -43,8 +53,8 @@ def canonical(arguments: Sequence[str]) -> list[str]:
     return result
 
 
-def add_run_options(parser: ArgumentParser) -> None:
-    """Add `--config FILE` and an option for every setting of a run."""
+def add_run_options(parser: ArgumentParser, **defaults: str) -> None:
+    """Add `--config FILE` and an option for every setting of a run; `defaults` are those of the command alone."""
     parser.add_argument("--config", metavar="FILE", help="YAML file with any of the settings below")
     groups = {name: parser.add_argument_group(TITLES.get(name, name)) for name in GROUPS}
     for name, declared in SETTINGS.items():
@@ -55,11 +65,13 @@ def add_run_options(parser: ArgumentParser) -> None:
             options = {"nargs": "*", "action": "extend", "metavar": metadata["takes"]}
         else:
             options = {"type": _reader(declared), "metavar": metadata["takes"], "choices": metadata["choices"] or None}
-        default = "" if declared.default is None or declared.default is False else f" (default: {declared.default})"
+        about = metadata["help"]
+        if name in defaults:
+            about = re.sub(r" \(default: [^)]*\)$", "", about)
+        default = defaults.get(name, declared.default)
+        about += "" if default is None or default is False else f" (default: {default})"
         # Suppressed, so that only options that are given are set.
-        groups[declared.group].add_argument(
-            option_of(name), dest=name, help=metadata["help"] + default, default=SUPPRESS, **options
-        )
+        groups[declared.group].add_argument(option_of(name), dest=name, help=about, default=SUPPRESS, **options)
     parser.epilog = f"Also understood: {', '.join(SPELLINGS)}, and underscores for hyphens."
 
 
@@ -123,13 +135,16 @@ def _from_yaml(text: str) -> Any:
     return text if value is None else value
 
 
-def given_settings(arguments: Namespace) -> dict[str, Any]:
-    """Return the settings that were given by options, over those of a file."""
+def given_settings(arguments: Namespace, dataset: str | None = SETTINGS["dataset"].default) -> dict[str, Any]:
+    """Return the settings that were given by options, over those of a file.
+
+    Their names are checked. `dataset` is the default one; None if the command supplies a dataset of its own.
+    """
     given = {name: value for name, value in vars(arguments).items() if name in SETTINGS}
     given = given if arguments.config is None else _over_file(given, arguments)
     if getattr(arguments, "file", None) is None:  # otherwise a file of settings may import what they name
         spanned = [part.partition("=")[0] for part in getattr(arguments, "span", None) or ()]
-        check_names({**dict.fromkeys(spanned), **given})
+        check_names({**dict.fromkeys(spanned), **given}, None if given.get("extend") else dataset)
     return given
 
 
@@ -155,7 +170,4 @@ def _from_file(path: Path) -> dict[str, Any]:
     """
     asked = path.parent / ASKED
     source = asked if path.name == CONFIG and asked.exists() else path
-    return {
-        check_choice("setting", setting_name(key), SETTINGS, f"in {source}"): value
-        for key, value in read_yaml(source).items()
-    }
+    return {known_setting(setting_name(key), f"in {source}"): value for key, value in read_yaml(source).items()}

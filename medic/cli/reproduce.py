@@ -14,6 +14,9 @@ from medic.tables.results import read_runs, runs_are
 
 logger = logging.getLogger(__name__)
 
+PROTOCOL = "authors"
+"""The protocol of a table by default."""
+
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic reproduce`."""
@@ -33,7 +36,7 @@ def add_options(parser: ArgumentParser) -> None:
     )
     add_format_option(parser, FORMATS)
     add_executor_options(parser)
-    add_run_options(parser)
+    add_run_options(parser, protocol=PROTOCOL)
 
 
 def run(arguments: Namespace) -> int:
@@ -45,13 +48,13 @@ def run(arguments: Namespace) -> int:
     if arguments.table is None:
         raise MedicError("give the name of a table: `medic reproduce --list` shows them")
     check_choice("table of the paper", arguments.table, [row["name"] for row in rows] or [arguments.table])
-    given = given_settings(arguments)
+    given = given_settings(arguments, dataset=None)  # the table has one
     from medic.report.against import AgainstPaper  # now, because these import torch
     from medic.sweeps.launch import launch
     from medic.sweeps.sweep import Planner
     from medic.tables.paper_tables import reproduction
 
-    table = reproduction(arguments.table, arguments.quick, given.pop("protocol", None) or "authors")
+    table = reproduction(arguments.table, arguments.quick, given.pop("protocol", None) or PROTOCOL)
     methods = {str(line.settings["method"]) for line in table.lines}
     for method in arguments.methods:
         check_choice("method", method, sorted(methods), f"of {arguments.table}")

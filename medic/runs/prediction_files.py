@@ -99,7 +99,7 @@ def read_decisions(
         columns = {name: values[target] for name, values in columns.items()}
     if "path" in columns:
         _check_unique(path, columns["path"])
-    names = _true_names(path, columns, labels, written)
+    names = _true_names(path, columns, labels, written, ", or a file with --labels")
     classes, logits = _logits(path, columns)
     if logits is not None:
         taken = np.array(classes)[logits.argmax(axis=1)]
@@ -190,16 +190,17 @@ def _check_unique(path: Path, paths: NDArray[Any]) -> None:
         raise MedicError(f"file {path} has {count} rows of {name}: keep one row per image")
 
 
-def _true_names(path: Path, columns: Columns, labels: Path | None, written: bool) -> NDArray[np.str_]:
-    """Return the names of the true classes, from the file or from `labels`."""
+def _true_names(path: Path, columns: Columns, labels: Path | None, written: bool, others: str) -> NDArray[np.str_]:
+    """Return the names of the true classes, from the file or from `labels`; `others` are ways to give them."""
     if labels is not None:
         return joined(labels, ("class", "label"), _need(path, columns, "path", ", to find its images in --labels"))
     if "class" in columns:
         names = _texts(columns["class"])
     elif written:
-        raise MedicError(f"file {path} is of `medic predict`, whose label is predicted: give true ones with --labels")
+        way = "add a column 'class' with the true classes"
+        raise MedicError(f"file {path} was written by `medic predict`, so its labels are predictions: {way}{others}")
     else:
-        names = _texts(_need(path, columns, "label", " with the true class; give one, or a file with --labels"))
+        names = _texts(_need(path, columns, "label", f" with the true class; give one{others}"))
     if (empty := np.flatnonzero(names == "")).size:
         raise MedicError(f"file {path}, row {empty[0] + 1}: no label; give a class, or {UNKNOWN} for unknown")
     return names
@@ -208,7 +209,7 @@ def _true_names(path: Path, columns: Columns, labels: Path | None, written: bool
 def read_labels(path: Path) -> list[tuple[str, str]]:
     """Return the paths of images, relative to the folder of a file, and their true classes."""
     columns = read_columns(path)
-    names = _true_names(path, columns, None, columns.keys() >= PREDICT)
+    names = _true_names(path, columns, None, columns.keys() >= PREDICT, "")
     paths = _need(path, columns, "path").astype(str)
     _check_unique(path, paths)
     return [(str(path.parent / one), name) for one, name in zip(paths.tolist(), names.tolist(), strict=True)]

@@ -45,7 +45,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     "img_size": ("image_size", "use --image-size PX"),
     "data": ("root", "use --root DIR"),
     "test_envs": ("target", "domains are given by name, not by number: use --target NAME"),
-    "arch": ("backbone", "use --backbone NAME"),
+    "arch": ("backbone", "use --backbone NAME; a file for --import can add your own network to medic.models.OURS"),
     "amp": ("precision", "use --precision bf16"),
     "metric": ("metrics", "use --metrics NAME"),
     "methods": ("span", "use --span method=erm,medic++"),
@@ -167,11 +167,18 @@ _CALLED: Mapping[Any, str] = {
 """The names of types in messages."""
 
 
+def known_setting(name: str, where: str = "") -> str:
+    """Return the name of a setting, or raise with the one that is meant; `where` names the file it is in."""
+    if name not in SETTINGS and (meant := meaning(name)):
+        raise MedicError(f"unknown setting {name!r}{where and ' '}{where}: {meant[1]}")
+    return check_choice("setting", name, SETTINGS, where)
+
+
 def check_settings(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Check the names, types and limits of settings; return them with paths as text and without None."""
     found: dict[str, Any] = {}
     for name, value in asked.items():
-        declared = SETTINGS[check_choice("setting", name, SETTINGS)]
+        declared = SETTINGS[known_setting(name)]
         if value is None:
             continue
         value = str(value) if isinstance(value, os.PathLike) else value
@@ -248,7 +255,14 @@ class Loader(yaml.SafeLoader):
 
 
 Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
-Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+"), list("-+0123456789"))
+
+
+class Dumper(yaml.SafeDumper):
+    """Quotes text that the loader would take for a number, such as the name 31e4."""
+
+
+for kind in (Loader, Dumper):
+    kind.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+"), list("-+0123456789"))
 
 
 DEEPEST = 100
@@ -294,7 +308,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def to_yaml(settings: Mapping[str, Any]) -> str:
     """Write settings as YAML."""
-    return yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
+    layout: dict[str, Any] = {"allow_unicode": True, "default_flow_style": None, "width": 120}
+    return str(yaml.dump(dict(settings), Dumper=Dumper, sort_keys=False, **layout))
 
 
 def _unreadable(what: str, path: Path, error: Exception) -> MedicError:

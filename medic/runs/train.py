@@ -349,7 +349,8 @@ class Session:
             if metric.key in record["target"]
         )
         what = "averaged weights" if averaged else f"iteration {record['iteration']}"
-        logger.info("%s: validation Acc %.1f; target %s", what, 100 * record["validation"]["acc"], found)
+        on = "target" if self.problem.targets else "held-out images"
+        logger.info("%s: validation Acc %.1f; %s %s", what, 100 * record["validation"]["acc"], on, found)
 
     @contextmanager
     def _naming_iteration(self) -> Iterator[None]:

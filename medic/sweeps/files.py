@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from medic.errors import MedicError, check_choice
-from medic.runs.settings import SETTINGS, check_settings, load_file, setting_name
+from medic.errors import MedicError
+from medic.runs.settings import check_settings, known_setting, load_file, setting_name
 from medic.sweeps.sweep import RANGE, Sweep
 
 
@@ -41,6 +41,4 @@ def _named(values: Any, where: str) -> dict[str, Any]:
     """Return settings by their canonical names; `where` is their part of the file."""
     if not isinstance(values, dict):
         raise MedicError(f"{where}: give settings, as in `name: value`")
-    return {
-        check_choice("setting", setting_name(str(key)), SETTINGS, f"in {where}"): value for key, value in values.items()
-    }
+    return {known_setting(setting_name(str(key)), f"in {where}"): value for key, value in values.items()}

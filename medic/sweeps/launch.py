@@ -65,8 +65,9 @@ def plan(schedule: Schedule, slots: int) -> str:
 
 
 def _time(estimated: tuple[float, bool] | None, slots: int) -> str:
-    seconds = "unknown, because no run is finished" if estimated is None else duration(estimated[0] / slots)
-    others = "" if estimated is None or estimated[1] else ", from runs of other methods, backbones or datasets"
+    unknown = "unknown, because no run of these backbones, datasets and image sizes is finished"
+    seconds = unknown if estimated is None else duration(estimated[0] / slots)
+    others = "" if estimated is None or estimated[1] else ", from runs of other methods"
     return f"estimated time, {f'{slots} runs at a time' if slots > 1 else 'one run at a time'}: {seconds}{others}"
 
 
@@ -74,20 +75,23 @@ def estimate(jobs: Iterable[Job], results: Iterable[RunResult]) -> tuple[float, 
     """Estimate the seconds of runs one after the other, and whether every run has finished runs of its kind.
 
     A run of `n` iterations costs a fixed time plus `n` times that of an iteration: both are means over the finished
-    runs of the same method, backbone and dataset, or over all if none is. None if no finished run recorded its time.
+    runs of the same backbone, dataset and image size, and of the same method if there are any. None if a run has no
+    such finished runs that recorded their time: another backbone can take a hundred times as long.
     """
     costs: dict[Any, list[tuple[float, float]]] = defaultdict(list)
     for result in results:
         if seconds := result.seal.seconds:
-            for kind in (_kind(result.settings), None):
+            work = _work(result.settings)
+            for kind in (work, (result.settings["method"], *work)):
                 costs[kind].append(_cost(result, seconds))
-    if not costs:
-        return None
     total, similar = 0.0, True
     for job in jobs:
-        kind = _kind(job.settings)
-        similar &= kind in costs
-        fixed, iteration = map(fmean, zip(*costs.get(kind, costs[None]), strict=True))
+        work = _work(job.settings)
+        own = (job.settings["method"], *work)
+        if work not in costs:
+            return None
+        similar &= own in costs
+        fixed, iteration = map(fmean, zip(*costs.get(own, costs[work]), strict=True))
         total += fixed + job.settings["iterations"] * iteration
     return total, similar
 
@@ -102,8 +106,9 @@ def _cost(result: RunResult, seconds: float) -> tuple[float, float]:
     return max(0.0, seconds - training), training / steps[-1]
 
 
-def _kind(settings: Mapping[str, Any]) -> tuple[Any, ...]:
-    return settings["method"], settings["backbone"], settings["dataset"]
+def _work(settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what the time of an iteration depends on besides the method."""
+    return settings["backbone"], settings["dataset"], settings["image_size"]
 
 
 def report(schedule: Schedule) -> int:

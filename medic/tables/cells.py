@@ -30,7 +30,8 @@ class Pick:
         """Return a metric on the target (its mean over several targets) as it is shown, or None if it is missing."""
         record = self.evaluation
         if metric.key == "domainbed":  # DomainBed tests on the part of the target that it would train on
-            found = selection.target_mean(record, self.result.environments, "in")
+            environments = self.result.environments  # none of a run without a target
+            found = selection.target_mean(record, environments, "in") if environments else None
         else:
             found = record["target"].get(metric.key, record.get(metric.key))
         return None if found is None else metric.scale * float(found)
@@ -93,7 +94,8 @@ def _pick(runs: Sequence[RunResult], rule: str, pairs: Sequence[RunResult]) -> P
     decided_by: list[tuple[RunResult, ...]] = [() for _ in candidates]
     chosen: selection.Chosen | None
     if rule == "oracle":
-        chosen = selection.by_oracle(records, candidates[0].environments)
+        targets = candidates[0].environments
+        chosen = selection.by_oracle(records, targets) if targets else None
     elif rule == "leave-one-out":
         decided_by = [_partners(run, pairs) for run in candidates]
         left_out = [_left_out(run, partners) for run, partners in zip(candidates, decided_by, strict=True)]

@@ -8,14 +8,20 @@ from typing import Any
 
 from scipy import stats
 
-from medic.errors import MedicError, counted
+from medic.errors import MedicError
 from medic.metrics import Metric
 from medic.tables.table import Row
+
+FEWEST = 3
+"""Differences that an interval needs: of two, whose deviation has one degree of freedom, it says nothing."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The mean difference of a metric in points, its 95 % interval, and the p-value of a paired t-test."""
+    """The mean difference of a metric in points, its 95 % interval, and the p-value of a paired t-test.
+
+    With fewer than three differences there is no interval and no p-value.
+    """
 
     metric: str
     pairs: int
@@ -23,12 +29,15 @@ class Comparison:
     columns: int
     """Columns that the test is over. With one, the test is over its trials."""
     difference: float
-    low: float
-    high: float
-    p: float
+    low: float | None
+    high: float | None
+    p: float | None
 
     def test(self, kind: str) -> str:
         """Describe the test; `kind` is the meaning of the columns."""
+        if self.low is None:
+            over = f"{kind}s" if self.columns > 1 else "seeds"
+            return f"fewer than three {over} to compare, so there is no interval: train more {over}"
         if self.columns > 1:
             return f"paired t-test over {self.columns} {kind}s, each the mean over its seeds"
         return f"paired t-test over {self.pairs} seeds of one {kind}: the interval does not cover other {kind}s"
@@ -38,14 +47,15 @@ def compare(base: Row, row: Row, metric: Metric, columns: Sequence[str]) -> Comp
     """Return the difference of `row` to `base` over the columns and trials that both have."""
     before, after = _values(base, metric, columns), _values(row, metric, columns)
     shared = sorted(before.keys() & after.keys(), key=str)
-    if len(shared) < 2:
-        number = counted(len(shared), "run")
-        raise MedicError(f"{base.label} and {row.label} share {number}: a comparison needs 2 or more")
+    if not shared:
+        raise MedicError(
+            f"{base.label} and {row.label} share no run: train both with the same targets and seeds to compare them"
+        )
     differences = {key: after[key] - before[key] for key in shared}
     means = column_means(differences)
-    return Comparison(
-        metric.title, len(shared), len(means), *t_interval(means if len(means) > 1 else list(differences.values()))
-    )
+    values = means if len(means) > 1 else list(differences.values())
+    found = t_interval(values) if len(values) >= FEWEST else (fmean(values), None, None, None)
+    return Comparison(metric.title, len(shared), len(means), *found)
 
 
 def column_means(values: Mapping[tuple[str, Any], float]) -> list[float]:

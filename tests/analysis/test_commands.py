@@ -66,6 +66,13 @@ def test_mistakes(medic, arguments, message):
     assert err.count("\n") == 1
 
 
+def test_runs_for_a_figure_are_not_written_into_a_run(medic, make_run, tmp_path):
+    run = make_run("erm")
+    code, _, err = medic("figures", run.path, "-o", tmp_path / "drawn", "--only", "office-range")
+    assert code == 1
+    assert err.splitlines()[0].endswith(f"medic reproduce officehome-openness --root DIR --output {run.path.parent}")
+
+
 @pytest.mark.slow
 def test_figures_that_can_be_drawn_and_those_that_cannot(medic, make_run, tmp_path):
     for method in ("erm", "medic++"):
@@ -83,7 +90,7 @@ def test_figures_that_can_be_drawn_and_those_that_cannot(medic, make_run, tmp_pa
         ("office-range", "officehome-openness"),
         ("time-memory", "time-memory"),
     ):
-        assert re.search(rf"figure {name}: .*medic reproduce {table} --output {run.path.parent}", err)
+        assert re.search(rf"figure {name}: .*medic reproduce {table} --root DIR --output {run.path.parent}$", err, re.M)
     assert "--quick" in err
     code, out, err = medic("figures", run.path.parent, "-o", tmp_path / "one", "--only", "tsne")
     assert (code, [path.name for path in (tmp_path / "one").iterdir()]) == (0, ["tsne.pdf"])

@@ -10,6 +10,8 @@ import pytest
 
 from medic.cli import catalogue
 from medic.cli.main import COMMANDS, make_parser
+from medic.cli.options import given_settings
+from medic.errors import MedicError
 from medic.runs.settings import SETTINGS
 from tests.messages import naming
 
@@ -134,6 +136,17 @@ def test_options_of_other_tools(medic, option, message):
     assert err.count("\n") == 1
 
 
+def test_settings_of_other_tools(tmp_path):
+    """In Python and in files too, where a name that is only spelled alike would mislead."""
+    import medic
+
+    with pytest.raises(MedicError, match=naming("unknown setting 'model' --backbone --import")):
+        medic.train(model="resnet18", target="street")
+    (tmp_path / "run.yaml").write_text("epochs: 3\n")
+    with pytest.raises(MedicError, match=naming("unknown setting 'epochs' run.yaml --iterations")):
+        given_settings(make_parser("train").parse_args(["--config", str(tmp_path / "run.yaml")]))
+
+
 def test_a_hint_is_for_commands_with_the_option(medic):
     assert "--iterations" not in medic("table", ".", "--epochs", "3")[2]
     assert "--metrics" in medic("table", ".", "--metric", "acc")[2]
@@ -189,6 +202,16 @@ def test_dry_run_writes_no_store(medic, tmp_path, monkeypatch):
     assert re.search(r"^sources +x 8 \+ 2, y 8 \+ 2 ", out, re.MULTILINE)
     path = re.search(r"^output +(.*)$", out, re.MULTILINE)[1]
     assert path in medic(*train)[1]
+    moved = (tmp_path / "images").rename(tmp_path / "moved")
+    code, out, err = medic("train", "--extend", path, "--root", str(moved), "--iterations", "2", "--dry-run")
+    assert code == 0, err
+    assert re.search(r"^training +2 iterations ", out, re.MULTILINE)
+
+
+def test_the_default_of_reproduce_is_its_own(medic):
+    settings = "settings of the paper's experiments: paper, as in its text, or authors, as in their code"
+    for command, default in (("reproduce", "authors"), ("train", "neither")):
+        assert f"{settings} (default: {default})" in " ".join(medic(command, "--help")[1].split())
 
 
 @pytest.mark.parametrize("command", [["train"], ["sweep"], ["reproduce", "paradigms", "--quick"]])
@@ -210,3 +233,11 @@ def test_dry_runs_try_the_network(medic, mini, tmp_path, command):
         assert re.search(naming("weights"), err), err
         assert (str(tmp_path / weights) in err) or weights == "other.safetensors"
     assert not (tmp_path / "runs").exists()
+
+
+def test_without_a_target_no_domain_is_called_one(medic, short):
+    code, out, err = medic("train", *(word if word != "street" else "none" for word in short), "--method", "erm")
+    assert code == 0
+    assert out.splitlines()[0].startswith("held out of ")
+    assert "target" not in out.splitlines()[0]
+    assert re.search(r"validation Acc [\d.]+; held-out images Acc ", err)

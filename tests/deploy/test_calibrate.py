@@ -74,6 +74,15 @@ def test_labels_choose_the_best_hscore(trained, labels, tmp_path):
     assert hscore(model.threshold.value) >= max(map(hscore, tried))
 
 
+def test_predictions_are_no_labels(trained, images, tmp_path, capsys):
+    rows = tmp_path / "rows.csv"
+    assert main(["predict", str(trained.path), str(images / "z"), "-o", str(rows)]) == 0
+    assert calibrate(trained.path, "--labels", rows) == 2
+    error = capsys.readouterr().err
+    assert f"file {rows} was written by `medic predict`, so its labels are predictions: add a column 'class'" in error
+    assert "--labels" not in error
+
+
 def test_an_effect_is_what_predictions_do(trained, labels):
     calibration = Calibration(trained.predictor, label_images(trained.predictor, read_labels(labels), ""))
     effect = calibration.effect(trained.predictor.at(0.5).threshold)

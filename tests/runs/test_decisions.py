@@ -173,7 +173,13 @@ class TestFiles:
             writer.write("b", Prediction("unknown", False, 0.2, (("dog", 0.6), ("cat", 0.4))))
             writer.write("broken", BadImage("broken"))
             writer.write("c", Prediction("unknown", False, 0.1, (("cat", 0.6), ("dog", 0.4))))
-        with pytest.raises(MedicError, match="whose label is predicted: give true ones with --labels"), unreadable():
+        with (
+            pytest.raises(
+                MedicError,
+                match="labels are predictions: add a column 'class' with the true classes, or a file with --labels",
+            ),
+            unreadable(),
+        ):
             read_decisions(path)
         labels = write("path,class\na,cat\nb,dog\nc,bird\nmore,dog\n", "labels.csv")
         with pytest.raises(MedicError, match="images of class 'bird', which no prediction names"), unreadable():

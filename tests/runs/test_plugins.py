@@ -234,6 +234,16 @@ def test_a_file_or_module_that_does_not_exist(settings, name):
         medic.train(**{**settings, "imports": [name]}, quiet=True)
 
 
+def test_the_search_of_a_hyperparameter_of_a_file_is_not_domainbeds(calm, capsys):
+    searched = "from medic.fields import hyperparameter, log10"
+    text = calm.read_text().replace("from medic.fields import hyperparameter", searched)
+    calm.write_text(text.replace("hyperparameter(0.1)", 'hyperparameter(0.1, search=log10("w", -3, 1))'))
+    assert main(["methods", "calm", "--import", str(calm)]) == 0
+    out = capsys.readouterr().out
+    assert "weight=0.1  (search draws 10^U(-3, 1))" in out
+    assert "DomainBed" not in out
+
+
 def test_the_list_of_methods_has_those_of_a_file(calm, capsys):
     assert main(["methods", "--import", str(calm)]) == 0
     assert "less confident predictions" in capsys.readouterr().out

@@ -13,7 +13,7 @@ from medic.methods import METHODS
 from medic.runs.build import build_objective, build_trainer
 from medic.runs.facts import notes as notes_of
 from medic.runs.recipe import DEFAULTS
-from medic.runs.settings import GROUPS, SETTINGS, identity, read_yaml, to_yaml
+from medic.runs.settings import GROUPS, SETTINGS, identity, load_yaml, read_yaml, to_yaml
 from medic.strategies import MultiStep
 from medic.tables.paper_tables import reproduction
 from medic.tasks import Grid, GridSpec
@@ -342,3 +342,8 @@ def test_a_table_of_the_paper_without_weights_is_said():
     for name, settings, said in cases:
         table = reproduction(name)
         assert len(list(table.warnings(table.runs(settings=settings)))) == said
+
+
+@pytest.mark.parametrize("name", ["31e4", "1e-4", "12e4567890123456", "007", "null", "yes", "a: b"])
+def test_a_name_that_looks_like_a_number_stays_text(name):
+    assert load_yaml(to_yaml({"name": name, "lr": 1e-4})) == {"name": name, "lr": 1e-4}

@@ -321,6 +321,9 @@ def test_how_long_a_sweep_takes(folder, copied, tmp_path, capsys):
     assert estimate(jobs, results) == (120, True)
     assert estimate(Sweep({**folder, "iterations": 16, "method": "mldg"}).jobs(Planner()), results) == (120, False)
     assert estimate(jobs, ()) is None
+    other = Sweep({**folder, "iterations": 16, "backbone": "resnet18"}).jobs(Planner())
+    assert estimate(other, results) is None  # runs with another backbone say nothing
+    assert estimate([*jobs, *other], results) is None
 
 
 def test_a_dry_run_writes_nothing(folder, undisturbed, tmp_path, capsys, monkeypatch):

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-from functools import cache
 
 import pytest
 
@@ -12,15 +11,16 @@ from medic.data import benchmark
 from medic.errors import MedicError
 from medic.methods import METHODS
 from medic.runs.protocols import PROTOCOLS
-from medic.runs.recipe import make_recipe, open_benchmark
+from medic.runs.recipe import make_recipe
 from medic.sweeps.schedule import Schedule
 from medic.sweeps.sweep import Planner
 from medic.tables import paper_tables
 from medic.tables.paper import published
 from medic.tables.paper_tables import NAMES, reproduction
-from tests.data.pictures import picture
+from tests.data.trees import plant
 from tests.messages import naming
 from tests.pages import ROOT
+from tests.small import shrink_backbones
 
 PAGE = ROOT / "docs" / "tables.md"
 BACKBONES = ("resnet50", "gfnet_h_ti", "convnet", "mnist-cnn")
@@ -43,19 +43,13 @@ def test_every_quick_table_can_be_run(name, planner):
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """Every benchmark of the paper's tables, an image per class and domain; CMNIST needs none to be planned."""
-    root = tmp_path_factory.mktemp("root")
-    picture(0, (8, 8)).save(root / "one.png")
-    image = (root / "one.png").read_bytes()
-    for name in ("pacs", "office-home", "vlcs", "terra-incognita", "domainnet", "digits-dg"):
-        bench = benchmark(name)
-        layout = next(layout for layout in bench.layouts if not layout.has_parts)
-        for domain in bench.domains:
-            for label in bench.classes or [f"class_{number:03}" for number in range(345)]:
-                folder = root / layout.folders[0] / domain / label
-                folder.mkdir(parents=True)
-                (folder / "1.png").write_bytes(image)
-    return root
+    """Every benchmark of the paper's tables."""
+    return plant(tmp_path_factory.mktemp("root"))
+
+
+def plan(name, root, *options):
+    """Plan a table on the command line, as a user would before training it."""
+    return main(["reproduce", name, "--root", str(root), "--dry-run", "--output", str(root / "runs"), *options])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -95,11 +89,18 @@ def test_weights_of_other_backbones(backbone):
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_table_can_be_run(name, protocol, root):
-    opened = cache(lambda name: open_benchmark(benchmark(name), root, 0))
-    for runs in reproduction(name, protocol=protocol).runs(settings={"root": str(root)}).values():
-        for asked in runs:
-            make_recipe(asked, lambda bench, *_: opened(bench.name))
+def test_every_table_can_be_planned(name, protocol, root, monkeypatch, capsys):
+    """Through the command line, with small networks of the same names."""
+    shrink_backbones(monkeypatch)
+    assert plan(name, root, "--protocol", protocol) == 0
+    asked = {repr(run) for runs in reproduction(name, protocol=protocol).runs().values() for run in runs}
+    assert f"{len(asked)} runs: 0 finished, {len(asked)} to do" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_every_table_can_be_planned_with_its_networks(name, root):
+    assert plan(name, root) == 0
 
 
 @pytest.mark.parametrize("name", published())

@@ -5,12 +5,16 @@ import errno
 import io
 import json
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 import medic
+from medic import tables
 from medic.cli import main
 from medic.errors import MedicError
 from medic.metrics import METRICS, find_metric
@@ -454,16 +458,30 @@ def test_a_paired_comparison_of_one_target_is_over_its_seeds(folder, capsys):
 
 
 def test_a_paired_comparison_is_over_targets(folder, capsys):
-    """Seeds of a target count once: target a differs by 3 and b by 1 on average, so the error is 1, and t 12.706."""
+    """Seeds of a target count once: a, b and c differ by 3, 1 and 2 on average, so the error is 1/√3, and t 2√3."""
     for seed, more in enumerate((0.00, 0.01, 0.02)):
         write_run(folder, f"medic-b-{seed}", "medic++", "b", seed, (0.74 + seed / 100 + more, 0.1), asked={})
+    for method, acc in (("erm", 0.5), ("medic++", 0.52)):
+        write_run(folder, f"{method}-c", method, "c", 0, (acc, 0.1), asked={})
     table = tabulate(collect([folder]).results)
-    found = compare(find_row(table, "erm"), find_row(table, "medic++"), METRICS["acc"], ["a", "b"])
-    assert (found.pairs, found.columns, found.difference) == (6, 2, pytest.approx(2))
-    assert (found.low, found.high) == (pytest.approx(2 - 12.7062, abs=1e-3), pytest.approx(2 + 12.7062, abs=1e-3))
-    assert found.p == pytest.approx(0.29517, abs=1e-4)
+    found = compare(find_row(table, "erm"), find_row(table, "medic++"), METRICS["acc"], ["a", "b", "c"])
+    assert (found.pairs, found.columns, found.difference) == (7, 3, pytest.approx(2))
+    assert (found.low, found.high) == (pytest.approx(2 - 2.4841, abs=1e-3), pytest.approx(2 + 2.4841, abs=1e-3))
+    assert found.p == pytest.approx(0.07418, abs=1e-4)
     assert main(["table", str(folder), "--compare", "erm", "medic++"]) == 0
-    assert "paired t-test over 2 targets, each the mean over its seeds\n" in capsys.readouterr().out
+    assert "paired t-test over 3 targets, each the mean over its seeds\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("places", "over"), [("a", "seeds"), ("aa", "seeds"), ("ab", "targets")])
+def test_one_or_two_differences_have_no_interval(tmp_path, capsys, places, over):
+    for seed, target in enumerate(places):
+        write_run(tmp_path, f"erm-{seed}", "erm", target, seed, (0.5, 0.1))
+        write_run(tmp_path, f"medic-{seed}", "medic++", target, seed, (0.52 + seed / 10, 0.1))
+    assert main(["table", str(tmp_path), "--compare", "erm", "medic++"]) == 0
+    said = capsys.readouterr().out
+    mean = {1: "+2.00", 2: "+7.00"}[len(places)]
+    assert re.search(rf"^Acc +\{mean} +– +– +{len(places)}$", said, re.MULTILINE)
+    assert f"fewer than three {over} to compare, so there is no interval: train more {over}\n" in said
 
 
 def test_from_a_cell_to_its_runs(folder, capsys):
@@ -522,3 +540,10 @@ def test_precisions_and_images_that_are_drawn_by_seed(tmp_path):
         path.write_text(json.dumps({**json.loads(path.read_text()), "precision": precision}))
     (note,) = [note for note in tabulate(collect([tmp_path / "cmnist"]).results).notes if "precisions" in note]
     assert note == "these runs have 2 different precisions: bf16 (run-0), fp32 (run-1)"
+
+
+def test_only_the_papers_tables_import_torch():
+    names = sorted(path.stem for path in Path(tables.__file__).parent.glob("[a-z]*.py"))
+    ours = [name for name in names if name not in ("conditions", "paper_tables", "reproduction")]
+    code = f"import sys; [__import__(f'medic.tables.{{name}}') for name in {ours}]; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from medic.analysis import ANALYSES
 from medic.cli.analyze import add_measuring_options, given_options, print_result
-from medic.cli.options import add_format_option
+from medic.cli.options import add_format_option, output_folder
 from medic.errors import check_choice
 
 logger = logging.getLogger(__name__)
@@ -16,7 +16,12 @@ def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic figures`."""
     parser.add_argument("folder", metavar="DIR", help="folder with runs")
     parser.add_argument(
-        "-o", "--output", default="figures", metavar="DIR", help="where figures are written (default: figures)"
+        "-o",
+        "--output",
+        type=output_folder,
+        default="figures",
+        metavar="DIR",
+        help="where figures are written (default: figures)",
     )
     add_format_option(parser, ("pdf", "png", "svg"))
     parser.add_argument("--only", nargs="*", action="extend", default=[], metavar="FIGURE", help="only these figures")
@@ -25,16 +30,17 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Draw every figure of the paper whose runs exist; report the commands that train missing runs."""
-    from medic.analysis import style
+    from medic.tables.results import collect
+
+    folder, output = Path(arguments.folder), arguments.output
+    results = collect([folder]).results
+    from medic.analysis import style  # now, because these import torch
     from medic.analysis.figures import FIGURES
     from medic.analysis.result import MissingRuns
     from medic.runs.directory import Run
-    from medic.tables.results import collect
 
     for name in arguments.only:
         check_choice("figure", name, FIGURES)
-    folder, output = Path(arguments.folder), Path(arguments.output)
-    results = collect([folder]).results
     options = given_options(arguments, ("moments", "iterations", "root", "device"))
     missing = 0
     for figure in FIGURES.values():

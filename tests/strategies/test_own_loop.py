@@ -121,7 +121,10 @@ def test_a_signature_that_tells_is_called_once(first):
     """An error of such a loss is its own: no second call hides it."""
     calls = []
     scope = {"medic": medic, "calls": calls}
-    exec(f"def loss({first}, labels):\n    calls.append({first.partition(':')[0]})\n    raise ValueError('no scale')", scope)
+    exec(
+        f"def loss({first}, labels):\n    calls.append({first.partition(':')[0]})\n    raise ValueError('no scale')",
+        scope,
+    )
     with pytest.raises(MedicError, match=r"\(ValueError: no scale\): fix it, or give a function of"):
         medic.objective(scope["loss"])(network(), medic.Step(X, Y, (N,)))
     assert [type(call) for call in calls] == [medic.Output if "Output" in first else torch.Tensor]

@@ -8,7 +8,8 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -173,7 +174,8 @@ def connect(address: str | None, host: str | None, cores: int) -> bool:
             raise MedicError(f"--address {address}: this process is connected to Ray already; leave --address out")
         return False
     try:
-        ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
+        with _silent():
+            ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
         if address is None and (listens := ray.util.get_node_ip_address()) != host:
             raise RuntimeError(f"it listens on {listens}, because ray was imported before medic")
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
@@ -181,6 +183,20 @@ def connect(address: str | None, host: str | None, cores: int) -> bool:
         check = "" if address is None else "; check that `ray start` ran here too, with the same Ray and RAY_AUTH_MODE"
         raise MedicError(f"cannot connect to Ray at {address or host}: {first_line(error)}{check}") from error
     return True
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Discard what Ray's libraries write to standard error, past Python: 20 lines if something else answers."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _prepare(host: str) -> None:

@@ -27,9 +27,9 @@ def find_weights(backbone: str, given: str) -> Path:
     """
     if Path(given).is_file():
         return Path(given)
-    check_weights_file(given)
     if backbone in OURS:
         raise MedicError(f"weights {given} do not exist, and {backbone} has none by name: give a file")
+    check_weights_file(given)
     timm = import_timm(backbone)
     architecture = backbone.partition(".")[0]
     tags = [name.partition(".")[2] for name in timm.list_pretrained(f"{architecture}.*")]

@@ -41,7 +41,7 @@ BOMB = "[&a0 [x, x], " + ", ".join(f"&a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" fo
     ([*TRAIN, "--steps", "3,3"], "steps 3,3 6 9"),
     ([*TRAIN, "--steps", "5001"], "5001 --iterations"),
     ([*TRAIN, "--class-splits", "7"], "class 7 6"),
-    ([*TRAIN, "--lr", "0"], "lr 0.0"),
+    ([*TRAIN, "--lr", "0"], "--lr 0: give a number above 0"),
     ([*TRAIN, "--lr", "-0.1"], "lr -0.1"),
     ([*TRAIN, "--lr", "fast"], "--lr fast"),
     ([*TRAIN, "--lr", "nan"], "--lr nan"),

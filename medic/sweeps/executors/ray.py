@@ -8,8 +8,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -27,6 +26,10 @@ if TYPE_CHECKING:
     from medic.sweeps.sweep import Job
 
 LOCALHOST = "127.0.0.1"
+ANSWER = 5.0
+"""Seconds in which a cluster must answer."""
+EMPTY_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""A frame of HTTP/2: a length of 3 bytes, type 4, flags, and 4 bytes for stream 0."""
 
 
 @dataclass
@@ -174,8 +177,7 @@ def connect(address: str | None, host: str | None, cores: int) -> bool:
             raise MedicError(f"--address {address}: this process is connected to Ray already; leave --address out")
         return False
     try:
-        with _silent():
-            ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
         if address is None and (listens := ray.util.get_node_ip_address()) != host:
             raise RuntimeError(f"it listens on {listens}, because ray was imported before medic")
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
@@ -183,20 +185,6 @@ def connect(address: str | None, host: str | None, cores: int) -> bool:
         check = "" if address is None else "; check that `ray start` ran here too, with the same Ray and RAY_AUTH_MODE"
         raise MedicError(f"cannot connect to Ray at {address or host}: {first_line(error)}{check}") from error
     return True
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Discard what Ray's libraries write to standard error, past Python: 20 lines if something else answers."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with Path(os.devnull).open("w") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 def _prepare(host: str) -> None:
@@ -214,12 +202,23 @@ def _prepare(host: str) -> None:
 
 
 def _check_answers(address: str) -> None:
-    """Raise if nothing listens at the address; Ray itself would try for minutes."""
+    """Raise if no Ray answers at the address; Ray itself would try for minutes, and print what it tries."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         raise MedicError(f"--address {address}: give HOST:PORT, as `ray start --head` prints it")
+    check = "check host, port and firewall, and that `ray start --head` runs there"
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") == "0" and not _speaks_grpc(connection):
+                raise MedicError(f"what answers at --address {address} is not Ray: {check}")
     except (OSError, OverflowError) as error:
-        check = "check host, port and firewall, and that `ray start --head` runs there"
         raise MedicError(f"no Ray answers at --address {address}: {error}; {check}") from error
+
+
+def _speaks_grpc(connection: socket.socket) -> bool:
+    """Whether a server begins as one of gRPC does, with a frame of settings of HTTP/2 (RFC 9113, 3.4)."""
+    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + EMPTY_SETTINGS)
+    begun = b""
+    while len(begun) < len(EMPTY_SETTINGS) and (part := connection.recv(len(EMPTY_SETTINGS) - len(begun))):
+        begun += part
+    return begun[3:4] + begun[5:] == EMPTY_SETTINGS[3:4] + EMPTY_SETTINGS[5:]

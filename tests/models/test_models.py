@@ -151,10 +151,9 @@ class TestWeights:
 
 
 @pytest.mark.parametrize(("saved", "asked", "message"), [
-    ("convnet", "mnist-cnn", "have 'conv1.weight' in the shape (32, 3, 3, 3) instead of (64, 2, 3, 3): "
-     "they fit --backbone convnet"),
+    ("convnet", "mnist-cnn", "lack 8 tensors of this backbone, such as 'bn0.weight': they fit --backbone convnet"),
     ("resnet18", "convnet", "lack 7 tensors of this backbone, such as 'conv1.bias': they fit --backbone resnet18"),
-    ("resnet18", "resnet34", "lack 96 tensors of this backbone, such as 'layer1.2.conv1.weight': "
+    ("resnet18", "resnet34", "lack 80 tensors of this backbone, such as 'layer1.2.conv1.weight': "
      "they fit --backbone resnet18"),
     ("resnet10t", "convnet", "lack 8 tensors of this backbone, such as 'conv1.weight': they belong to another "
      "backbone, give its name with --backbone"),

@@ -41,7 +41,7 @@ def run(arguments: Namespace) -> int:
     """Train both methods with the one-vs-all head, print a table by our rule and the paper's, and write reports."""
     if arguments.all and arguments.target is not None:
         raise MedicError("--all and --target exclude each other: give one of them")
-    check_names({"target": arguments.target})
+    check_names({"dataset": "digits", "target": arguments.target})
     from medic.data import benchmark
     from medic.report.run_page import write_report
     from medic.report.table_page import write_table_report

@@ -248,7 +248,7 @@ FILES = {
     "a pipe": (instead(WEIGHTS, os.mkfifo), "model holds no model: it has no model.safetensors"),
     "a file that cannot be read": (
         instead(WEIGHTS, lambda path: path.symlink_to("/proc/self/mem")),
-        "model/model.safetensors cannot be read (Input/output error)",
+        "model cannot be read (Input/output error)",
     ),
     "a folder": (instead(WEIGHTS, Path.mkdir), "model holds no model: it has no model.safetensors"),
     "a link to itself": (

@@ -23,8 +23,8 @@ import numpy as np
 import psutil
 
 import medic
-from medic.data.decode import SUFFIXES
 from medic.deploy import Prediction
+from medic.files import IMAGE_SUFFIXES
 
 TOLERANCE = 1e-4
 ALONE = 50
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     found = [path for given in arguments.images for path in (sorted(given.rglob("*")) if given.is_dir() else [given])]
-    paths = [path for path in found if path.suffix.lower() in SUFFIXES]
+    paths = [path for path in found if path.suffix.lower() in IMAGE_SUFFIXES]
     expected = medic.load(arguments.run).predict(paths)
     if arguments.url:
         facts = asyncio.run(load(arguments, arguments.url, arguments.pid, paths, expected))

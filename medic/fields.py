@@ -85,12 +85,16 @@ class Limits:
         """Whether a value is finite and within the limits."""
         low = value > self.least if self.above else value >= self.least
         high = value < self.most if self.below else value <= self.most
-        return low and high and math.isfinite(value)
+        return low and high and -math.inf < value < math.inf  # a whole number may be too large for `isfinite`
 
     def __str__(self) -> str:
         low = f"above {self.least:g}" if self.above else f"of at least {self.least:g}"
-        high = "" if self.most == math.inf else f" and {'below ' if self.below else 'at most '}{self.most:g}"
-        return low + high
+        high = f"{'below' if self.below else 'at most'} {self.most:g}"
+        return " and ".join([low] * (self.least > -math.inf) + [high] * (self.most < math.inf))
+
+    def wanted(self, whole: bool) -> str:
+        """Return what to give, for an error: `a whole number of at least 1`."""
+        return f"{'a whole number' if whole else 'a number'} {self}".rstrip()
 
 
 def check_range(owner: str, limits: Limits, **numbers: float) -> None:
@@ -192,6 +196,7 @@ class Spec:
         return cls(**{name: value for name, value in settings.items() if name in names})
 
 
+ANY = Limits(-math.inf)
 COUNT = Limits(1)
 POSITIVE = Limits(0, above=True)
 NONNEGATIVE = Limits(0)
@@ -202,7 +207,7 @@ def check_setting(field: "dataclasses.Field[Any]", value: Any) -> None:
     """Refuse a value out of a setting's limits, or none of its choices; None leaves the setting open."""
     limits, choices = field.metadata["limits"], field.metadata["choices"]
     if value is not None and limits is not None and not (isinstance(value, int | float) and limits.allow(value)):
-        whole = "a whole number" if limits is COUNT or isinstance(value, int) else "a number"
-        raise MedicError(f"{field.name} is {value!r}: give {whole} {limits}")
+        wanted = limits.wanted(limits is COUNT or isinstance(value, int))
+        raise MedicError(f"{field.name} is {value!r}: give {wanted}")
     if value is not None and choices:
         check_choice(field.name, value, choices)

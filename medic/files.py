@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,11 +16,15 @@ from typing import IO, TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from medic.errors import BusyError, unwritten
+from medic.errors import BusyError, MedicError, unwritten
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jfif"})
+"""Endings of the files in a folder that are taken for images."""
+WEIGHT_FILES = (".safetensors", ".pth", ".pt", ".pth.tar", ".bin", ".ckpt")
+"""Endings by which weights are a file and not a name."""
 MAX_ARRAYS = 2**30
 """Bytes that the arrays of a .npz file may have if it is smaller itself, because it is compressed."""
 
@@ -124,6 +129,37 @@ def writing(what: str, place: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise unwritten(what, place, error) from error
+
+
+def check_writable(what: str, path: Path, folder: bool = False) -> None:
+    """Refuse a path that cannot be written: a file in a folder that exists, or a `folder`, which may be created.
+
+    Only writing tells, since root may write where permissions do not allow it. The file that tries it has no name.
+    """
+    place = path if folder else path.parent
+    while folder and not place.exists():
+        place = place.parent
+    if path.is_dir() and not folder:
+        raise MedicError(f"{what} {path} is a folder: name a file")
+    if not place.exists():
+        raise MedicError(f"{what} {path} cannot be written, there is no folder {place}: create it, or name another")
+    with writing(what, path), tempfile.TemporaryFile(dir=place):
+        pass
+
+
+def check_root(root: Path, fix: str) -> None:
+    """Raise an error, which ends with `fix`, if the root of a dataset is missing, not a folder, or empty."""
+    if not root.is_dir():
+        raise MedicError(f"root {root} {'is not a folder' if root.exists() else 'does not exist'}{fix}")
+    if next(root.iterdir(), None) is None:
+        raise MedicError(f"root {root} is empty{fix}")
+
+
+def check_weights_file(weights: str) -> None:
+    """Refuse a file of weights that does not exist; other names are left to the backbone."""
+    if (weights.endswith(WEIGHT_FILES) or "/" in weights) and not Path(weights).exists():
+        named = "or use weights by name, such as --weights imagenet-v1 for a ResNet"
+        raise MedicError(f"weights {weights} do not exist: check the path, {named}")
 
 
 def make_folder(what: str, path: Path) -> None:

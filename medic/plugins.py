@@ -131,6 +131,13 @@ def is_module(name: str) -> bool:
     return not name.endswith(".py") and _MODULE.fullmatch(name) is not None
 
 
+def check_files(names: str | Iterable[str]) -> None:
+    """Refuse a file to import that does not exist."""
+    for name in absolute(names):
+        if not is_module(name) and not Path(name).exists():
+            raise MedicError(f"--import {name} does not exist: give a Python file, or the name of a module")
+
+
 def absolute(names: str | Iterable[str]) -> Iterator[str]:
     """Yield what `--import` names, with absolute paths of files, so that it means the same in every process."""
     several = [names] if isinstance(names, str) else names

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medic.analysis import ANALYSES, Analysis
-from medic.cli.options import add_device_option, add_import_option
+from medic.cli.options import add_device_option, add_import_option, number, output_file
 from medic.errors import MedicError, check_choice
-from medic.files import write_text, writing
+from medic.fields import COUNT
+from medic.files import check_writable, write_text, writing
 from medic.report.terminal import print_rows
+from medic.runs.layout import check_run
 
 if TYPE_CHECKING:
     from medic.analysis.result import Result
@@ -27,7 +29,7 @@ def add_options(parser: ArgumentParser) -> None:
         "runs", nargs="*", metavar="RUN", help="directories of finished runs; for openness and cost, folders of runs"
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="figure to write: FILE.png, FILE.svg or FILE.pdf")
-    parser.add_argument("--json", metavar="FILE", help="write all numbers as JSON")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write all numbers as JSON")
     add_measuring_options(parser)
     parser.add_argument(
         "--split", metavar="NAME", help="images of separation, boundary and embed: validation, target or train"
@@ -39,8 +41,12 @@ def add_options(parser: ArgumentParser) -> None:
 
 def add_measuring_options(parser: ArgumentParser) -> None:
     """Add the options of analyses that repeat training."""
-    parser.add_argument("--moments", type=int, metavar="N", help="measurements over repeated training (default: 10)")
-    parser.add_argument("--iterations", type=int, metavar="N", help="repeat only the first iterations of training")
+    parser.add_argument(
+        "--moments", type=number(int, COUNT), metavar="N", help="measurements over repeated training (default: 10)"
+    )
+    parser.add_argument(
+        "--iterations", type=number(int, COUNT), metavar="N", help="repeat only the first iterations of training"
+    )
     parser.add_argument("--root", metavar="DIR", help="folder of the images, if it moved")
     add_device_option(parser)
 
@@ -56,10 +62,14 @@ def run(arguments: Namespace) -> int:
     for name in options:
         if name not in analysis.options:
             raise MedicError(f"--{name} has no effect on {analysis.name!r}: leave it out")
+    if analysis.takes in ("run", "runs"):
+        for path in arguments.runs:
+            check_run(Path(path))
     if arguments.output is not None:
         from medic.analysis import style
 
         style.check_format(Path(arguments.output))
+        check_writable("figure", Path(arguments.output).parent, folder=True)
     if arguments.imports:
         from medic.runs.imports import execute
 
@@ -67,8 +77,8 @@ def run(arguments: Namespace) -> int:
     result = analysis.measure(read_runs(analysis, arguments.runs), **options)
     print_result(result)
     if arguments.json is not None:
-        with writing("numbers", Path(arguments.json)):
-            write_text(Path(arguments.json), json.dumps(result.as_dict(), indent=1, ensure_ascii=False) + "\n")
+        with writing("numbers", arguments.json):
+            write_text(arguments.json, json.dumps(result.as_dict(), indent=1, ensure_ascii=False) + "\n")
     if arguments.output is not None:
         style.save(analysis.draw(result), Path(arguments.output))
         logger.info("figure: %s", arguments.output)

@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medic.cli.opening import check_exists, open_model
-from medic.cli.options import add_device_option, add_import_option
+from medic.cli.opening import check_model, open_model
+from medic.cli.options import add_device_option, add_import_option, input_file, number, output_folder
 from medic.errors import MedicError, counted
+from medic.fields import FRACTION, POSITIVE
 from medic.files import atomic_folder, writing
 from medic.report.terminal import print_rows
 
@@ -25,17 +26,21 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="directory of a finished run, or of its model files")
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument(
-        "--accept", type=float, metavar="P", help="accept a known image with at least this probability, as in 0.9"
+        "--accept",
+        type=number(float, FRACTION),
+        metavar="P",
+        help="accept a known image with at least this probability, as in 0.9",
     )
     choice.add_argument("--threshold", type=float, metavar="X", help="call images with a lower score unknown")
     choice.add_argument(
         "--cost",
-        type=float,
+        type=number(float, POSITIVE),
         metavar="C",
         help="an unknown image that is accepted costs C times a known one that is lost, both equally frequent",
     )
     parser.add_argument(
         "--labels",
+        type=input_file,
         metavar="FILE",
         help="file with the columns path and class of images to calibrate on (default: held-out images)",
     )
@@ -46,24 +51,29 @@ def add_options(parser: ArgumentParser) -> None:
         metavar="PATH",
         help="images without labels, from the place of use: files, folders, …",
     )
-    parser.add_argument("-o", "--output", metavar="DIR", help="write the model with the chosen threshold to a folder")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=output_folder,
+        metavar="DIR",
+        help="write the model with the chosen threshold to a folder",
+    )
     add_device_option(parser, default="auto")
     add_import_option(parser)
 
 
 def run(arguments: Namespace) -> int:
     """Print what thresholds accept and reject, and write the model with the chosen one."""
-    check_exists(arguments.run)
-    if arguments.accept is not None and not 0 < arguments.accept < 1:
-        raise MedicError(f"--accept {arguments.accept:g}: give a probability between 0 and 1, as in 0.9")
-    from medic.data.decode import BadImage
-    from medic.deploy.calibration import Calibration, Labelled, label_images
+    check_model(arguments.run)
     from medic.deploy.paths import image_paths
-    from medic.runs.prediction_files import read_labels
 
     output = None if arguments.output is None else _output_folder(arguments)
-    rows = None if arguments.labels is None else read_labels(Path(arguments.labels))
     paths = None if arguments.images is None else image_paths(arguments.images)
+    from medic.data.decode import BadImage  # now, because these import torch
+    from medic.deploy.calibration import Calibration, Labelled, label_images
+    from medic.runs.prediction_files import read_labels
+
+    rows = None if arguments.labels is None else read_labels(arguments.labels)
     predictor, run = open_model(arguments.run, arguments.device, arguments.imports)
     labelled: Labelled | None = None
     if rows is not None:
@@ -96,7 +106,7 @@ def run(arguments: Namespace) -> int:
 
 def _output_folder(arguments: Namespace) -> Path:
     """Return the folder to write to; refuse one that holds something, and a call that chooses no threshold."""
-    output = Path(arguments.output)
+    output: Path = arguments.output
     if all(getattr(arguments, name) is None for name in ("accept", "threshold", "cost", "labels", "images")):
         raise MedicError("--output: choose a threshold with --accept, --threshold, --cost, --labels or --images")
     # A new folder takes the place of an empty one, which would pull the current one from under the shell.

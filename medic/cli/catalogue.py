@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from medic.errors import MedicError, check_choice, respelled
-from medic.plugins import installed
+from medic.files import check_root, check_weights_file, check_writable
+from medic.plugins import check_files, installed
+from medic.runs.layout import check_run
 from medic.runs.specs.data import EACH, NONE, listed
 
 FILE = Path(__file__).with_name("catalogue.json")
@@ -73,11 +75,13 @@ def load() -> Mapping[str, Any]:
 def make() -> dict[str, Any]:
     """Make the catalogue from the registries."""
     from medic.cli import datasets, methods, reproduce
+    from medic.data import BENCHMARKS
 
     return {
         "fingerprint": fingerprint(),
         "methods": methods.make_rows(),
         "datasets": datasets.make_rows(),
+        "roots": {bench.name: bench.root_hint for bench in BENCHMARKS.values()},
         "tables": reproduce.make_rows(),
         "values": {name: list(values) for name, values in _values()},
     }
@@ -143,6 +147,25 @@ def check_names(settings: Mapping[str, Any], dataset: str | None = None) -> None
         for domain in listed(settings.get(name), own) or ():
             if domain not in (EACH, NONE):
                 check_choice("domain", domain, own)
+
+
+def check_paths(settings: Mapping[str, Any]) -> None:
+    """Refuse paths to read that do not exist, and an output that cannot be written, before torch is imported.
+
+    A run checks what they hold.
+    """
+    root, weights, extended, output = (settings.get(name) for name in ("root", "weights", "extend", "output"))
+    found = stored()
+    if root is not None and found is not None and not Path(root).is_file():  # a table
+        dataset = respelled(str(settings.get("dataset")), found["roots"])
+        check_root(Path(root), found["roots"].get(dataset, ": give the folder that the dataset is in"))
+    if weights is not None:
+        check_weights_file(weights)
+    if extended is not None:
+        check_run(Path(extended))
+    check_files(settings.get("imports") or ())
+    if output is not None:
+        check_writable("output", Path(output), folder=True)
 
 
 def _check_name(noun: str, name: str, known: Sequence[str]) -> None:

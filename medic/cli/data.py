@@ -5,11 +5,16 @@ import io
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
-from medic.errors import MedicError
+from medic.cli import catalogue
+from medic.cli.datasets import make_rows
+from medic.cli.options import input_file, output_file
+from medic.errors import MedicError, check_choice, respelled
 from medic.files import csv_cell, write_text, writing
 from medic.report.terminal import print_rows
+from medic.runs.layout import check_run
 
 if TYPE_CHECKING:
     from medic.data import Benchmark
@@ -45,44 +50,53 @@ def add_options(parser: ArgumentParser) -> None:
         help="check: finished runs on these images, whose validation predictions reveal labels that are probably wrong",
     )
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="check: CSV file for all copies and wrong labels"
+        "-o", "--output", type=output_file, metavar="FILE", help="check: CSV file for all copies and wrong labels"
     )
     parser.add_argument("--url", metavar="URL", help="fetch: another address to download from")
-    parser.add_argument("--archive", type=Path, metavar="FILE", help="fetch: an archive on disk")
+    parser.add_argument("--archive", type=input_file, metavar="FILE", help="fetch: an archive on disk")
 
 
 def run(arguments: Namespace) -> int:
     """Check or fetch a dataset."""
-    from medic.data import BENCHMARKS, benchmark
-
-    if arguments.action is None:
+    action, root = arguments.action, arguments.root
+    if action is None:
         raise MedicError("no action: use `medic data check NAME --root DIR` or `medic data fetch NAME --root DIR`")
     if arguments.name is None:
-        raise MedicError(f"no dataset given: use `medic data {arguments.action} NAME`; `medic datasets` lists them")
-    if Path(arguments.name).is_dir() and arguments.name not in BENCHMARKS:
-        raise MedicError(f"{arguments.name} is a folder: use `medic data {arguments.action} folder --root DIR`")
+        own = f"for your own images, `medic data check folder --root {quote(str(root or 'DIR'))}`"
+        way = f"{own}; `medic datasets` lists all" if action == "check" else "`medic datasets` lists them"
+        raise MedicError(f"no dataset given: use `medic data {action} NAME`; {way}")
+    known = [row["dataset"] for row in catalogue.rows("datasets", make_rows)]
+    if Path(arguments.name).is_dir() and arguments.name not in known:
+        raise MedicError(
+            f"{arguments.name} is a folder: use `medic data {action} folder --root {quote(arguments.name)}`"
+        )
+    check_choice("dataset", respelled(arguments.name, known), known)
+    others = ("runs", "output") if action == "fetch" else ("url", "archive")
+    for name in others:
+        if getattr(arguments, name):
+            raise MedicError(f"--{name} is an option of `medic data {'check' if action == 'fetch' else 'fetch'}`")
+    if action == "fetch" and root is None:
+        raise MedicError(f"no root given: use `medic data fetch {arguments.name} --root DIR`")
+    if action == "check":
+        catalogue.check_paths({"dataset": arguments.name, "root": root})
+    for run in arguments.runs:
+        check_run(Path(run))
+    if arguments.output is not None and arguments.output.suffix.lower() != ".csv":
+        raise MedicError(f"output {arguments.output} does not end in .csv: rename it")
+    from medic.data import benchmark  # now, because it imports torch
+
     bench = benchmark(arguments.name)
-    if arguments.action == "fetch":
-        if arguments.root is None:
-            raise MedicError(f"no root given: use `medic data fetch {bench.name} --root DIR`")
-        for name in ("runs", "output"):
-            if getattr(arguments, name):
-                raise MedicError(f"--{name} is an option of `medic data check`")
+    if action == "fetch":
         from medic.data.fetch import fetch
 
-        print(fetch(bench, arguments.root, url=arguments.url, archive=arguments.archive))
+        print(fetch(bench, root, url=arguments.url, archive=arguments.archive))
         return 0
-    for name in ("url", "archive"):
-        if getattr(arguments, name) is not None:
-            raise MedicError(f"--{name} is an option of `medic data fetch`")
-    return _check(bench, arguments.root, arguments.runs, arguments.output)
+    return _check(bench, root, arguments.runs, arguments.output)
 
 
 def _check(bench: "Benchmark", root: Path | None, runs: Sequence[str], output: Path | None) -> int:
     from medic.data.check import check, other_files
 
-    if output is not None and output.suffix.lower() != ".csv":
-        raise MedicError(f"output {output} does not end in .csv: rename it")
     opened = _open_runs(runs) if runs else []
     found = check(bench, root)
     print(f"{bench.name}: {found.place}")

@@ -3,8 +3,10 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from medic.cli.options import add_device_option
+from medic.cli.catalogue import check_names
+from medic.cli.options import add_device_option, number, output_folder
 from medic.errors import MedicError, counted
+from medic.fields import COUNT, NONNEGATIVE
 from medic.report.terminal import print_runs
 
 COMPARED = ("erm", "medic++")
@@ -20,15 +22,26 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--target", metavar="DOMAIN", help="target domain, which is never trained on (default: street)")
     parser.add_argument("--all", action="store_true", help="use every domain as the target in turn")
     parser.add_argument(
-        "--iterations", type=int, default=400, metavar="N", help="outer updates of each run (default: 400)"
+        "--iterations",
+        type=number(int, COUNT),
+        default=400,
+        metavar="N",
+        help="outer updates of each run (default: 400)",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="root of all random draws (default: 0)")
-    parser.add_argument("--output", default="demo", metavar="DIR", help="directory to write to (default: demo)")
+    parser.add_argument(
+        "--seed", type=number(int, NONNEGATIVE), default=0, metavar="N", help="root of all random draws (default: 0)"
+    )
+    parser.add_argument(
+        "--output", type=output_folder, default="demo", metavar="DIR", help="directory to write to (default: demo)"
+    )
     add_device_option(parser, default="auto")
 
 
 def run(arguments: Namespace) -> int:
     """Train both methods with the one-vs-all head, print a table by our rule and the paper's, and write reports."""
+    if arguments.all and arguments.target is not None:
+        raise MedicError("--all and --target exclude each other: give one of them")
+    check_names({"dataset": "digits", "target": arguments.target})
     from medic.data import benchmark
     from medic.report.run_page import write_report
     from medic.report.table_page import write_table_report
@@ -36,8 +49,6 @@ def run(arguments: Namespace) -> int:
     from medic.runs.train import train
     from medic.tables.results import collect
 
-    if arguments.all and arguments.target is not None:
-        raise MedicError("--all and --target exclude each other: give one of them")
     targets = benchmark("digits").domains if arguments.all else (arguments.target or "street",)
     shared = {
         "dataset": "digits",

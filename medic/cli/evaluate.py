@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medic.cli.catalogue import check_names
-from medic.cli.options import add_device_option, add_import_option
+from medic.cli.options import add_device_option, add_import_option, input_file
 from medic.errors import MedicError
 from medic.metrics import DEFAULT, METRICS, find_metric
 from medic.report.terminal import print_rows
+from medic.runs.layout import check_run
 
 if TYPE_CHECKING:
     from medic.runs.decisions import ClassResult, Confused, Decisions, GroupResult
@@ -40,14 +41,20 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--per-class", action="store_true", help="print every class, and the strongest confusions")
     parser.add_argument("--by", metavar="COLUMN", help="print groups of images, the worst first: domain, class, …")
     parser.add_argument(
-        "--groups", type=Path, metavar="FILE", help="file with the columns path and COLUMN of --by: .csv, .parquet, …"
+        "--groups",
+        type=input_file,
+        metavar="FILE",
+        help="file with the columns path and COLUMN of --by: .csv, .parquet, …",
     )
     files = parser.add_argument_group("predictions of another program, in place of a run")
     files.add_argument(
-        "--predictions", type=Path, metavar="FILE", help=".csv, .jsonl, .parquet or .npz with a row per image"
+        "--predictions", type=input_file, metavar="FILE", help=".csv, .jsonl, .parquet or .npz with a row per image"
     )
     files.add_argument(
-        "--labels", type=Path, metavar="FILE", help="file with the columns path and class, if FILE has no true classes"
+        "--labels",
+        type=input_file,
+        metavar="FILE",
+        help="file with the columns path and class, if FILE has no true classes",
     )
     files.add_argument(
         "--known", nargs="*", action="extend", default=[], metavar="CLASS", help="known classes; others are unknown"
@@ -70,6 +77,7 @@ def run(arguments: Namespace) -> int:
             raise MedicError(f"--{name} is only used with --predictions: leave it out")
     asked = None if arguments.threshold is None else _rule(arguments.threshold)
     check_names({"score": arguments.score, "threshold": asked, "imports": arguments.imports})
+    check_run(Path(arguments.run))
     from medic.runs.directory import Run
     from medic.runs.imports import execute
 

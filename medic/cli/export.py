@@ -1,12 +1,15 @@
 """`medic export`."""
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medic.cli.opening import check_exists, open_model
-from medic.cli.options import add_import_option
+from medic.cli.opening import check_model, is_model, open_model
+from medic.cli.options import add_import_option, output_file
+from medic.deploy.layout import model_folder
 from medic.errors import MedicError, counted
+from medic.files import check_writable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +29,11 @@ def add_options(parser: ArgumentParser) -> None:
         "--format", choices=tuple(SUFFIX), default="onnx", metavar="FORMAT", help="onnx or torch-export (default: onnx)"
     )
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="file to write (default: model.onnx or model.pt2 in the run)"
+        "-o",
+        "--output",
+        type=output_file,
+        metavar="FILE",
+        help="file to write (default: model.onnx or model.pt2 in the run)",
     )
     parser.add_argument(
         "--images",
@@ -41,15 +48,19 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Export a model, and report how far the graph differs from it."""
-    check_exists(arguments.run)
-    from medic.deploy.export import export
-    from medic.deploy.model_file import model_folder
+    check_model(arguments.run)
+    from medic.deploy.paths import image_paths
 
     form = arguments.format
+    path: Path = arguments.output or model_folder(arguments.run) / f"model{SUFFIX[form]}"
+    check_writable("export", path)
+    if arguments.images is None and is_model(arguments.run):
+        raise MedicError(f"{arguments.run} is not a run, so it has no target images: check on others with --images")
+    images = None if arguments.images is None else image_paths(arguments.images)
+    from medic.deploy.export import export  # now, because it imports torch
+
     predictor, finished = open_model(arguments.run, imports=arguments.imports)
-    pixels = _pixels(predictor, finished, arguments)
-    beside = model_folder(arguments.run) / f"model{SUFFIX[form]}"
-    path = beside if arguments.output is None else Path(arguments.output)
+    pixels = _pixels(predictor, finished, images, arguments.root)
     difference = export(predictor, path, form, pixels)
     size = path.stat().st_size / 2**20
     checked = f"{counted(len(pixels), 'image')} decided alike, scores within {difference:.0e}"
@@ -57,18 +68,15 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _pixels(predictor: "Predictor", finished: "Run | None", arguments: Namespace) -> "Tensor":
-    """Return pixels to check the export on."""
+def _pixels(predictor: "Predictor", finished: "Run | None", images: Iterable[str] | None, root: str | None) -> "Tensor":
+    """Return pixels to check the export on: of images, or of target images of the run."""
     import numpy as np
     import torch
 
     from medic.deploy.inputs import to_pixels
-    from medic.deploy.paths import image_paths
     from medic.runs.review import target_pixels
 
-    if arguments.images is not None:
-        found = [to_pixels(path, predictor.decoded) for path in image_paths(arguments.images)]
-        return torch.from_numpy(np.stack(found))
-    if finished is None:
-        raise MedicError(f"{arguments.run} is not a run, so it has no target images: check on others with --images")
-    return target_pixels(finished, CHECKED, arguments.root)
+    if images is not None:
+        return torch.from_numpy(np.stack([to_pixels(path, predictor.decoded) for path in images]))
+    assert finished is not None
+    return target_pixels(finished, CHECKED, root)

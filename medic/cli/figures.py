@@ -7,7 +7,7 @@ from shlex import quote
 
 from medic.analysis import ANALYSES
 from medic.cli.analyze import add_measuring_options, given_options, print_result
-from medic.cli.options import add_format_option
+from medic.cli.options import add_format_option, output_folder
 from medic.errors import check_choice
 from medic.runs.layout import CONFIG
 
@@ -18,7 +18,12 @@ def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic figures`."""
     parser.add_argument("folder", metavar="DIR", help="folder with runs")
     parser.add_argument(
-        "-o", "--output", default="figures", metavar="DIR", help="where figures are written (default: figures)"
+        "-o",
+        "--output",
+        type=output_folder,
+        default="figures",
+        metavar="DIR",
+        help="where figures are written (default: figures)",
     )
     add_format_option(parser, ("pdf", "png", "svg"))
     parser.add_argument("--only", nargs="*", action="extend", default=[], metavar="FIGURE", help="only these figures")
@@ -27,17 +32,18 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Draw every figure of the paper whose runs exist; report the commands that train missing runs."""
-    from medic.analysis import style
+    from medic.tables.results import collect
+
+    folder, output = Path(arguments.folder), arguments.output
+    results = collect([folder]).results
+    from medic.analysis import style  # now, because these import torch
     from medic.analysis.figures import FIGURES
     from medic.analysis.result import MissingRuns
     from medic.runs.directory import Run
-    from medic.tables.results import collect
 
     for name in arguments.only:
         check_choice("figure", name, FIGURES)
-    folder, output = Path(arguments.folder), Path(arguments.output)
     runs_folder = folder.parent if (folder / CONFIG).exists() else folder  # of a single run, the folder it is in
-    results = collect([folder]).results
     options = given_options(arguments, ("moments", "iterations", "root", "device"))
     missing = 0
     for figure in FIGURES.values():

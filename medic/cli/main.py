@@ -220,16 +220,21 @@ class Formatter(HelpFormatter):
 class Parser(ArgumentParser):
     """Raises a `MedicError` that names the option, where argparse would print its usage and exit."""
 
+    def __init__(self, **options: Any) -> None:
+        from medic.cli.options import number
+
+        super().__init__(**options)
+        self.register("type", int, number(int))
+        self.register("type", float, number(float))
+
     def error(self, message: str) -> NoReturn:
         """Raise an error of argparse in our words."""
         if unknown := re.match(r"unrecognized arguments: ([^\s=]+)", message):
             raise MedicError(self._unknown(unknown[1]))
-        if wrong := re.match(r"argument (\S+): invalid (int|float) value: .(.*).", message, re.DOTALL):
-            wanted = "a whole number" if wrong[2] == "int" else "a number"
-            raise MedicError(f"{wrong[1]} {wrong[3]}: expected {wanted}")
         if missing := re.match(r"argument (\S+): expected (.*)", message):
             raise MedicError(f"{missing[1]}: give {missing[2].replace('argument', 'value')}")
-        raise MedicError(message.removeprefix("argument "))
+        # `argument -o/--output: x.csv: …` of a reader, which starts with the value.
+        raise MedicError(re.sub(r"^argument (?:-\w/)?(\S+): ", r"\1 ", message))
 
     def _check_value(self, action: Action, value: Any) -> None:
         """Check a value against the choices of its option."""

@@ -1,6 +1,5 @@
 """Options of a run: one per setting, and the spellings that other codebases use."""
 
-import math
 import re
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Sequence
@@ -9,8 +8,11 @@ from typing import Any, get_origin
 
 import yaml
 
-from medic.cli.catalogue import check_names
+from medic.cli.catalogue import check_names, check_paths
 from medic.errors import MedicError
+from medic.fields import ANY, Limits
+from medic.files import check_writable
+from medic.plugins import check_files
 from medic.runs.layout import ASKED, CONFIG
 from medic.runs.settings import (
     ALIASES,
@@ -18,6 +20,7 @@ from medic.runs.settings import (
     SETTINGS,
     RepeatedKey,
     Setting,
+    check_settings,
     known_setting,
     load_yaml,
     read_yaml,
@@ -26,6 +29,8 @@ from medic.runs.settings import (
 
 SPELLINGS = tuple(f"--{alias.replace('_', '-')}" for alias in ALIASES)
 """Options of other codebases. Underscores are taken for hyphens too."""
+DRY = ("dry_run", "print_config")
+"""Options with which a command writes no run."""
 TITLES = {"model": "network", "optim": "optimisation"}
 """Titles of groups of settings, where they differ from the names of the groups."""
 
@@ -51,6 +56,49 @@ def canonical(arguments: Sequence[str]) -> list[str]:
         else:
             result.append(argument)
     return result
+
+
+def number(kind: type[int] | type[float], limits: Limits = ANY) -> Callable[[str], Any]:
+    """Return the reader of an option that takes a number: the parser checks its limits, before torch is imported."""
+
+    def read(text: str) -> int | float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = float("nan")
+        if not limits.allow(value):
+            raise ArgumentTypeError(f"{text}: give {limits.wanted(kind is int)}")
+        return value
+
+    return read
+
+
+def input_file(text: str) -> Path:
+    """Read an option that names a file to read."""
+    path = Path(text)
+    if not path.exists():
+        raise ArgumentTypeError(f"{text} does not exist: check the path")
+    if path.is_dir():
+        raise ArgumentTypeError(f"{text} is a folder: give a file")
+    return path
+
+
+def output_file(text: str) -> Path:
+    """Read an option that names a file to write, in a folder that exists."""
+    return _written(text, folder=False)
+
+
+def output_folder(text: str) -> Path:
+    """Read an option that names a folder to write to, which is created."""
+    return _written(text, folder=True)
+
+
+def _written(text: str, folder: bool) -> Path:
+    try:
+        check_writable("", Path(text), folder)
+    except ValueError as error:  # a MedicError, or a NUL in the path
+        raise ArgumentTypeError(str(error).strip()) from error
+    return Path(text)
 
 
 def add_run_options(parser: ArgumentParser, **defaults: str) -> None:
@@ -80,8 +128,23 @@ def add_import_option(
 ) -> None:
     """Add `--import` to a command that is not about a new run."""
     parser.add_argument(
-        "--import", dest="imports", nargs="*", action="extend", default=[], metavar="FILE|MODULE", help=about
+        "--import",
+        dest="imports",
+        type=_imported,
+        nargs="*",
+        action="extend",
+        default=[],
+        metavar="FILE|MODULE",
+        help=about,
     )
+
+
+def _imported(text: str) -> str:
+    try:
+        check_files(text)
+    except MedicError as error:
+        raise ArgumentTypeError(str(error).removeprefix("--import ")) from error
+    return text
 
 
 def add_format_option(parser: ArgumentParser, formats: Iterable[str]) -> None:
@@ -116,12 +179,8 @@ def _reader(declared: Setting) -> Callable[[str], Any]:
             return None
         if any(get_origin(other) for other in declared.kinds):  # a list or a mapping, or 3,3,3 or hospital=2,year=3
             return _from_yaml(text)
-        value = kind(text)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError
-        return value
+        return number(kind, declared.field.metadata["limits"] or ANY)(text) if kind in (int, float) else kind(text)
 
-    read.__name__ = kind.__name__  # argparse names it in its errors
     return read
 
 
@@ -142,7 +201,11 @@ def given_settings(arguments: Namespace, dataset: str | None = SETTINGS["dataset
     """
     given = {name: value for name, value in vars(arguments).items() if name in SETTINGS}
     given = given if arguments.config is None else _over_file(given, arguments)
-    if getattr(arguments, "file", None) is None:  # otherwise a file of settings may import what they name
+    check_settings(given)
+    sweep_file, dry = getattr(arguments, "file", None), any(vars(arguments).get(name) for name in DRY)
+    default = {} if sweep_file else {"output": SETTINGS["output"].default}
+    check_paths({**default, **given, **({"output": None} if dry else {})})
+    if sweep_file is None:  # otherwise a file of settings may import what they name
         spanned = [part.partition("=")[0] for part in getattr(arguments, "span", None) or ()]
         check_names({**dict.fromkeys(spanned), **given}, None if given.get("extend") else dataset)
     return given

@@ -12,9 +12,10 @@ from itertools import islice, tee
 from pathlib import Path
 from typing import TypeVar
 
-from medic.cli.opening import check_exists, holds_run, open_model
-from medic.cli.options import add_device_option, add_import_option
+from medic.cli.opening import check_model, holds_run, open_model
+from medic.cli.options import add_device_option, add_import_option, number, output_file
 from medic.errors import MedicError
+from medic.fields import COUNT
 from medic.logs import console, shown
 
 T = TypeVar("T")
@@ -31,9 +32,15 @@ def add_options(parser: ArgumentParser) -> None:
         "paths", metavar="PATH", nargs="+", help="images, folders, quoted patterns, @FILE with a path per line, or -"
     )
     parser.add_argument(
-        "--top", type=int, default=3, metavar="K", help="number of likeliest classes in a row (default: 3)"
+        "--top",
+        type=number(int, COUNT),
+        default=3,
+        metavar="K",
+        help="number of likeliest classes in a row (default: 3)",
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="file to write: .csv, .jsonl or .parquet (default: -)")
+    parser.add_argument(
+        "-o", "--output", type=output_file, metavar="FILE", help="file to write: .csv, .jsonl or .parquet (default: -)"
+    )
     parser.add_argument(
         "--format", metavar="FORMAT", help="csv, jsonl or parquet (default: by the suffix of FILE, else csv)"
     )
@@ -43,28 +50,28 @@ def add_options(parser: ArgumentParser) -> None:
     add_device_option(parser, default="auto")
     add_import_option(parser)
     parser.add_argument(
-        "--batch-size", type=int, metavar="N", help="images in a forward pass (default: 64, on a GPU 512)"
+        "--batch-size",
+        type=number(int, COUNT),
+        metavar="N",
+        help="images in a forward pass (default: 64, on a GPU 512)",
     )
     parser.add_argument("--quiet", action="store_true", help="print no progress and no summary")
 
 
 def run(arguments: Namespace) -> int:
     """Write a row per image; the exit code is 1 if an image could not be read."""
-    for name in ("top", "batch_size"):
-        if (value := getattr(arguments, name)) is not None and value < 1:
-            raise MedicError(f"--{name.replace('_', '-')} {value}: give a number of at least 1")
-    check_exists(arguments.run)
-    # Threads of torch that wait must not take the cores from those that decode. Read when torch is first imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from medic.deploy.paths import image_paths
     from medic.deploy.writers import open_writer, pick_format
 
-    output = None if arguments.output is None else Path(arguments.output)
+    output: Path | None = arguments.output
     kind = pick_format(output, arguments.format)
-    if not holds_run(arguments.run):
+    if Path(arguments.run).exists() and not holds_run(arguments.run):
         raise MedicError(f"{arguments.run} is not a run or a model: give the run first, then the images")
-    predictor, _ = open_model(arguments.run, arguments.device, arguments.imports)
+    check_model(arguments.run)
     named, read = tee(image_paths(arguments.paths))  # which keeps the paths between reading and writing alone
+    # Threads of torch that wait must not take the cores from those that decode. Read when torch is first imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    predictor, _ = open_model(arguments.run, arguments.device, arguments.imports)
     if arguments.threshold is not None:
         predictor = predictor.at(arguments.threshold)
     top = min(arguments.top, len(predictor.classes))
@@ -72,6 +79,8 @@ def run(arguments: Namespace) -> int:
     counts: Counter[str] = Counter()
     with shown(arguments.quiet), closing(predictor.stream(read, top, arguments.batch_size)) as results:
         first = list(islice(results, 1))  # a model that cannot be used is refused before anything is written
+        if not first:
+            raise MedicError(f"no image in {', '.join(arguments.paths)}: write a path per line")
         results = _chained(first, results)
         with (
             open_writer(output, kind, top, predictor.shown_threshold) as writer,

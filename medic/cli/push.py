@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from medic.cli.opening import check_exists, open_model
+from medic.cli.opening import check_model, open_model
 from medic.cli.options import add_import_option
 
 
@@ -19,7 +19,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Send a model to the hub, and print its address."""
-    check_exists(arguments.run)
+    check_model(arguments.run)
     from medic.deploy.hub import push
 
     predictor, finished = open_model(arguments.run, imports=arguments.imports)

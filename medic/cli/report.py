@@ -5,8 +5,10 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from shlex import quote
 
+from medic.cli.options import output_file
 from medic.errors import MedicError
-from medic.runs.layout import CONFIG, MODEL
+from medic.files import check_writable
+from medic.runs.layout import CONFIG, MODEL, check_run
 
 logger = logging.getLogger(__name__)
 
@@ -14,7 +16,13 @@ logger = logging.getLogger(__name__)
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic report`."""
     parser.add_argument("path", metavar="RUN_OR_DIR", help="run directory, or folder of runs")
-    parser.add_argument("-o", "--output", metavar="FILE", help="page to write (default: report.html in RUN_OR_DIR)")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=output_file,
+        metavar="FILE",
+        help="page to write (default: report.html in RUN_OR_DIR)",
+    )
     parser.add_argument("--root", metavar="DIR", help="for a run: show its images, read from this folder only")
     parser.add_argument(
         "--paper", metavar="TABLE", help="for a folder: compare with a table of the paper, such as pacs-resnet50"
@@ -24,10 +32,12 @@ def add_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Write the report and print where it is."""
     path = Path(arguments.path)
-    file = path / "report.html" if arguments.output is None else Path(arguments.output)
+    file: Path = arguments.output or path / "report.html"
     if (path / CONFIG).exists() or not path.is_dir():
         if arguments.paper is not None:
             raise MedicError(f"--paper requires a folder of runs, but {path} is a run: leave it out")
+        check_run(path)
+        check_writable("report", file)
         from medic.report.run_page import write_report
         from medic.runs.directory import Run
 
@@ -40,6 +50,7 @@ def run(arguments: Namespace) -> int:
         raise MedicError(f"{path} is a model, not a run: give the run directory")
     if arguments.root is not None:
         raise MedicError(f"--root requires a single run, but {path} is a folder of runs: leave it out")
+    check_writable("report", file)
     from medic.report.table_page import write_table_report
     from medic.tables.results import collect
 

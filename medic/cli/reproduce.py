@@ -5,9 +5,10 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 
 from medic.cli import catalogue
-from medic.cli.options import add_format_option, add_run_options, given_settings
+from medic.cli.options import add_format_option, add_run_options, given_settings, number
 from medic.cli.sweep import add_executor_options, chosen_executor
 from medic.errors import MedicError, check_choice
+from medic.fields import NONNEGATIVE
 from medic.report.formats import FORMATS, print_table
 from medic.report.terminal import print_rows
 from medic.tables.results import read_runs, runs_are
@@ -26,7 +27,12 @@ def add_options(parser: ArgumentParser) -> None:
         "--quick", action="store_true", help="a small version on the built-in benchmark, in half an hour"
     )
     parser.add_argument(
-        "--seeds", type=int, nargs="*", action="extend", metavar="N", help="seeds of every cell (default: 0)"
+        "--seeds",
+        type=number(int, NONNEGATIVE),
+        nargs="*",
+        action="extend",
+        metavar="N",
+        help="seeds of every cell (default: 0)",
     )
     parser.add_argument(
         "--methods", nargs="*", action="extend", default=[], metavar="NAME", help="only these methods of the table"
@@ -48,7 +54,7 @@ def run(arguments: Namespace) -> int:
     if arguments.table is None:
         raise MedicError("give the name of a table: `medic reproduce --list` shows them")
     check_choice("table of the paper", arguments.table, [row["name"] for row in rows] or [arguments.table])
-    given = given_settings(arguments, dataset=None)  # the table has one
+    given, executor = given_settings(arguments, dataset=None), chosen_executor(arguments)  # the table has a dataset
     from medic.report.against import AgainstPaper  # now, because these import torch
     from medic.sweeps.launch import launch
     from medic.sweeps.sweep import Planner
@@ -68,7 +74,7 @@ def run(arguments: Namespace) -> int:
     planner = Planner()
     cells = {place: planner.jobs(several) for place, several in asked.items()}
     jobs = [job for several in cells.values() for job in several]
-    schedule = launch(jobs, chosen_executor(arguments), arguments.retries, arguments.dry_run, arguments.quiet)
+    schedule = launch(jobs, executor, arguments.retries, arguments.dry_run, arguments.quiet)
     if arguments.dry_run or schedule.queued:  # nothing has run yet
         return 1 if schedule.damaged else 0
     collection = read_runs(job.directory.path for job in schedule.jobs)

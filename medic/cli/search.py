@@ -2,14 +2,17 @@
 
 from argparse import ArgumentParser, Namespace
 
-from medic.cli.options import add_run_options, given_settings
-from medic.errors import MedicError, counted
+from medic.cli.options import add_run_options, given_settings, number
+from medic.errors import counted
+from medic.fields import COUNT
 from medic.runs.settings import SETTINGS
 
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of a search and those of a run."""
-    parser.add_argument("--trials", type=int, default=20, metavar="N", help="number of further trials (default: 20)")
+    parser.add_argument(
+        "--trials", type=number(int, COUNT), default=20, metavar="N", help="number of further trials (default: 20)"
+    )
     parser.add_argument("--study", metavar="NAME", help="name of the study (default: dataset, method and target)")
     parser.add_argument("--storage", metavar="URL", help="address of a shared database (default: a file in --output)")
     parser.add_argument(
@@ -21,8 +24,6 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Search for a method's hyperparameters by source validation."""
-    if arguments.trials < 1:
-        raise MedicError(f"--trials is {arguments.trials}: give a whole number, 1 or more")
     asked = given_settings(arguments)
     from medic.sweeps.search import Study, default_storage, finished_trials  # now, because it imports torch
 

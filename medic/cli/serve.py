@@ -3,17 +3,17 @@
 import os
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from medic.cli.opening import check_exists, open_model
-from medic.cli.options import add_device_option, add_import_option
+from medic.cli.opening import check_model, open_model
+from medic.cli.options import add_device_option, add_import_option, number
+from medic.deploy.service.limits import Limits
 from medic.errors import MedicError
+from medic.fields import COUNT
+from medic.fields import Limits as Range
 from medic.logs import shown
 
-if TYPE_CHECKING:
-    from medic.deploy.service import Limits
-
 TOKEN = "MEDIC_TOKEN"
+PORTS = Range(0, 2**16 - 1)
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -26,7 +26,11 @@ def add_options(parser: ArgumentParser) -> None:
         help="address to listen on; others than this machine need a token (default: 127.0.0.1)",
     )
     parser.add_argument(
-        "--port", type=int, default=8000, metavar="PORT", help="port to listen on, 0 for any free one (default: 8000)"
+        "--port",
+        type=number(int, PORTS),
+        default=8000,
+        metavar="PORT",
+        help="port to listen on, 0 for any free one (default: 8000)",
     )
     add_device_option(parser, default="auto")
     add_import_option(parser)
@@ -61,7 +65,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="show only warnings, and no access log")
     parser.add_argument("--ray", action="store_true", help="serve as a Ray Serve deployment")
     parser.add_argument(
-        "--replicas", type=int, metavar="N", help="for --ray: processes that hold the model (default: 1)"
+        "--replicas", type=number(int, COUNT), metavar="N", help="for --ray: processes that hold the model (default: 1)"
     )
     parser.add_argument(
         "--address", metavar="HOST:PORT", help="for --ray: cluster to join (default: a Ray of this machine)"
@@ -70,10 +74,8 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Serve a model until the process is asked to stop."""
-    check_exists(arguments.run)
     if arguments.ray and arguments.imports:
         raise MedicError("--import does not reach the processes of --ray: install the code as a package")
-    from medic.deploy.service import Limits
     from medic.deploy.service.server import address_of, is_loopback, listen
     from medic.deploy.service.server import run as serve
 
@@ -87,6 +89,9 @@ def run(arguments: Namespace) -> int:
     for name in ("replicas", "address"):
         if getattr(arguments, name) is not None and not arguments.ray:
             raise MedicError(f"--{name} is only used with --ray: add --ray, or leave out --{name}")
+    check_model(arguments.run)
+    if not arguments.ray:
+        listen(arguments.host, arguments.port).close()  # a port that is taken is found before the model is loaded
 
     import torch
 
@@ -106,12 +111,10 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _serve_on_ray(arguments: Namespace, device: str, limits: "Limits", token: str | None, hosts: list[str]) -> None:
+def _serve_on_ray(arguments: Namespace, device: str, limits: Limits, token: str | None, hosts: list[str]) -> None:
     from medic.sweeps.executors.ray import connect
 
     replicas = 1 if arguments.replicas is None else arguments.replicas
-    if replicas < 1:
-        raise MedicError(f"--replicas {replicas}: give a number above 0")
     # Ray counts a core for each replica, its controller and its proxy.
     connect(arguments.address, None, max(os.cpu_count() or 1, replicas + 2))
     from medic.deploy.service.ray import make_deployment

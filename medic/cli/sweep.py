@@ -5,9 +5,12 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from medic.cli.options import add_run_options, given_settings
+from medic.cli.options import add_run_options, given_settings, number
+from medic.fields import NONNEGATIVE
 from medic.logs import shown
 from medic.sweeps.executors import Executor, executor_names, executor_options, make_executor
+from medic.sweeps.files import read_sweep
+from medic.sweeps.sweep import Sweep, parse_span
 from medic.tables.results import runs_are
 
 if TYPE_CHECKING:
@@ -46,7 +49,12 @@ def add_executor_options(parser: ArgumentParser) -> None:
         help=f"where runs execute: {', '.join(names)} (default: local)",
     )
     group.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: one per GPU, or per core)")
-    group.add_argument("--retries", type=int, metavar="N", help="how often a failed run is tried again (default: 1)")
+    group.add_argument(
+        "--retries",
+        type=number(int, NONNEGATIVE),
+        metavar="N",
+        help="how often a failed run is tried again (default: 1)",
+    )
     for executor in names:
         for name, arguments in executor_options(executor).items():
             group.add_argument(f"--{name.replace('_', '-')}", **arguments)
@@ -60,14 +68,12 @@ def chosen_executor(arguments: Namespace) -> Executor:
 
 def run(arguments: Namespace) -> int:
     """Execute the missing runs of a sweep."""
-    given = given_settings(arguments)  # before torch is imported
-    from medic.sweeps.files import read_sweep
-    from medic.sweeps.launch import launch, report
-    from medic.sweeps.sweep import Planner, Sweep, parse_span
-
+    given, executor = given_settings(arguments), chosen_executor(arguments)
     sweep = Sweep({}) if arguments.file is None else read_sweep(Path(arguments.file))
     sweep = sweep.changed(given, parse_span(arguments.span))
-    executor = chosen_executor(arguments)
+    from medic.sweeps.launch import launch, report  # now, because these import torch
+    from medic.sweeps.sweep import Planner
+
     with shown(arguments.quiet):
         schedule = launch(sweep.jobs(Planner()), executor, arguments.retries, arguments.dry_run, arguments.quiet)
     if not arguments.dry_run:

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from medic.data.benchmarks.base import Benchmark
 from medic.data.dataset import Dataset
-from medic.data.decode import SUFFIXES
 from medic.data.duplicates import SIZE, Copies, Prints, Relation, equal_images, perceptual_hash, similar_images
 from medic.data.listing import ImageList, cell_counts
 from medic.data.store import FileContent, Storage, make_index, read_files
+from medic.files import IMAGE_SUFFIXES
 
 Counts = dict[str, dict[str, int]]
 
@@ -91,7 +91,7 @@ def other_files(root: Path) -> Counter[str]:
     for _, folders, files in os.walk(root):
         folders[:] = [name for name in folders if name[0] != "."]
         suffixes = (Path(name).suffix.lower() or "without a suffix" for name in files if name[0] != ".")
-        found.update(suffix for suffix in suffixes if suffix not in SUFFIXES)
+        found.update(suffix for suffix in suffixes if suffix not in IMAGE_SUFFIXES)
     return found
 
 

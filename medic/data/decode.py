@@ -16,7 +16,6 @@ from medic.errors import MedicError, first_line
 # because images are decoded in threads, which share the filters.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jfif"})
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 """The formats that are tried, whatever the suffix. Some of Pillow's others start programs: PostScript is not listed."""
 MAX_BYTES = 2**29

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from medic.data.dataset import Dataset, LazyDataset, Part
-from medic.data.decode import SUFFIXES, read_file
+from medic.data.decode import read_file
 from medic.data.images import Images
 from medic.data.store import Storage, StoreIndex, find_index, open_store, stream
 from medic.errors import MedicError, first_line
+from medic.files import IMAGE_SUFFIXES
 
 _ESCAPED = "surrogateescape"  # a name that is not UTF-8 keeps its bytes
 
@@ -164,14 +165,6 @@ def _encode(rows: Sequence[Mapping[str, str]]) -> dict[str, Tensor]:
     return encoded
 
 
-def check_root(root: Path, fix: str = "") -> None:
-    """Raise an error, which ends with `fix`, if a root is missing, not a folder, or empty."""
-    if not root.is_dir():
-        raise MedicError(f"root {root} {'is not a folder' if root.exists() else 'does not exist'}{fix}")
-    if next(root.iterdir(), None) is None:
-        raise MedicError(f"root {root} is empty{fix}")
-
-
 def walk(
     folder: str | Path, parts: tuple[str, ...] = (), above: frozenset[tuple[int, int]] = frozenset()
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -195,7 +188,7 @@ def walk(
         # False for a link to itself, which is reported when it is read as an image.
         if os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir():
             yield from walk(entry.path, named, above | {identity})
-        elif os.path.splitext(entry.name)[1].lower() in SUFFIXES:
+        elif os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES:
             yield entry.path, named
 
 

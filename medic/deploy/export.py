@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from medic._version import __version__
-from medic.deploy.model_file import DESCRIPTION
+from medic.deploy.layout import DESCRIPTION
 from medic.deploy.predictor import Predictor
 from medic.errors import MedicError, first_line, lacking
 from medic.files import atomic_write, writing

@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from medic.deploy.model_file import DESCRIPTION, MAX_DESCRIPTION, WEIGHTS
+from medic.deploy.layout import DESCRIPTION, WEIGHTS
+from medic.deploy.model_file import MAX_DESCRIPTION
 from medic.deploy.predictor import Predictor, load
 from medic.errors import MedicError, first_line
 from medic.files import make_folder, temporary_folder, writing

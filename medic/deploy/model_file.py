@@ -19,13 +19,13 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from medic.data.classes import check_class_names, has_controls
+from medic.deploy.layout import DESCRIPTION, WEIGHTS
 from medic.errors import MedicError, first_line, unread
 from medic.files import atomic_write, write_text
 from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone, is_sized, native_size
 from medic.openset import Fitted, Score, Threshold, get_score
 
 FORMAT = 2
-DESCRIPTION, WEIGHTS = "model.json", "model.safetensors"
 CHECKSUM = "checksum"
 """The entry of the description with the checksum of all others. Earlier versions wrote none."""
 SCORE = "score/"
@@ -90,11 +90,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         name = next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))
         raise ValueError(f"its entry {name!r} comes twice")
     return found
-
-
-def model_folder(path: Path | str) -> Path:
-    """Return the folder of a model, also from the path of one of its two files."""
-    return Path(path).parent if Path(path).name in (DESCRIPTION, WEIGHTS) else Path(path)
 
 
 def read_preprocessing(described: Mapping[str, Any]) -> tuple[Preprocessing, int]:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import IO
 
-from medic.data.decode import SUFFIXES
 from medic.errors import MedicError
+from medic.files import IMAGE_SUFFIXES
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def _paths_of(argument: str) -> Iterable[str]:
         except (OSError, ValueError) as error:  # a ValueError is a path with a NUL
             raise MedicError(f"list {name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if os.path.isdir(argument):
-        suffixes = ", ".join(sorted(SUFFIXES))
+        suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
         return _some(walk(argument), f"folder {argument} has no images: no file ends in {suffixes}")
     if _MAGIC.search(argument) and not os.path.lexists(argument):
         return _some(_matches(argument), f"pattern {argument} matches no file")
@@ -121,7 +121,7 @@ def walk(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterat
         path = os.path.join(folder, name.removesuffix("/"))
         if name.endswith("/"):
             yield from walk(path, above | {identity})
-        elif os.path.splitext(name)[1].lower() in SUFFIXES:
+        elif os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES:
             yield path
 
 

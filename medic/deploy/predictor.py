@@ -15,13 +15,11 @@ from medic.data.classes import UNKNOWN_LABEL
 from medic.data.decode import MAX_PIXELS, BadImage
 from medic.data.images import Resident
 from medic.deploy.inputs import AnyImage, Pixels, each_image, ordered, to_pixels
+from medic.deploy.layout import check_model_files, model_folder
 from medic.deploy.model_file import (
     CHECKSUM,
-    DESCRIPTION,
     MAX_VIEWS,
-    WEIGHTS,
     describe_preprocessing,
-    model_folder,
     read_classes,
     read_description,
     read_network,
@@ -223,8 +221,7 @@ def load(path: Path | str, device: str = "cpu") -> Predictor:
     """Read a trained model from a run's directory, or from any folder with its `model.json` and `model.safetensors`."""
     place = _device(device)
     folder = model_folder(path)
-    if missing := [name for name in (DESCRIPTION, WEIGHTS) if not (folder / name).is_file()]:
-        raise MedicError(f"{folder} holds no model: it has no {missing[0]}")
+    check_model_files(folder)
     described = read_description(folder)
     try:
         network, score = read_network(folder, described)

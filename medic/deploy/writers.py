@@ -8,12 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from medic.data.decode import BadImage
-from medic.deploy.predictor import Prediction
 from medic.errors import MedicError, check_choice, lacking, one_line
 from medic.files import atomic_write, csv_cell, writing
+
+if TYPE_CHECKING:  # which import torch
+    from medic.data.decode import BadImage
+    from medic.deploy.predictor import Prediction
 
 ROWS = 2**14
 """Rows of a group in a Parquet file, which are written at once."""
@@ -28,15 +30,15 @@ class Writer(ABC):
         self.columns = ["path", "label", "known", "score", "threshold", *ranks, "error"]
 
     @abstractmethod
-    def write(self, path: str, result: Prediction | BadImage) -> None:
+    def write(self, path: str, result: "Prediction | BadImage") -> None:
         """Write the row of an image."""
 
     def close(self) -> None:  # noqa: B027, most writers keep nothing back
         """Write what was kept back."""
 
-    def values(self, path: str, result: Prediction | BadImage) -> list[Any]:
+    def values(self, path: str, result: "Prediction | BadImage") -> list[Any]:
         """Return the values of a row, in the order of the columns."""
-        if isinstance(result, BadImage):
+        if isinstance(result, Exception):
             return [_text(path), *[None] * (len(self.columns) - 2), one_line(str(result))]
         ranks = [value for name, probability in result.top for value in (_text(name), probability)]
         return [_text(path), _text(result.label), result.known, result.score, self.threshold, *ranks, None]
@@ -56,7 +58,7 @@ class CsvWriter(Writer):
         self._rows = csv.writer(_Lines(put), lineterminator="\r\n")
         self._rows.writerow(self.columns)
 
-    def write(self, path: str, result: Prediction | BadImage) -> None:
+    def write(self, path: str, result: "Prediction | BadImage") -> None:
         """Write the row of an image."""
         row = [csv_cell(value) if isinstance(value, str) else value for value in self.values(path, result)]
         row[2] = row[2] if row[2] is None else str(row[2]).lower()
@@ -81,7 +83,7 @@ class JsonWriter(Writer):
         super().__init__(top, threshold)
         self._put = put
 
-    def write(self, path: str, result: Prediction | BadImage) -> None:
+    def write(self, path: str, result: "Prediction | BadImage") -> None:
         """Write the line of an image."""
         *row, error = self.values(path, result)
         row = [None if isinstance(value, float) and not math.isfinite(value) else value for value in row]
@@ -103,7 +105,7 @@ class ParquetWriter(Writer):
         self._make, self._file = pa.table, pq.ParquetWriter(file, self._schema)
         self._rows: list[list[Any]] = []
 
-    def write(self, path: str, result: Prediction | BadImage) -> None:
+    def write(self, path: str, result: "Prediction | BadImage") -> None:
         """Keep the row of an image, and write a group if it is full."""
         self._rows.append(self.values(path, result))
         if len(self._rows) == ROWS:
@@ -159,8 +161,6 @@ def open_writer(output: Path | None, kind: str, top: int, threshold: float) -> I
     if output is None:
         yield text(sys.stdout.write, top, threshold)
         return
-    if output.is_dir():
-        raise MedicError(f"output {output} is a folder: name a file")
     with writing("output", output), atomic_write(output) as file:
         if kind == "parquet":
             writer: Writer = ParquetWriter(file, top, threshold)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medic.errors import LONGEST_NAME, MedicError, closest, first_line
+from medic.errors import LONGEST_NAME, MedicError, closest, counted, first_line
 from medic.models import _torchvision
 from medic.models.convnet import ConvNet, MnistCnn
 from medic.models.gfnet import GFNet, load_official
@@ -45,6 +45,16 @@ OURS: dict[str, tuple[Callable[[int], nn.Module], Preprocessing]] = {
     "gfnet_h_ti": (lambda size: GFNet(image_size=size), IMAGENET),
 }
 """Our own backbones: a function of the image size in pixels, and the preprocessing."""
+
+COMMON = (
+    "resnet18", "resnet34", "resnet50", "vit_tiny_patch16_224", "vit_small_patch16_224", "vit_base_patch16_224",
+    "resnet101", "resnet152", "convnext_tiny", "efficientnet_b0", "densenet121", "swin_tiny_patch4_window7_224",
+)  # fmt: skip
+"""Models of timm that weights of another backbone are compared with, in this order, to name the one that they fit."""
+FITS = 0.9
+"""The share of tensors that weights and a backbone have in common if they belong together."""
+CLASSIFIERS = ("fc.", "classifier.", "head.", "head_dist.", "aux_head.", "close_head.", "ova_head.", "last_linear.")
+"""The prefixes of a classifier's tensors, which weights of a backbone may have."""
 
 
 @dataclass(frozen=True)
@@ -149,21 +159,21 @@ def load_weights(module: nn.Module, path: Path, size: int | None = None) -> None
         if key in state and tensor.is_floating_point() and not state[key].is_floating_point():
             raise MedicError(f"weights {path} have {key!r} as {state[key].dtype}: save them in floating point")
         if key in state and state[key].ndim != tensor.ndim:
-            raise _misshapen(path, key, state[key], tensor)
+            raise _misshapen(path, key, state, tensor)
     if isinstance(module, GFNet):
         state = load_official(state, module.image_size)
     missing = [key for key in expected if key not in state and not key.endswith("num_batches_tracked")]
     if missing:
-        raise MedicError(f"weights {path} lack {len(missing)} tensors of this backbone, such as {missing[0]!r}")
+        lacking = f"weights {path} lack {counted(len(missing), 'tensor')} of this backbone, such as {missing[0]!r}"
+        raise MedicError(f"{lacking}: {_fitting(state)}")
     if size is not None:
         state |= _resampled(module, state, expected)
     for key, tensor in expected.items():
         if key in state and state[key].shape != tensor.shape:
-            raise _misshapen(path, key, state[key], tensor, size)
-    heads = ("fc.", "classifier.", "head.", "head_dist.", "aux_head.", "close_head.", "ova_head.", "last_linear.")
-    extra = [key for key in state if key not in expected and not key.startswith(heads)]
+            raise _misshapen(path, key, state, tensor, size)
+    extra = [key for key in state if key not in expected and not key.startswith(CLASSIFIERS)]
     if extra:
-        raise MedicError(f"weights {path} have {extra[0]!r}, which this backbone lacks: they belong to another one")
+        raise MedicError(f"weights {path} have {extra[0]!r}, which this backbone lacks: {_fitting(state)}")
     # Weights may be in half precision; the module keeps its own.
     module.load_state_dict({key: state[key] for key in expected if key in state}, strict=False)
 
@@ -214,7 +224,20 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return state
 
 
-def _misshapen(path: Path, key: str, found: Tensor, expected: Tensor, size: int | None = None) -> MedicError:
-    shapes = f"{tuple(found.shape)} instead of {tuple(expected.shape)}"
-    other = "" if size is None else f", or to another image size than {size} px: leave out --image-size"
-    return MedicError(f"weights {path} have {key!r} in the shape {shapes}: they belong to another backbone{other}")
+def _misshapen(
+    path: Path, key: str, state: Mapping[str, Tensor], expected: Tensor, size: int | None = None
+) -> MedicError:
+    shapes = f"{tuple(state[key].shape)} instead of {tuple(expected.shape)}"
+    other = "" if size is None else f", or leave out --image-size {size}"
+    return MedicError(f"weights {path} have {key!r} in the shape {shapes}: {_fitting(state)}{other}")
+
+
+def _fitting(state: Mapping[str, Tensor]) -> str:
+    """Return the way out for weights of another backbone: the one of ours or of timm's common ones that they fit."""
+    given = {(key, tensor.shape) for key, tensor in state.items() if not key.startswith(CLASSIFIERS)}
+    for name in (*OURS, *COMMON):
+        with torch.device("meta"):  # shapes without memory
+            own = {(key, tensor.shape) for key, tensor in create_backbone(name).module.state_dict().items()}
+        if len(given & own) >= FITS * len(given | own):
+            return f"they fit --backbone {name}"
+    return "they belong to another backbone, give its name with --backbone"

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from medic.errors import MedicError, closest, first_line
+from medic.files import check_weights_file
 from medic.models.backbones import OURS, import_timm, native_size
 
 V1 = "imagenet-v1"
@@ -28,13 +29,15 @@ def find_weights(backbone: str, given: str) -> Path:
         return Path(given)
     if backbone in OURS:
         raise MedicError(f"weights {given} do not exist, and {backbone} has none by name: give a file")
+    check_weights_file(given)
     timm = import_timm(backbone)
     architecture = backbone.partition(".")[0]
     tags = [name.partition(".")[2] for name in timm.list_pretrained(f"{architecture}.*")]
     tag = "tv_in1k" if given == V1 else given.removeprefix(f"{architecture}.")
     if tag not in tags:
-        nearest = closest(given, [V1, *tags] if "tv_in1k" in tags else tags)
-        hint = f"did you mean {nearest!r}?" if nearest else f"by name {backbone} has {', '.join(tags) or 'none'}"
+        names = [V1, *tags] if "tv_in1k" in tags else tags
+        nearest = closest(given, names)
+        hint = f"did you mean {nearest!r}?" if nearest else f"by name {backbone} has {', '.join(names) or 'none'}"
         raise MedicError(f"weights {given} do not exist, {hint}")
     name = f"{architecture}.{tag}"
     wanted, made = timm.get_pretrained_cfg(name), timm.get_pretrained_cfg(backbone)

@@ -1,5 +1,6 @@
 """Losses of one's own: of torch, or any function of the outputs or logits and the labels."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -18,24 +19,39 @@ def name_of(value: Any) -> str:
     return str(getattr(value, "__name__", type(value).__name__))
 
 
+def takes_logits(loss: Callable[..., Any]) -> bool | None:
+    """Whether a loss takes logits or the whole `Output`, by its first parameter; None if that does not tell."""
+    if isinstance(loss, _Loss):
+        return True
+    try:
+        first = next(iter(inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).parameters.values()))
+    except (StopIteration, TypeError, ValueError):  # without parameters, or of C
+        return None
+    kind = str(getattr(first.annotation, "__name__", first.annotation)).rpartition(".")[2]
+    # In other code, a parameter `output` often takes logits.
+    return {"Tensor": True, "Output": False}.get(kind, True if first.name == "logits" else None)
+
+
 class OwnLoss(nn.Module):
     """A loss that this package does not define, as a function of an `Output` and the labels.
 
-    A loss of torch takes logits. Of another function only its first call shows whether it takes the whole `Output` or
-    the logits. It may return one loss per sample (N,), or their mean.
+    The first parameter of a function says what it takes, by the type `Tensor` or `Output`, or by the name `logits`.
+    Otherwise the first call tries both. The loss may return one loss per sample (N,), or their mean.
     """
 
     def __init__(self, loss: Callable[..., Any]) -> None:
         super().__init__()
         self.loss = loss
-        self._takes_logits: bool | None = None  # unknown before the first call
+        self._takes_logits = takes_logits(loss)
+        self._called = False
 
     def forward(self, output: Output, y: Tensor) -> Tensor:
         """Return the losses (N,), or their mean, a scalar."""
-        if self._takes_logits is None:
-            found = self._first(output, y)
-        else:
+        if self._called:
             found = self.loss(output.logits if self._takes_logits else output, y)
+        else:
+            found = self._first(output, y)
+            self._called = True
         if not isinstance(found, Tensor):
             raise MedicError(f"loss {name_of(self.loss)} returned a {type(found).__name__}: {self._expected(y)}")
         if not found.is_floating_point() or found.shape not in (torch.Size([]), y.shape):
@@ -44,23 +60,25 @@ class OwnLoss(nn.Module):
         return found
 
     def _first(self, output: Output, y: Tensor) -> Any:
-        """Call the loss with the output, or with its logits if it does not take that, and remember which."""
-        reasons = []
-        for takes_logits in (True,) if isinstance(self.loss, _Loss) else (False, True):
+        """Call the loss with what it takes, or try the output and then its logits, and remember which it took."""
+        failed: dict[str, Exception] = {}
+        for with_logits in (False, True) if self._takes_logits is None else (self._takes_logits,):
+            given = f"logits of shape {tuple(output.logits.shape)}" if with_logits else "the output"
             try:
-                found = self.loss(output.logits if takes_logits else output, y)
+                found = self.loss(output.logits if with_logits else output, y)
             except (TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
                 if isinstance(error, torch.OutOfMemoryError) or "out of bounds" in str(error):  # a label, not the loss
                     raise
-                reasons.append(first_line(error))
+                failed[given] = error
                 continue
-            if isinstance(found, Tensor) or takes_logits:
-                self._takes_logits = takes_logits
+            if isinstance(found, Tensor) or with_logits or self._takes_logits is False:
+                self._takes_logits = with_logits
                 return found
+        reasons = [f"with {given} ({type(error).__name__}: {first_line(error)})" for given, error in failed.items()]
         raise MedicError(
-            f"loss {name_of(self.loss)} does not take logits of shape {tuple(output.logits.shape)} and labels of shape "
-            f"{tuple(y.shape)} ({reasons[-1]}): give a function of (logits, labels)"
-        )
+            f"loss {name_of(self.loss)} fails on labels of shape {tuple(y.shape)} {' and '.join(reasons)}: "
+            "fix it, or give a function of (logits, labels) or (output, labels)"
+        ) from next(iter(failed.values()))
 
     @staticmethod
     def _expected(y: Tensor) -> str:

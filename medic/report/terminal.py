@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
@@ -19,6 +20,10 @@ if TYPE_CHECKING:  # it imports torch, which `medic table` does not need
 
 SHOWN = tuple(METRICS[key] for key in ("acc", "hscore", "oscr_c", "oscr_b"))
 """Columns of every table of runs: OSCR by both heads, so that methods with different scores can be compared."""
+PARTS = tuple(METRICS[key] for key in ("acc_k", "acc_u"))
+"""The two parts of the H-score, beside it in the table of a single run."""
+FEW = 0.5
+"""The share of rejected unknown images below which the threshold is called lenient: most of them are accepted."""
 
 LONG = 200
 """Number of rows from which on a table is too long for rich, which takes a millisecond for each."""
@@ -35,15 +40,17 @@ def run_rows(runs: Sequence["Run"], paper: bool = False) -> list[dict[str, str]]
 
     With `paper`, these rows follow again by the paper's rule, and two columns name the rule and the weights it selects.
     """
-    if not paper:
-        return _rows(runs, [run.record for run in runs])
-    ours = _rows(runs, [run.record for run in runs], "default")
-    return ours + _rows(runs, [run.best_evaluation for run in runs], "paper")
-
-
-def _rows(runs: Sequence["Run"], records: Sequence[Mapping[str, Any]], rule: str = "") -> list[dict[str, str]]:
-    """Return the rows of one record of each run, with the rule that selects it if that has a name."""
     shown = columns(runs)
+    if not paper:
+        return _rows(runs, [run.record for run in runs], shown)
+    ours = _rows(runs, [run.record for run in runs], shown, "default")
+    return ours + _rows(runs, [run.best_evaluation for run in runs], shown, "paper")
+
+
+def _rows(
+    runs: Sequence["Run"], records: Sequence[Mapping[str, Any]], shown: Sequence[Metric], rule: str = ""
+) -> list[dict[str, str]]:
+    """Return the rows of one record of each run, with the rule that selects it if that has a name."""
     labelled = []
     for run, record in zip(runs, records, strict=True):
         labels = {"method": run.settings["method"]}
@@ -73,13 +80,30 @@ def _row(labels: Mapping[str, str], metrics: Sequence[Mapping[str, Any]], shown:
 
 
 def print_run(run: "Run") -> None:
-    """Print a row per target of a run, and one for unknown classes in its source domains, if it has any."""
-    source, shown = run.record.get("source"), columns([run])
+    """Print a row per target of a run, and one for unknown classes in its source domains, if it has any.
+
+    A line follows if its threshold is lenient.
+    """
+    acc, hscore, *others = columns([run])
+    shown, source = [acc, hscore, *PARTS, *others], run.record.get("source")
     labels = {"target": "(sources)", "method": run.settings["method"]}
-    rows = run_rows([run]) + ([] if source is None else [_row(labels, [source], shown)])
+    rows = _rows([run], [run.record], shown) + ([] if source is None else [_row(labels, [source], shown)])
     if run.settings["target"] == [NONE]:  # these domains were trained on
         rows = [{"held out of": row.pop("target"), **row} for row in rows]
     print_rows(rows, numeric=[metric.title for metric in shown])
+    if hint := lenient(run.metrics):
+        print(f"{hint}: `medic calibrate {quote(str(run.path))}` shows other thresholds")
+
+
+def lenient(metrics: Mapping[str, Any]) -> str:
+    """Return a sentence about a threshold that accepts most unknown images and costs fewer known ones, or nothing.
+
+    If more known images are lost, a stricter threshold would not help.
+    """
+    known, unknown = (metrics.get(metric.key) for metric in PARTS)
+    if known is None or unknown is None or unknown >= min(FEW, known):
+        return ""
+    return f"only {100 * unknown:.1f} % of the unknown images are rejected"
 
 
 def print_runs(runs: Sequence["Run"], paper: bool = False) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from medic.data import Dataset
 from medic.deploy import WEIGHTS, Predictor, load
 from medic.deploy.model_file import read_description
-from medic.errors import BusyError, MedicError, counted, first_line, unread
+from medic.errors import BusyError, MedicError, first_line, unread
 from medic.files import atomic_write, file_hash, is_locked, locked, read_arrays, write_text, writing
 from medic.models import Classifier, Ensemble, Preprocessing
 from medic.openset import Score
@@ -36,6 +36,8 @@ from medic.runs.layout import (
     MODEL,
     PREDICTIONS,
     RECORDS,
+    SHOWN,
+    check_run,
 )
 from medic.runs.recipe import Recipe
 from medic.runs.seal import Damaged, Seal, make_seal, read_seal
@@ -45,8 +47,6 @@ from medic.training import save_checkpoint
 
 RESULTS_VERSION = 5
 """Raised whenever the same settings give other metrics, so that earlier runs are not reused."""
-SHOWN = 3
-"""The number of runs of a folder that a message names."""
 _COLUMNS = {"path": ("U", 1), "split": ("U", 1), "domain": ("U", 1), "label": ("i", 1), "prediction": ("i", 1),
             "confidence": ("f", 1), "logits": ("f", 2)}  # fmt: skip
 """The columns that predictions must have, with the kind of their values and their number of dimensions."""
@@ -167,14 +167,7 @@ class Run:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self._compared: set[str] = set()
-        if not self.path.is_dir():
-            raise MedicError(f"run {self.path} does not exist: give the directory that the end of a run names")
-        missing = [name for name in (CONFIG, DONE) if not (self.path / name).exists()]
-        if missing == [DONE]:
-            again = f"medic train --config {self.path / CONFIG} --output {self.path.parent}"
-            raise MedicError(f"run {self.path} is unfinished: resume it with `{again}`")
-        if missing:
-            raise self._no_run(missing[0])
+        check_run(self.path)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -358,15 +351,6 @@ class Run:
                 raise
             damage = f"run {self.path} has a damaged {name} ({first_line(error)})"
             raise MedicError(f"{damage}: delete {self.path} and run it again") from None
-
-    def _no_run(self, missing: str) -> MedicError:
-        """Return the error for a folder that is not a run, perhaps the one around several runs."""
-        inside = sorted(path.parent for path in self.path.glob(f"*/{CONFIG}") if (path.parent / DONE).exists())
-        if not inside:
-            return MedicError(f"{self.path} is not a run directory: it has no {missing}")
-        some = ", ".join([*map(str, inside[:SHOWN]), *(["…"] if len(inside) > SHOWN else [])])
-        way = f"give one of them, {some}; `medic table {self.path} --explain METHOD TARGET` lists them"
-        return MedicError(f"{self.path} contains {counted(len(inside), 'finished run')}: {way}")
 
 
 def _difference(recipe: Recipe, config: Path, plugins: Sequence[Plugin]) -> str:

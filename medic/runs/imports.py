@@ -22,7 +22,7 @@ from medic.methods import METHODS, Method
 from medic.models import HEADS, LAYERS, OURS
 from medic.objectives import OBJECTIVES, PENALTIES
 from medic.openset import RULES, SCORES, Score
-from medic.plugins import Plugin, absolute, is_module, module_hash
+from medic.plugins import Plugin, absolute, check_files, is_module, module_hash
 from medic.runs.settings import LONGEST
 from medic.tasks import SAMPLERS
 from medic.training import AVERAGES
@@ -54,6 +54,7 @@ _owners: dict[tuple[str, str], str] = {}
 
 def execute(names: str | Iterable[str]) -> list[Plugin]:
     """Execute files and modules, each once unless it has changed, and return what was executed."""
+    check_files(names)
     return [_execute_module(name) if is_module(name) else _execute_file(name) for name in absolute(names)]
 
 
@@ -69,8 +70,6 @@ def _execute_file(name: str) -> Plugin:
             source = file.read(LONGEST + 1)
         if len(source) > LONGEST:
             raise ValueError(f"it has more than {LONGEST >> 20} MiB")
-    except FileNotFoundError:
-        raise MedicError(f"--import {name} does not exist: give a Python file, or the name of a module") from None
     except (OSError, ValueError) as error:
         raise MedicError(f"--import {name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     digest = hashlib.sha256(source).hexdigest()

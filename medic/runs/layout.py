@@ -1,4 +1,8 @@
-"""The names of the files in a run's directory. Importing them does not import torch."""
+"""The names of the files in a run's directory, and what a directory is. Importing them does not import torch."""
+
+from pathlib import Path
+
+from medic.errors import MedicError, counted
 
 CONFIG = "config.yaml"
 """The complete settings."""
@@ -22,3 +26,28 @@ DONE = "done"
 """Written last, with the duration."""
 ERROR = "error.json"
 """The reasons of failed attempts, written by a sweep. It stays when a later attempt succeeds."""
+SHOWN = 3
+"""The number of runs of a folder that a message names."""
+
+
+def check_run(path: Path) -> None:
+    """Refuse a path that is not the directory of a finished run."""
+    if not path.is_dir():
+        raise MedicError(f"run {path} does not exist: give the directory that training prints when it ends")
+    missing = [name for name in (CONFIG, DONE) if not (path / name).exists()]
+    if missing == [DONE]:
+        again = f"medic train --config {path / CONFIG} --output {path.parent}"
+        raise MedicError(f"run {path} is unfinished: resume it with `{again}`")
+    if missing:
+        raise _no_run(path, missing[0])
+
+
+def _no_run(path: Path, missing: str) -> MedicError:
+    """Return the error for a folder that is not a run, perhaps the one around several runs."""
+    inside = sorted(file.parent for file in path.glob(f"*/{CONFIG}") if (file.parent / DONE).exists())
+    if not inside:
+        way = "give the directory that training prints when it ends"
+        return MedicError(f"{path} is not a run directory, it has no {missing}: {way}")
+    some = ", ".join([*map(str, inside[:SHOWN]), *(["…"] if len(inside) > SHOWN else [])])
+    way = f"give one of them, {some}; `medic runs {path}` lists them"
+    return MedicError(f"{path} contains {counted(len(inside), 'finished run')}: {way}")

@@ -149,6 +149,14 @@ def _finished(directory: RunDirectory) -> Run:
     return run
 
 
+def _lower_rates(recipe: Recipe) -> str:
+    """Return the hint after a loss diverged: the rates that the user gave, or all of them if the user gave none."""
+    rates = {"lr": recipe.optim.lr, "inner_lr": recipe.objective.inner_lr}
+    used = {name: rate for name, rate in rates.items() if rate is not None}
+    blamed = [name for name in used if recipe.asked.get(name) is not None] or list(used)
+    return "try a lower " + " or ".join(f"--{name.replace('_', '-')} than {used[name]:g}" for name in blamed)
+
+
 class Session:
     """A run in progress."""
 
@@ -244,8 +252,7 @@ class Session:
             if self.averaging is not None:
                 self._average(self.averaging, progress)
         except TrainingError as error:
-            lower = f"try a lower --lr than {self.recipe.optim.lr:g}"
-            hint = f"the checkpoint of iteration {self._saved} is kept; {lower}"
+            hint = f"the checkpoint of iteration {self._saved} is kept; {_lower_rates(self.recipe)}"
             raise TrainingError(f"{error}; {hint}") from error
         except RuntimeError as error:
             if distributed.world() == 1:

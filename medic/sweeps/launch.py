@@ -23,8 +23,6 @@ def launch(
 
     A failed run is tried again `retries` times, by default once.
     """
-    if retries is not None and retries < 0:
-        raise MedicError(f"--retries is {retries}: give a whole number, 0 or more")
     if retries is not None and not executor.waits:
         raise MedicError("--retries requires an executor that waits for runs: rerun the same command to retry")
     if not jobs:

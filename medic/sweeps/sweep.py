@@ -1,28 +1,30 @@
-"""Sweeps: settings, lists of values to combine, and the runs that they describe."""
+"""Sweeps: settings, lists of values to combine, and the runs that they describe.
+
+Torch is imported when runs are planned: mistakes in a span do not wait for it.
+"""
 
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_origin
 
 import yaml
 
-from medic.data import benchmark
 from medic.errors import MedicError, check_choice
-from medic.runs.build import check_network
-from medic.runs.directory import RunDirectory, named_runs, run_hash
-from medic.runs.imports import execute
-from medic.runs.recipe import make_recipe, open_once
-from medic.runs.settings import SETTINGS, load_yaml, setting_name
+from medic.runs.settings import SETTINGS, check_settings, load_yaml, setting_name
 from medic.runs.specs.data import EACH
+
+if TYPE_CHECKING:
+    from medic.runs.directory import RunDirectory
 
 _FIRST = ("dataset", "root", "target", "sources")
 """Settings that are combined before others: the meaning of `each` depends on the first two."""
 _PATHS = ("output", "root", "weights")
 RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 """Several whole numbers, written as 0..2."""
+_DASHED = re.compile(r"(\d{1,18})-(\d{1,18})")
 MOST = 100_000
 """Number of runs that a sweep may have."""
 
@@ -33,7 +35,7 @@ class Job:
 
     asked: Mapping[str, Any]
     settings: Mapping[str, Any]
-    directory: RunDirectory
+    directory: "RunDirectory"
 
     @property
     def name(self) -> str:
@@ -51,6 +53,8 @@ class Planner:
     """Turns given settings into runs. Each dataset is opened and hashed once, each network made and tried once."""
 
     def __init__(self) -> None:
+        from medic.runs.recipe import open_once
+
         self._open = open_once()
         self._fingerprints: dict[tuple[Any, ...], str] = {}
         self._networks: set[tuple[Any, ...]] = set()
@@ -59,6 +63,10 @@ class Planner:
 
     def job(self, asked: Mapping[str, Any]) -> Job:
         """Return the run that these settings describe; None stands for a setting's default."""
+        from medic.runs.build import check_network
+        from medic.runs.directory import RunDirectory, named_runs, run_hash
+        from medic.runs.recipe import make_recipe
+
         if asked.get("extend") is not None:
             raise MedicError("--extend continues one run: use it with `medic train`")
         recipe, opened = make_recipe(asked, self._open)
@@ -135,6 +143,9 @@ class Sweep:
 def expand(name: str, value: Any, run: Mapping[str, Any]) -> Sequence[Any]:
     """Return the values that a value of a span stands for: 0..2 for numbers, `each` for every domain of the dataset."""
     if value == EACH and name in ("target", "sources"):
+        from medic.data import benchmark
+        from medic.runs.imports import execute
+
         execute(run.get("imports") or ())  # it may define the dataset
         bench, root = benchmark(run.get("dataset") or SETTINGS["dataset"].default), run.get("root")
         domains = bench.domains or bench.open(None if root is None else Path(root), 0).domains
@@ -156,11 +167,28 @@ def parse_span(written: Sequence[str]) -> dict[str, list[Any]]:
         if not all(each):
             raise MedicError(f"--span {part!r}: give a setting and its values, as in method=erm,medic++ or seed=0..2")
         name = check_choice("setting of --span", setting_name(name), [name for name in SETTINGS if name != "output"])
+        mapping = any(get_origin(kind) is dict for kind in SETTINGS[name].kinds)
+        joined = None if mapping else re.search(r",([\w-]+)=", part)
+        if joined and setting_name(joined[1]) in SETTINGS:
+            apart = f"{part[: joined.start()]} {part[joined.start() + 1 :]}"
+            raise MedicError(f"--span {part!r}: separate settings by a space, as in --span {apart}")
         try:
             found[name] = [load_yaml(value) for value in each]
         except yaml.YAMLError as error:
             raise MedicError(f"--span {part!r}: cannot read a value: check its brackets and quotes") from error
+        for value in found[name]:
+            _check_value(name, value)
     return found
+
+
+def _check_value(name: str, value: Any) -> None:
+    """Refuse a value of a span that no run could have."""
+    if isinstance(value, str) and RANGE.fullmatch(value):
+        return
+    dashed = _DASHED.fullmatch(str(value)) if {int, float} & set(SETTINGS[name].kinds) else None
+    if dashed:
+        raise MedicError(f"--span {name}={value}: write a range as {name}={dashed[1]}..{dashed[2]}")
+    check_settings({name: value})
 
 
 def titles(jobs: Sequence[Job]) -> dict[str, str]:

@@ -13,6 +13,9 @@ from torch import Tensor
 from medic.errors import MedicError, TrainingError
 from medic.fields import Part, check_hyperparameters, hyperparameter
 
+ROUNDING = 1e-12
+"""More than the error of a sum of two fractions, less than one iteration of any run: 1 - 0.9 is below 1 / 10."""
+
 
 class RunningMean:
     """The mean of the lists of tensors that were added; before the first, the list it was made with."""
@@ -89,13 +92,16 @@ class _OneMean(WeightAverage):
 
 @dataclass
 class Tail(_OneMean):
-    """The mean of the parameters after each iteration of the last `share` of a run."""
+    """The mean of the parameters after each iteration of the last `share` of a run.
+
+    Of n iterations, the last ⌈share · n⌉ count: 9 of 10 for a share of 0.9.
+    """
 
     share: float = hyperparameter(0.5, most=1, above=True)
 
     def update(self, parameters: Sequence[Tensor], progress: float) -> None:
         """Add the parameters to the mean, if the last part of the run has begun."""
-        if progress > 1 - self.share:
+        if progress > 1 - self.share + ROUNDING:
             self._mean.add(parameters)
 
 

@@ -51,7 +51,8 @@ def test_train_then_evaluate(medic, short):
     runs = path.rpartition("/")[0]
     code, _, err = medic("evaluate", runs)
     assert code == 2
-    assert re.search(naming(f"{runs} {path} table"), err)
+    listed = f"give one of them, {path}; `medic runs {runs}` lists them"
+    assert err == f"medic: error: {runs} contains 1 finished run: {listed}\n"
     code, out, _ = medic("evaluate", path)
     assert code == 0
     assert re.search(r"^in percent +cls +bcls +max-logit +energy$", out, re.MULTILINE)

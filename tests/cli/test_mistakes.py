@@ -2,6 +2,7 @@
 
 import re
 import socket
+import threading
 
 import pytest
 
@@ -41,7 +42,7 @@ BOMB = "[&a0 [x, x], " + ", ".join(f"&a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" fo
     ([*TRAIN, "--steps", "3,3"], "steps 3,3 6 9"),
     ([*TRAIN, "--steps", "5001"], "5001 --iterations"),
     ([*TRAIN, "--class-splits", "7"], "class 7 6"),
-    ([*TRAIN, "--lr", "0"], "lr 0.0"),
+    ([*TRAIN, "--lr", "0"], "--lr 0: give a number above 0"),
     ([*TRAIN, "--lr", "-0.1"], "lr -0.1"),
     ([*TRAIN, "--lr", "fast"], "--lr fast"),
     ([*TRAIN, "--lr", "nan"], "--lr nan"),
@@ -117,6 +118,14 @@ def test_mistakes_are_one_line_and_exit_2(medic, arguments, message, tmp_path, m
     assert list(tmp_path.iterdir()) == []
 
 
+def _answer_http(server):
+    """Answer one request as a web server does."""
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(1000)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
 def test_where_a_sweep_cannot_run(medic, mini, tmp_path, monkeypatch):
     """A cluster that does not answer, and a machine without Slurm: one line each, and nothing is written."""
     monkeypatch.chdir(tmp_path)
@@ -126,8 +135,15 @@ def test_where_a_sweep_cannot_run(medic, mini, tmp_path, monkeypatch):
     sweep = [*SWEEP, "--dataset", mini, "--quiet"]
     code, out, err = medic(*sweep, "--executor", "ray", "--address", address)
     assert (code, out) == (2, "")
-    assert re.search(naming(f"Ray {address}"), err)
-    assert err.count("\n") == 1
+    ways = "check host, port and firewall, and that `ray start --head` runs there"
+    refused = "[Errno 111] Connection refused"
+    assert err == f"medic: error: no Ray answers at --address {address}: {refused}; {ways}\n"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        threading.Thread(target=_answer_http, args=[server]).start()
+        code, out, err = medic(*sweep, "--executor", "ray", "--address", address)
+    assert (code, out) == (2, "")
+    assert err == f"medic: error: what answers at --address {address} is not Ray: {ways}\n"
     code, out, err = medic(*sweep, "--executor", "slurm")
     assert (code, out) == (2, "")
     assert re.search(naming("slurm sbatch --dry-run"), err)

@@ -199,7 +199,10 @@ def test_threshold_of_a_score_that_is_not_a_probability(trained, images):
         (["--format", "jsonn"], "'jsonn' 'jsonl'"),
         (["--format", "parquet"], "parquet standard output -o"),
         (["-o", "out.txt"], "out.txt .csv .jsonl .parquet --format"),
-        (["-o", "nowhere/out.csv"], "output nowhere/out.csv No such"),
+        (
+            ["-o", "nowhere/out.csv"],
+            "--output nowhere/out.csv cannot be written, there is no folder nowhere: create it, or name another",
+        ),
         (["-o", ".", "--format", "csv"], "output . folder"),
     ],
 )

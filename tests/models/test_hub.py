@@ -135,6 +135,17 @@ def test_mistakes(backbone, given, message):
         find_weights(backbone, given)
 
 
+@pytest.mark.parametrize(("backbone", "given", "message"), [
+    ("resnet18", "gone.pth", "weights gone.pth do not exist: check the path, or use weights by name, such as --weights "
+     "imagenet-v1 for a ResNet"),
+    ("convnet", "gone.pth", "weights gone.pth do not exist, and convnet has none by name: give a file"),
+])  # fmt: skip
+def test_a_missing_file_of_weights(backbone, given, message):
+    with pytest.raises(MedicError) as raised:
+        find_weights(backbone, given)
+    assert str(raised.value) == message
+
+
 def test_a_file_of_that_name_comes_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("imagenet-v1").touch()

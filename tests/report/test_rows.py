@@ -3,7 +3,7 @@
 import pytest
 
 import medic
-from medic.report.terminal import columns, print_run, print_runs, run_rows
+from medic.report.terminal import columns, lenient, print_run, print_runs, run_rows
 from tests.runs.short import SHORT
 
 
@@ -21,9 +21,33 @@ def test_rows_of_runs(run, capsys):
         "OSCR bcls": f"{100 * target['oscr_b']:.1f}",
     }  # fmt: skip
     print_run(run)
-    assert "(sources)" in capsys.readouterr().out
+    titles, first, sources, *_ = capsys.readouterr().out.splitlines()
+    assert titles.split()[2:6] == ["Acc", "H-score", "acc_k", "acc_u"]
+    assert first.split()[3:6] == [f"{100 * target[key]:.1f}" for key in ("hscore", "acc_k", "acc_u")]
+    assert sources.startswith("(sources)")
     print_runs([run])
     assert "(sources)" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("known", "unknown", "hint"), [
+    (0.8, 0.075, "only 7.5 % of the unknown images are rejected"),
+    (0.51, 0.499, "only 49.9 % of the unknown images are rejected"),
+    (0.8, 0.5, ""),
+    (0.2, 0.3, ""),  # a stricter threshold would lose the last known images
+    (0.3, 0.3, ""),
+    (None, None, ""),  # no unknown images
+])  # fmt: skip
+def test_a_lenient_threshold(known, unknown, hint):
+    metrics = {} if known is None else {"acc_k": known, "acc_u": unknown}
+    assert lenient(metrics) == hint
+
+
+def test_a_lenient_threshold_points_to_calibrate(run, capsys):
+    record = run.record
+    record["target"] |= {"acc_k": 0.9, "acc_u": 0.075}
+    print_run(run)
+    wanted = f"only 7.5 % of the unknown images are rejected: `medic calibrate {run.path}` shows other thresholds"
+    assert capsys.readouterr().out.splitlines()[-1] == wanted
 
 
 def test_both_rules(run, tmp_path, capsys):

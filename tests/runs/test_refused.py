@@ -1,12 +1,12 @@
 """What a run refuses, and what it stops at: nothing is lost or left behind."""
 
-import re
-
 import pytest
 import torch
 
 import medic
 from medic.errors import MedicError, TrainingError
+from medic.runs.recipe import make_recipe
+from medic.runs.train import _lower_rates
 from medic.training import Trainer
 from tests.messages import naming
 from tests.runs.short import SHORT
@@ -17,11 +17,27 @@ def test_a_loss_that_is_not_a_number_stops_the_run(mini, tmp_path):
     with pytest.raises(TrainingError, match=r"iteration \d+\b.*checkpoint.*iteration \d+") as error:
         medic.train(dataset=mini, method="erm", lr=1e6, batch_size=8, output=str(tmp_path), **{
             key: value for key, value in settings.items() if key != "batch_size"})  # fmt: skip
-    assert re.search(naming("--lr 1e+06"), str(error.value))
+    assert str(error.value).endswith("is kept; try a lower --lr than 1e+06")
     (directory,) = tmp_path.iterdir()
     kept = torch.load(directory / "checkpoint" / "last.pt", weights_only=True)
     assert all(torch.isfinite(value).all() for value in kept["trainer"]["model"].values())
     assert not (directory / "done").exists()
+
+
+def test_the_rate_of_the_inner_steps_is_blamed_if_it_was_given(mini, tmp_path):
+    settings = {**SHORT, "iterations": 50, "evaluate_every": 50}
+    with pytest.raises(TrainingError) as error:
+        medic.train(dataset=mini, method="medic", inner_lr=1e6, output=tmp_path, **settings)
+    assert str(error.value).endswith("is kept; try a lower --inner-lr than 1e+06")
+
+
+@pytest.mark.parametrize(("given", "hint"), [
+    ({"method": "medic"}, "try a lower --lr than 0.06 or --inner-lr than 0.01"),
+    ({"method": "medic", "lr": 2, "inner_lr": 3}, "try a lower --lr than 2 or --inner-lr than 3"),
+    ({"method": "erm"}, "try a lower --lr than 0.06"),
+])  # fmt: skip
+def test_the_rates_to_lower(given, hint):
+    assert _lower_rates(make_recipe({"target": "street", **given})[0]) == hint
 
 
 def test_outputs_that_are_not_numbers_stop_the_run(mini, tmp_path):

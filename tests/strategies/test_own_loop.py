@@ -89,17 +89,45 @@ def test_mistakes_of_an_objective(make, message):
         make()
 
 
+def untold(x, labels):
+    return functional.cross_entropy(x.logits, labels) + x.features.mean()
+
+
+WAYS = "fix it, or give a function of (logits, labels) or (output, labels)"
+
+
 @pytest.mark.parametrize(("loss", "message"), [
-    (lambda logits, labels: logits, "shape (N, 6) (N,) scalar"),
-    (lambda logits, labels: float(functional.cross_entropy(logits, labels)), "float scalar"),
-    (lambda logits: logits, "<lambda> (logits, labels)"),
-    (lambda logits, labels: logits @ labels, "(N, 6) (N,)"),
-    (nn.MSELoss(), "MSELoss"),
+    (lambda logits, labels: logits, f"loss <lambda> returned shape ({N}, 6) and type torch.float32: return one loss "
+     f"per sample, shape ({N},), or their mean, a scalar"),
+    (lambda logits, labels: float(functional.cross_entropy(logits, labels)), "loss <lambda> returned a float: return "
+     f"one loss per sample, shape ({N},), or their mean, a scalar"),
+    (lambda logits: logits, f"loss <lambda> fails on labels of shape ({N},) with logits of shape ({N}, 6) (TypeError: "
+     f"<lambda>() takes 1 positional argument but 2 were given): {WAYS}"),
+    (nn.MSELoss(), f"loss MSELoss fails on labels of shape ({N},) with logits of shape ({N}, 6) (RuntimeError: The "
+     f"size of tensor a (6) must match the size of tensor b ({N}) at non-singleton dimension 1): {WAYS}"),
+    (untold, f"loss untold fails on labels of shape ({N},) with the output (AttributeError: 'NoneType' object has no "
+     f"attribute 'mean') and with logits of shape ({N}, 6) (AttributeError: 'Tensor' object has no attribute "
+     f"'logits'): {WAYS}"),
 ])  # fmt: skip
 def test_mistakes_of_a_loss(loss, message):
     step = medic.Step(X, Y, (N,))
-    with pytest.raises(MedicError, match=naming(message.replace("N", str(N)))):
+    with pytest.raises(MedicError) as raised:
         medic.objective(loss)(network(), step)
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize("first", ["x: medic.Output", "x: 'Tensor'", "logits"])
+def test_a_signature_that_tells_is_called_once(first):
+    """An error of such a loss is its own: no second call hides it."""
+    calls = []
+    scope = {"medic": medic, "calls": calls}
+    exec(
+        f"def loss({first}, labels):\n    calls.append({first.partition(':')[0]})\n    raise ValueError('no scale')",
+        scope,
+    )
+    with pytest.raises(MedicError, match=r"\(ValueError: no scale\): fix it, or give a function of"):
+        medic.objective(scope["loss"])(network(), medic.Step(X, Y, (N,)))
+    assert [type(call) for call in calls] == [medic.Output if "Output" in first else torch.Tensor]
 
 
 STRATEGIES = (medic.Joint(), medic.MultiStep(1e-2), medic.TwoStep(1e-2), AndMask(), Trajectories(count=1))

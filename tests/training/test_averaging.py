@@ -3,6 +3,7 @@
 import gc
 import io
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -379,6 +380,17 @@ def test_tail(share, first):
     expected = torch.zeros(10, dtype=torch.float64)
     expected[first:] = 1 / (10 - first)
     torch.testing.assert_close(averaged(Tail(share), 10), expected)
+
+
+@pytest.mark.parametrize("iterations", [1, 3, 7, 10, 30, 49, 300, 5000])
+def test_the_length_of_a_tail(iterations):
+    """Of n iterations the last ⌈share · n⌉ count, in exact arithmetic: 0.9 of 10 are 9."""
+    for percent in (1, 10, 29, 30, 50, 58, 70, 90, 99, 100):
+        tail = Tail(percent / 100)
+        kept = math.ceil(Fraction(percent, 100) * iterations)
+        for k in range(iterations):
+            tail.update([torch.zeros(1)], (k + 1) / iterations)
+        assert tail.state_dict()["count"] == kept
 
 
 def test_ema():

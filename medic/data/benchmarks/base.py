@@ -104,6 +104,8 @@ class Benchmark:
     domainbed: str | None = None
     """The name in DomainBed, whose scripts drop records with other names."""
     download: Download | None = None
+    root_is: str = ""
+    """What `--root` must be, for errors; empty where it is the folder that the benchmark is in."""
 
     def open(self, root: Path | None = None, seed: int = 0) -> LazyDataset:
         """Find the images below a root, without decoding them."""
@@ -115,9 +117,14 @@ class Benchmark:
     def require_root(self, root: Path | None) -> Path:
         """Return the root, or raise an error if it is None."""
         if root is None:
-            kind = "the CSV or Parquet file" if self.name == "table" else "the folder that its images are in"
-            raise MedicError(f"dataset {self.name!r} needs --root, {kind}{self.fetch_hint}")
+            place = self.root_is or "the folder that its images are in"
+            raise MedicError(f"dataset {self.name!r} needs --root, {place}{self.fetch_hint}")
         return root
+
+    @property
+    def root_hint(self) -> str:
+        """The end of an error about a root: what to give instead, and how to download it, if a command does."""
+        return f": give {self.root_is or f'the folder that {self.name} is in'}{self.fetch_hint}"
 
     @property
     def fetch_hint(self) -> str:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from medic.data.benchmarks.base import TFDS, Benchmark, Download, File
 from medic.data.dataset import Generated
-from medic.data.listing import check_root
 from medic.errors import MedicError
+from medic.files import check_root
 
 DOMAINS = ("+90%", "+80%", "-90%")
 CLASSES = ("0", "1")
@@ -83,7 +83,7 @@ def read_idx(root: Path, part: str, kind: str) -> NDArray[np.uint8]:
 
 def _open(bench: Benchmark, root: Path | None, seed: int) -> Generated:
     root = bench.require_root(root)
-    check_root(root, bench.fetch_hint)
+    check_root(root, bench.root_hint)
     return Generated(bench.name, bench.domains, bench.classes, partial(build, root, seed))
 
 

@@ -6,8 +6,9 @@ from pathlib import Path, PurePosixPath
 
 from medic.data.benchmarks.base import Benchmark, Layout
 from medic.data.dataset import Part
-from medic.data.listing import ImageFile, ImageList, check_root, list_lines, walk
+from medic.data.listing import ImageFile, ImageList, list_lines, walk
 from medic.errors import MedicError
+from medic.files import check_root
 
 PARTS: Mapping[str, Part] = {"train": "train", "full": "train", "val": "val", "crossval": "val", "test": "test"}
 """Folders between a domain and its classes, and the use of their images."""
@@ -16,7 +17,7 @@ PARTS: Mapping[str, Part] = {"train": "train", "full": "train", "val": "val", "c
 def read_layouts(bench: Benchmark, root: Path | None, seed: int) -> ImageList:
     """List a benchmark's images below a root, or raise an error that names what the root holds instead."""
     root = bench.require_root(root)
-    check_root(root, f": give the folder that {bench.name} is in{bench.fetch_hint}")
+    check_root(root, bench.root_hint)
     place = _find(bench, root)
     if place is not None:
         return _read(bench, *place)

@@ -5,13 +5,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from medic.data.benchmarks.base import Benchmark
-from medic.data.listing import ImageFile, ImageList, check_root, list_lines, walk
+from medic.data.listing import ImageFile, ImageList, list_lines, walk
 from medic.errors import MedicError, first_line, lacking, warn
+from medic.files import check_root
 
 
 def read_folder(root: Path) -> ImageList:
     """List `root/<domain>/<class>/<image>`; an image may lie deeper below its class."""
-    check_root(root)
+    check_root(root, FOLDER.root_hint)
     entries = []
     for file, parts in walk(root):
         if len(parts) < 3:
@@ -30,7 +31,7 @@ def read_folder(root: Path) -> ImageList:
 
 def read_lists(root: Path) -> ImageList:
     """List the images of `root/<domain>.txt`, with a line `relative/path label` per image; a label is a number."""
-    check_root(root)
+    check_root(root, LISTS.root_hint)
     files = sorted(root.glob("*.txt"))
     if not files:
         raise MedicError(f"root {root} has no lists: write one <domain>.txt per domain, with a line `path label` each")
@@ -48,7 +49,7 @@ def read_table(path: Path) -> ImageList:
     """
     if not path.is_file():
         wrong = "is a folder" if path.is_dir() else "does not exist"
-        raise MedicError(f"table {path} {wrong}: give the CSV or Parquet file as --root")
+        raise MedicError(f"root {path} {wrong}{TABLE.root_hint}")
     rows = parquet_rows(path) if path.suffix.lower() == ".parquet" else csv_rows(path)
     entries = []
     for number, row in enumerate(rows, start=2):
@@ -88,14 +89,30 @@ def parquet_rows(path: Path) -> list[dict[str, str]]:
     return [{column: "" if value is None else str(value) for column, value in row.items()} for row in rows]
 
 
-def _own(name: str, description: str, read: Callable[[Path], ImageList]) -> Benchmark:
+def _own(name: str, description: str, read: Callable[[Path], ImageList], root_is: str) -> Benchmark:
     return Benchmark(
         name=name,
         description=f"your own images: {description}",
         reader=lambda bench, root, seed: read(bench.require_root(root)),
+        root_is=root_is,
     )
 
 
-FOLDER = _own("folder", "ROOT/<domain>/<class>/<image>", read_folder)
-LISTS = _own("lists", "ROOT/<domain>.txt with a line `path label` for each", read_lists)
-TABLE = _own("table", "ROOT is a CSV or Parquet file with path, class, domain, …", read_table)
+FOLDER = _own(
+    "folder",
+    "ROOT/<domain>/<class>/<image>",
+    read_folder,
+    "the folder of your images, arranged as <domain>/<class>/<image>",
+)
+LISTS = _own(
+    "lists",
+    "ROOT/<domain>.txt with a line `path label` for each",
+    read_lists,
+    "the folder of your lists, a <domain>.txt each with a line `path label` per image",
+)
+TABLE = _own(
+    "table",
+    "ROOT is a CSV or Parquet file with path, class, domain, …",
+    read_table,
+    "the CSV or Parquet file",
+)

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from medic.sweeps.sweep import Job
 
 LOCALHOST = "127.0.0.1"
+ANSWER = 5.0
+"""Seconds in which a cluster must answer."""
+EMPTY_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""A frame of HTTP/2: a length of 3 bytes, type 4, flags, and 4 bytes for stream 0."""
 
 
 @dataclass
@@ -198,12 +202,23 @@ def _prepare(host: str) -> None:
 
 
 def _check_answers(address: str) -> None:
-    """Raise if nothing listens at the address; Ray itself would try for minutes."""
+    """Raise if no Ray answers at the address; Ray itself would try for minutes, and print what it tries."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         raise MedicError(f"--address {address}: give HOST:PORT, as `ray start --head` prints it")
+    check = "check host, port and firewall, and that `ray start --head` runs there"
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") == "0" and not _speaks_grpc(connection):
+                raise MedicError(f"what answers at --address {address} is not Ray: {check}")
     except (OSError, OverflowError) as error:
-        check = "check host, port and firewall, and that `ray start --head` runs there"
         raise MedicError(f"no Ray answers at --address {address}: {error}; {check}") from error
+
+
+def _speaks_grpc(connection: socket.socket) -> bool:
+    """Whether a server begins as one of gRPC does, with a frame of settings of HTTP/2 (RFC 9113, 3.4)."""
+    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + EMPTY_SETTINGS)
+    begun = b""
+    while len(begun) < len(EMPTY_SETTINGS) and (part := connection.recv(len(EMPTY_SETTINGS) - len(begun))):
+        begun += part
+    return begun[3:4] + begun[5:] == EMPTY_SETTINGS[3:4] + EMPTY_SETTINGS[5:]

@@ -1,0 +1,18 @@
+"""The names of a model's two files. Importing them does not import torch."""
+
+from pathlib import Path
+
+from medic.errors import MedicError
+
+DESCRIPTION, WEIGHTS = "model.json", "model.safetensors"
+
+
+def model_folder(path: Path | str) -> Path:
+    """Return the folder of a model, also from the path of one of its two files."""
+    return Path(path).parent if Path(path).name in (DESCRIPTION, WEIGHTS) else Path(path)
+
+
+def check_model_files(folder: Path) -> None:
+    """Refuse a folder that lacks a file of a model."""
+    if missing := [name for name in (DESCRIPTION, WEIGHTS) if not (folder / name).is_file()]:
+        raise MedicError(f"{folder} holds no model: it has no {missing[0]}")

@@ -145,6 +145,9 @@ def test_other_files_of_a_repository_are_not_fetched(pushed, tmp_path):
 def test_a_strangers_model_is_checked_before_it_is_there(pushed, tmp_path):
     described = json.loads(pushed.files[DESCRIPTION])
     pushed.files[DESCRIPTION] = json.dumps({**described, "classes": ["a", "b", "c"]}).encode()
+    refuses(pushed, tmp_path, "not as it was written")
+    del described["checksum"]
+    pushed.files[DESCRIPTION] = json.dumps({**described, "classes": ["a", "b", "c"]}).encode()
     refuses(pushed, tmp_path, "weights")
 
 

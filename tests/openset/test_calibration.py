@@ -49,7 +49,7 @@ def test_best_threshold_is_the_best_of_all(seed):
 
 def test_the_smallest_of_equally_good_thresholds():
     assert best_threshold([0.0, 1.0, 2.0, 3.0], [0, 0, 0, 0], [-1, -1, 0, 0]) == 2
-    assert best_threshold([0.0, 1.0, 2.0, 3.0], [0, 0, 0, 1], [0, -1, 0, 0]) == 2
+    assert best_threshold([0.0, 1.0, 2.0], [0, 1, 0], [-1, 0, 0]) == 1  # the misnamed sample at 1 changes nothing
     nothing = best_threshold([1.0, 2.0], [0, 0], [0, -1], cost=10)  # all are rejected, by the next number after 2
     assert nothing == np.nextafter(2.0, 3.0)
 

@@ -35,8 +35,13 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Write to a temporary file beside `path`, and rename it once it is complete and on disk.
 
-    A killed process leaves its temporary file behind; the next write to `path` removes it.
+    A killed process leaves its temporary file behind; the next write to `path` removes it. A device or a pipe, such as
+    /dev/null, is written to directly: renaming a file over it would destroy it.
     """
+    if _is_device(path):
+        with path.open("wb") as file:
+            yield file
+        return
     temporary, descriptor = _create_temporary(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -46,6 +51,11 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
             temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _is_device(path: Path) -> bool:
+    """Whether a path is a device or a pipe."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 @contextmanager
@@ -141,6 +151,8 @@ def check_writable(what: str, path: Path, folder: bool = False) -> None:
         place = place.parent
     if path.is_dir() and not folder:
         raise MedicError(f"{what} {path} is a folder: name a file")
+    if _is_device(path):
+        return
     if not place.exists():
         raise MedicError(f"{what} {path} cannot be written, there is no folder {place}: create it, or name another")
     with writing(what, path), tempfile.TemporaryFile(dir=place):

@@ -1,11 +1,12 @@
 """A file or folder is complete or does not exist, and what a killed writer left disappears at the next write."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
-from medic.files import atomic_folder, atomic_write, csv_cell, csv_name, write_text
+from medic.files import atomic_folder, atomic_write, check_writable, csv_cell, csv_name, write_text
 
 WRITE = """
 import sys
@@ -89,6 +90,21 @@ def test_a_failed_write_leaves_nothing(tmp_path):
         raise ZeroDivisionError
     assert names(tmp_path) == ["name"]
     assert (tmp_path / "name").read_text() == "old"
+
+
+def test_a_pipe_is_written_to_and_stays(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        check_writable("output", pipe)
+        with atomic_write(pipe) as file:
+            file.write(b"rows")
+        assert os.read(reader, 10) == b"rows"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
 
 
 def test_a_folder_is_not_replaced(tmp_path):

@@ -34,7 +34,9 @@ def pushed(hub, trained, capsys):
 
 def test_a_model_comes_back_as_it_was(pushed, trained, images, tmp_path, capsys):
     assert set(pushed.files) == {"README.md", DESCRIPTION, WEIGHTS}
-    assert (pushed.created[0]["name"], pushed.created[0]["visibility"]) == ("pets", "private")
+    created = pushed.created[0]
+    assert created["name"] == "pets"
+    assert created.get("visibility") == "private" or created["private"] is True  # which depends on the hub's library
     assert main(["pull", NAME, str(tmp_path / "model")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'model'}\n"
     assert {path.name for path in (tmp_path / "model").iterdir()} == set(pushed.files)

@@ -38,7 +38,7 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        run(sys.executable, "-m", "build", "--outdir", folder, TREE, cwd=folder)
+        run(sys.executable, "-m", "build", "--quiet", "--outdir", folder, TREE, cwd=folder)
         (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
         with tarfile.open(sdist) as archive:
             files = {member.name.partition("/")[2] for member in archive if member.isfile()}

@@ -62,9 +62,7 @@ def run(arguments: Namespace) -> int:
     for name in options:
         if name not in analysis.options:
             raise MedicError(f"--{name} has no effect on {analysis.name!r}: leave it out")
-    if analysis.takes in ("run", "runs"):
-        for path in arguments.runs:
-            check_run(Path(path))
+    check_paths(analysis, arguments.runs)
     if arguments.output is not None:
         from medic.analysis import style
 
@@ -99,15 +97,24 @@ def given_options(arguments: Namespace, names: tuple[str, ...]) -> dict[str, Any
     return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
+def check_paths(analysis: Analysis, paths: list[str]) -> None:
+    """Raise an error if an analysis takes another number of paths, or if a path is not a run."""
+    if analysis.takes == "nothing" and paths:
+        raise MedicError(f"{analysis.name!r} needs no runs, but got {paths[0]}: leave it out")
+    if analysis.takes != "nothing" and not paths:
+        what = {"run": "the directory of a run", "runs": "directories of runs", "folders": "folders of runs"}
+        raise MedicError(f"medic analyze {analysis.name}: give {what[analysis.takes]}")
+    if analysis.takes == "run" and len(paths) > 1:
+        raise MedicError(f"{analysis.name!r} takes one run, but got {len(paths)}: analyze them one by one")
+    if analysis.takes in ("run", "runs"):
+        for path in paths:
+            check_run(Path(path))
+
+
 def read_runs(analysis: Analysis, paths: list[str]) -> Any:
     """Return what an analysis takes: a run, runs, results of folders, or nothing."""
     if analysis.takes == "nothing":
-        if paths:
-            raise MedicError(f"{analysis.name!r} needs no runs, but got {paths[0]}: leave it out")
         return None
-    if not paths:
-        what = {"run": "the directory of a run", "runs": "directories of runs", "folders": "folders of runs"}
-        raise MedicError(f"medic analyze {analysis.name}: give {what[analysis.takes]}")
     if analysis.takes == "folders":
         from medic.tables.results import collect
 
@@ -117,7 +124,5 @@ def read_runs(analysis: Analysis, paths: list[str]) -> Any:
         return collection.results
     from medic.runs.directory import Run
 
-    if analysis.takes == "run" and len(paths) > 1:
-        raise MedicError(f"{analysis.name!r} takes one run, but got {len(paths)}: analyze them one by one")
     runs = [Run(path) for path in paths]
     return runs[0] if analysis.takes == "run" else runs

@@ -16,7 +16,7 @@ from typing import Any
 from medic.errors import MedicError, check_choice, respelled
 from medic.files import check_root, check_weights_file, check_writable
 from medic.plugins import check_files, installed
-from medic.runs.layout import check_run
+from medic.runs.layout import HASH, check_run
 from medic.runs.specs.data import EACH, NONE, listed
 
 FILE = Path(__file__).with_name("catalogue.json")
@@ -161,7 +161,7 @@ def check_paths(settings: Mapping[str, Any]) -> None:
         check_root(Path(root), found["roots"].get(dataset, ": give the folder that the dataset is in"))
     if weights is not None:
         check_weights_file(weights)
-    if extended is not None:
+    if extended is not None and not HASH.fullmatch(extended):  # as the settings of a run have it
         check_run(Path(extended))
     check_files(settings.get("imports") or ())
     if output is not None:

@@ -1,6 +1,5 @@
 """Continue a finished run to more iterations, as another run."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,10 +7,8 @@ from typing import Any
 from medic.errors import MedicError
 from medic.runs.directory import Run
 from medic.runs.imports import execute
-from medic.runs.layout import ASKED, CHECKPOINT
+from medic.runs.layout import ASKED, CHECKPOINT, HASH
 from medic.runs.settings import SETTINGS, check_settings, read_yaml
-
-HASH = re.compile(r"[0-9a-f]{16}")
 
 
 def extended(asked: Mapping[str, Any]) -> tuple[dict[str, Any], Path | None]:

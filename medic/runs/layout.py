@@ -1,9 +1,12 @@
 """The names of the files in a run's directory, and what a directory is. Importing them does not import torch."""
 
+import re
 from pathlib import Path
 
 from medic.errors import MedicError, counted
 
+HASH = re.compile(r"[0-9a-f]{16}")
+"""The hash of a run's settings, which is the name of its directory unless `--name` gives another."""
 CONFIG = "config.yaml"
 """The complete settings."""
 ASKED = "asked.yaml"

@@ -236,7 +236,7 @@ def _check(result: RunResult) -> None:
         list(scalars(record))  # raises for a number that is no float
         validation, target = record["validation"], record["target"]
         numbers = [*validation.values(), *map(target.get, target.keys() - _TEXTS), record["step"], record["iteration"]]
-        numbers += [value for key, value in record.items() if key.startswith("env")]
+        numbers += [value for key, value in record.items() if key.startswith("env") and key.endswith("_acc")]
         if "acc" not in validation.keys() & target.keys() or not {*map(type, numbers)} <= {int, float}:
             raise Damaged(RECORDS)
 

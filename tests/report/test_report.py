@@ -340,7 +340,8 @@ class TestFolder:
         assert main(["report", str(path), "-o", str(tmp_path / "one.html")]) == 0
         assert (tmp_path / "one.html").exists()
         assert main(["report", str(path), "-o", str(tmp_path / "no" / "one.html")]) == 2
-        assert f"report {tmp_path}/no/one.html cannot be written: No such file" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert f"--output {tmp_path}/no/one.html cannot be written, there is no folder {tmp_path}/no: create it" in said
 
     @pytest.mark.parametrize(
         ("arguments", "words"),

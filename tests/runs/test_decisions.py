@@ -350,9 +350,12 @@ class TestCommand:
         (["run", "--labels", "l.csv"], "--labels is only used with --predictions"),
         (["run", "--groups", "g.csv"], "--groups is only used with --by"),
         (["--predictions", "gone.csv"], "gone.csv does not exist"),
-        (["--predictions", "gone.csv", "--threshold", "source"], "--threshold source: with --predictions"),
-        (["--predictions", "gone.csv", "--score", "cls"], "--score needs a run"),
+        (["--predictions", "p.csv", "--threshold", "source"], "--threshold source: with --predictions"),
+        (["--predictions", "p.csv", "--score", "cls"], "--score needs a run"),
     ])  # fmt: skip
-    def test_mistakes(self, capsys, arguments, message):
+    def test_mistakes(self, capsys, monkeypatch, tmp_path, arguments, message):
+        monkeypatch.chdir(tmp_path)
+        for name in ("p.csv", "l.csv", "g.csv"):
+            (tmp_path / name).touch()
         assert main(["evaluate", *arguments]) == 2
         assert message in capsys.readouterr().err

@@ -151,7 +151,7 @@ def test_laws_are_asked_for_as_they_are():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--trials", "0"], "--trials is 0"),
+        (["--trials", "0"], "--trials 0: give a whole number of at least 1"),
         (["--storage", "nonsense://me:secret@host/db"], "storage nonsense://host/… cannot be used: Can't load plugin"),
         (["--storage", "postgresql://u:sec/ret@host/db?password=secret"], "storage postgresql://… cannot be used: "),
         (["--storage", "postgresql://u@host:secret/db"], "storage postgresql://host/… cannot be used: ValueError"),

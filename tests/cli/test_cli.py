@@ -252,7 +252,7 @@ def test_the_demo_on_all_images(medic, tmp_path):
             assert float(acc) > 90
             assert float(hscore) > 30
     for path in tmp_path.glob("*/results.jsonl"):
-        assert Run(path.parent).record["validation"]["acc"] > 0.95  # both have learnt
+        assert Run(path.parent).record["validation"]["acc"] > 0.9  # both have learnt; chance is 1/6
 
 
 def test_module_is_the_command():

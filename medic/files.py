@@ -54,8 +54,8 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _is_device(path: Path) -> bool:
-    """Whether a path is a device or a pipe."""
-    return path.exists() and not path.is_file() and not path.is_dir()
+    """Whether a path is a device or a pipe, or below /dev: there, /dev/stdout may be a link to a file."""
+    return path.exists() and not path.is_dir() and (not path.is_file() or path.absolute().is_relative_to("/dev"))
 
 
 @contextmanager
@@ -88,7 +88,12 @@ def _create_temporary(path: Path, flags: int) -> tuple[Path, int]:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         if flags & os.O_DIRECTORY:
             temporary.mkdir()
-        descriptor = os.open(temporary, flags, 0o666)
+        try:
+            descriptor = os.open(temporary, flags, 0o666)
+        except FileNotFoundError:
+            if not path.parent.is_dir():
+                raise
+            continue
         with suppress(OSError):  # a file system without locks
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if temporary.exists():  # another process may have taken it for a leftover, before it was locked

@@ -16,7 +16,11 @@ EXPECTED = {
 """Reasons for which an installation with the extra `dev` skips tests."""
 
 if sys.platform != "linux":
-    EXPECTED |= {"needs chromium and chromedriver", "other systems know one peak of the whole process"}
+    EXPECTED |= {
+        "needs chromium and chromedriver",
+        "other systems know one peak of the whole process",
+        "needs /proc",
+    }
 
 
 def unexpected(config):

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import shutil
+import sys
 import zipfile
 from pathlib import Path
 
@@ -145,7 +146,7 @@ LINE = [
     (["analyze", "gradients", "gone"], "run gone does not exist: give the directory that training prints when it ends"),
     (["analyze", "gradient", "gone"], "unknown analysis 'gradient', did you mean 'gradients'?"),
     ([*TRAIN, "--device", "cuda"], "device 'cuda': torch finds no GPU; use --device cpu"),
-    ([*TRAIN, "--output", "/proc/x"], "output /proc/x cannot be written: No such file or directory"),
+    ([*TRAIN, "--output", "/dev/null/x"], "output /dev/null/x cannot be written: Not a directory"),
     ([*TRAIN, "--name", "../x"], "name '../x': give one of letters and digits; _ . + = , @ - may follow"),
     ([*TRAIN, "--weights", "model/model.json"], "weights model/model.json are not a plain state dict of tensors"),
     (["predict", "model", "@none.txt"], "no image in @none.txt: write a path per line"),
@@ -232,7 +233,7 @@ FILES = {
         lambda folder: (folder / MODEL).unlink(),
         "model is not a run or a model: give the run first, then the images",
     ),
-    "no weights": (lambda folder: (folder / WEIGHTS).unlink(), "model holds no model: it has no model.safetensors"),
+    "no weights": (lambda folder: (folder / WEIGHTS).unlink(), "model holds no model, it has no model.safetensors"),
     "an empty description": (written(MODEL, b""), "model/model.json is not the description of a model"),
     "a list": (written(MODEL, b"[]"), "model/model.json is not the description of a model"),
     "another encoding": (written(MODEL, "{}".encode("utf-16")), "model/model.json is not the description of a model"),
@@ -243,17 +244,23 @@ FILES = {
     ),
     "a device": (
         instead(MODEL, lambda path: path.symlink_to("/dev/zero")),
-        "model holds no model: it has no model.json",
+        "model holds no model, it has no model.json",
     ),
-    "a pipe": (instead(WEIGHTS, os.mkfifo), "model holds no model: it has no model.safetensors"),
-    "a file that cannot be read": (
-        instead(WEIGHTS, lambda path: path.symlink_to("/proc/self/mem")),
-        "model cannot be read (Input/output error)",
+    "a pipe": (instead(WEIGHTS, os.mkfifo), "model holds no model, it has no model.safetensors"),
+    **(
+        {}
+        if sys.platform != "linux"
+        else {
+            "a file that cannot be read": (
+                instead(WEIGHTS, lambda path: path.symlink_to("/proc/self/mem")),
+                "model cannot be read (Input/output error)",
+            )
+        }
     ),
-    "a folder": (instead(WEIGHTS, Path.mkdir), "model holds no model: it has no model.safetensors"),
+    "a folder": (instead(WEIGHTS, Path.mkdir), "model holds no model, it has no model.safetensors"),
     "a link to itself": (
         instead(WEIGHTS, lambda path: path.symlink_to(path.name)),
-        "model holds no model: it has no model.safetensors",
+        "model holds no model, it has no model.safetensors",
     ),
     "an earlier format": (
         put("format", 1),

@@ -68,11 +68,29 @@ def test_a_command_runs(command: Command, place: Path, monkeypatch: pytest.Monke
     plans = words[0] in PLANS and not {"--help", "--list", "--dry-run"} & set(words)
     further = ["--dry-run"] if plans else SHORTER.get(name, [])
     if "--name" in words:  # a run of this name exists, for the commands that follow
-        further += ["--output", "planned"]
+        further = [*further, "--output", "planned"]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a.jpg\n")))
     clear(words)
     code = main([*words, *further])
     assert code in ((0, 1) if name in FINDS else (0,))
+
+
+def test_commands_are_found() -> None:
+    """A page whose blocks look otherwise would leave its commands untested."""
+    pages = {page: sum(not one.quoted for one in commands(page)) for page in PAGES}
+    assert sum(pages.values()) >= 140
+    empty = {str(page) for page, count in pages.items() if not count}
+    assert not empty & {
+        "README.md",
+        "docs/index.md",
+        *(f"docs/{name}.md" for name in ("training", "use", "sweeps", "data")),
+    }
+
+
+def test_a_wrong_command_fails(place: Path) -> None:
+    misspelled = "train --dataset digits --target street --method vrex --hparams wieght=1 --dry-run"
+    for line in (misspelled, "reproduce pacs-resnet5", "sweep --span method=erm,medic+++ --dry-run"):
+        assert main(line.split()) == 2
 
 
 @pytest.mark.parametrize("command", MENTIONS, ids=str)

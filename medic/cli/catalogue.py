@@ -158,7 +158,8 @@ def check_paths(settings: Mapping[str, Any]) -> None:
     found = stored()
     if root is not None and found is not None and not Path(root).is_file():  # a table
         dataset = respelled(str(settings.get("dataset")), found["roots"])
-        check_root(Path(root), found["roots"].get(dataset, ": give the folder that the dataset is in"))
+        if dataset in found["roots"] or "dataset" not in settings:  # otherwise that of an imported file
+            check_root(Path(root), found["roots"].get(dataset, ": give the folder that the dataset is in"))
     if weights is not None:
         check_weights_file(weights)
     if extended is not None and not HASH.fullmatch(extended):  # as the settings of a run have it

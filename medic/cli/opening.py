@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_model(place: str) -> None:
-    """Refuse the path of no finished run and no model, before torch is imported."""
+    """Raise an error if a path is neither a finished run nor a model, before torch is imported."""
     folder = model_folder(place)
     if not folder.exists():
         raise MedicError(f"run {place} does not exist: give the directory that training prints when it ends")

@@ -66,7 +66,7 @@ def check_class_names(names: Iterable[str]) -> None:
     """Refuse names of known classes that are no names: of the decision `unknown`, or with control characters."""
     for name in names:
         if name == UNKNOWN_LABEL:
-            raise MedicError(f"a known class is called {name!r}, as images of no known class are: rename the class")
+            raise MedicError(f"class {name!r} cannot be a known class: list the others with --known, or rename it")
         if has_controls(name):
             raise MedicError(f"the class {name!r} has control characters in its name: rename the class")
 

@@ -85,11 +85,12 @@ def read_description(folder: Path) -> dict[str, Any]:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the entries of a JSON object, none of which may come twice: programs disagree on which one counts."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        name = next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))
-        raise ValueError(f"its entry {name!r} comes twice")
-    return found
+    entries: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in entries:
+            raise ValueError(f"its entry {name!r} comes twice")
+        entries[name] = value
+    return entries
 
 
 def read_preprocessing(described: Mapping[str, Any]) -> tuple[Preprocessing, int]:
@@ -106,7 +107,7 @@ def read_preprocessing(described: Mapping[str, Any]) -> tuple[Preprocessing, int
 
 
 def _number(value: Any) -> float:
-    """Return a number of a description; a text or a truth value is none."""
+    """Return a number of a description; raise for text, true and false."""
     if type(value) not in (int, float):
         raise ValueError(f"{value!r} is not a number")
     return float(value)
@@ -188,17 +189,20 @@ def _read_tensors(path: Path, described: Mapping[str, Any]) -> dict[str, Tensor]
 def _check_shapes(weights: Mapping[str, tuple[int, ...]], described: Mapping[str, Any]) -> None:
     """Refuse weights with other names or shapes than those of the described network.
 
-    A description of 1 kB can ask for a network that takes minutes to make, so as little as possible is made of it: one
-    network, whose tensors all networks of an ensemble have, and without storage.
+    A description of 1 kB can ask for a network that takes minutes to make. So one network is made, without storage, and
+    stands for all networks of an ensemble. Before it is made for large images, which can take a minute, the file must
+    have the same names, and most of the weights, as the network for images of its native size.
     """
     networks, backbone = _count_networks(described), str(described["model"]["backbone"])
     prefixes = [""] if networks == 1 else [f"networks.{number}." for number in range(networks)]
     size = read_preprocessing(described)[0].size
     if is_sized(backbone) and size != native_size(backbone):
-        # Names do not depend on the size of the images, but the time to make the network may grow with its square.
         with torch.device("meta"):
-            names = _make_network(described, native_size(backbone)).state_dict()
-        _compare(weights.keys(), {prefix + name for prefix in prefixes for name in names})
+            native = _make_network(described, native_size(backbone)).state_dict()
+        _compare(weights.keys(), {prefix + name for prefix in prefixes for name in native})
+        alike = [tensor.numel() for name, tensor in native.items() if weights[prefixes[0] + name] == tensor.shape]
+        if 2 * sum(alike) < sum(tensor.numel() for tensor in native.values()):
+            raise ValueError("its weights are not those of its network: most shapes differ")
     with torch.device("meta"):
         network = _make_network(described, size)
     shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}

@@ -173,13 +173,14 @@ def _learning(run: Run) -> Iterator[dict[str, Any]]:
         iterations = [record["iteration"] for record in records]
         return [{"name": name, "colour": colour, "x": iterations, "y": numbers, "dash": dash}]
 
+    tested = "held-out images" if run.settings["target"] == [NONE] else "target"
     penalty = run.settings.get("penalty")
     objective = f"{run.settings['objective']}{f' with penalty {penalty}' if penalty else ''}"
     shares = [
-        *series("Acc, target", "var(--known)", "target", "acc", 100),
+        *series(f"Acc, {tested}", "var(--known)", "target", "acc", 100),
         *series("Acc, validation", "var(--known)", "validation", "acc", 100, "5 3"),
-        *series("OSCR, target", "var(--ink)", "target", "oscr", 100),
-        *series("H-score, target", "var(--soft)", "target", "hscore", 100, "2 3"),
+        *series(f"OSCR, {tested}", "var(--ink)", "target", "oscr", 100),
+        *series(f"H-score, {tested}", "var(--soft)", "target", "hscore", 100, "2 3"),
     ]
     for title, y, lines in (
         (f"Training loss: {objective}", "loss", series("training", "var(--ink)", None, "loss")),
@@ -306,7 +307,13 @@ def _result(run: Run) -> str:
 
 
 def _reason(run: Run) -> str:
-    """Return why the final model has these weights."""
+    """Return why the final model has these weights, and what the choice did not use."""
+    if run.settings["target"] == [NONE]:
+        return f"{_choice(run)} The same images measure it, so expect lower numbers, above all in a new domain."
+    return f"{_choice(run)} This choice does not use the target."
+
+
+def _choice(run: Run) -> str:
     if run.record.get("required"):
         return "The method is this average."
     if run.record.get("averaged"):

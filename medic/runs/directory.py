@@ -343,9 +343,10 @@ class Run:
         except MedicError:
             raise
         except FileNotFoundError as error:
-            raise MedicError(f"run {self.path} has lost its {name}: delete {self.path} and run it again") from error
+            lost = Path(error.filename or path).name  # the seal is read first
+            raise MedicError(f"run {self.path} has lost its {lost}: delete {self.path} and run it again") from error
         except OSError as error:
-            raise unread(path, error) from error
+            raise unread(error.filename or path, error) from error
         except Exception as error:  # whatever a damaged file of a version without checksums leads to
             if isinstance(error, MemoryError) and self.seal.checksums:  # the file is whole
                 raise

@@ -371,7 +371,8 @@ class Session:
         """Return the keys of a record of averaged weights."""
         if not averaged or self.averaging is None:
             return {}
-        required = {"required": True} if "averaging" in self.recipe.method.preset else {}
+        own = self.recipe.method.preset.get("averaging") == self.recipe.optim.averaging
+        required = {"required": True} if own else {}
         return {"averaged": True, "converged": self.averaging.converged, **required}
 
     def _selected(self) -> int:

@@ -5,6 +5,7 @@ import logging
 import multiprocessing
 import os
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
@@ -237,6 +238,7 @@ class TestStore:
 
 
 class TestMapped:
+    @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
     def test_pages_are_given_back(self, tmp_path):
         """Reading a map of 32 MiB with a limit of 1 MiB leaves about that in memory."""
         pixels = np.random.default_rng(0).integers(0, 256, (1024, 2, 128, 128), dtype=np.uint8)

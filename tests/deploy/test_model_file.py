@@ -3,7 +3,10 @@
 import dataclasses
 import hashlib
 import json
+import math
+import os
 import shutil
+import time
 import tracemalloc
 
 import pytest
@@ -11,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import medic
-from medic.deploy import DESCRIPTION, WEIGHTS
+from medic.deploy import DESCRIPTION, WEIGHTS, model_file
 from medic.errors import MedicError
 from medic.models import assemble, create_backbone
 from medic.openset import get_score
@@ -169,6 +172,33 @@ def test_a_hundred_networks_are_not_made_for_the_weights_of_one(folder, size, mo
     assert made == [512]
 
 
+def test_names_alone_do_not_make_a_network_for_large_images(folder, monkeypatch):
+    """A file of 100 kB can have all names of a network, and no weights."""
+    made = []
+
+    def counted(described, size, networks=1, make=model_file._make_network):
+        made.append(size)
+        return make(described, size, networks)
+
+    change(folder, model__backbone="vit_tiny_patch16_224", preprocessing__size=2048)
+    with torch.device("meta"):
+        names = model_file._make_network(json.loads((folder / "model.json").read_text()), 224).state_dict()
+    save_file({name: torch.empty(0) for name in names}, folder / "model.safetensors")
+    monkeypatch.setattr(model_file, "_make_network", counted)
+    with pytest.raises(MedicError, match="its weights are not those of its network: most shapes differ"):
+        medic.load(folder)
+    assert made == [224]
+
+
+def test_an_entry_that_comes_twice_is_found_in_one_pass(folder):
+    entries = ",".join(f'"{number}": 0' for number in range(100_000))
+    (folder / "model.json").write_text(f'{{{entries}, "99999": 0}}')
+    began = time.process_time()
+    with pytest.raises(MedicError, match="its entry '99999' comes twice"):
+        medic.load(folder)
+    assert time.process_time() - began < 2
+
+
 @pytest.fixture
 def pair(trained, tmp_path):
     """The folder of an ensemble of two networks, and its predictor."""
@@ -198,13 +228,28 @@ def sealed(folder, tensors):
     change(folder, sha256=hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest())
 
 
+def write_zeros(path, shapes):
+    """Write weights of zeros that take no room on the disk."""
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
+    content = json.dumps(header).encode()
+    content += b" " * (-len(content) % 8)
+    path.write_bytes(len(content).to_bytes(8, "little") + content)
+    os.truncate(path, 8 + len(content) + end)
+
+
 def test_a_network_that_computes_large_tables_is_not_made(folder):
     """BEiT for images of 4096 pixels has few weights, and an index of 2³² pairs of patches."""
     with torch.device("meta"):
         network = assemble([create_backbone("beit_base_patch16_224", size=2048)], 2, "separate")
     assert sum(buffer.nbytes for buffer in network.buffers()) > 2**30
     change(folder, model__backbone="beit_base_patch16_224", preprocessing__size=2048)
-    sealed(folder, {name: torch.zeros(1) for name in network.state_dict()})  # names are compared before
+    native = create_backbone("beit_base_patch16_224", size=224)
+    with torch.device("meta"):
+        shapes = {name: tensor.shape for name, tensor in assemble([native], 2, "separate").state_dict().items()}
+    write_zeros(folder / WEIGHTS, shapes)  # names and most shapes are compared before
     with pytest.raises(MedicError, match=naming("tables MiB")):
         medic.load(folder)
 

@@ -6,6 +6,7 @@ import os
 import random
 import re
 import shutil
+import sys
 import zipfile
 
 import numpy as np
@@ -22,6 +23,7 @@ from medic.training import load_checkpoint
 from tests.messages import naming
 from tests.runs.short import SHORT
 
+NEEDS_PROC = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 SETTINGS = {"evaluate_every": 1, "objective": "ce+ova"}
 
 
@@ -158,7 +160,7 @@ def test_a_seal_that_is_none(copy, content):
     assert list(collect([path.parent]).damaged) == [path]
 
 
-@pytest.mark.parametrize("name", ["pipe", "/proc/self/mem"])
+@pytest.mark.parametrize("name", ["pipe", pytest.param("/proc/self/mem", marks=NEEDS_PROC)])
 def test_records_that_are_no_file(copy, name):
     path = copy()
     (path / "results.jsonl").unlink()

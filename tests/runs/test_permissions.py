@@ -41,6 +41,7 @@ def says(function):
 
 def use_run():
     """Read everything that a person can get from a run."""
+    medic.Run("run").metrics  # noqa: B018
     medic.Run("run").check()
     assert medic.Run("run").predictor.classes
     load_checkpoint(Path("run/checkpoint/last.pt"))

@@ -73,7 +73,7 @@ def check_class_names(names: Iterable[str]) -> None:
 
 def has_controls(text: str) -> bool:
     """Whether a terminal would take a part of a text for a command or a new line."""
-    return any(unicodedata.category(character) in ("Cc", "Zl", "Zp") for character in text)
+    return not text.isprintable() and any(unicodedata.category(one) in ("Cc", "Zl", "Zp") for one in text)
 
 
 def named_split(name: str, dataset: str, classes: Sequence[str], sources: Sequence[str]) -> ClassSplit:

@@ -236,8 +236,14 @@ def _fitting(state: Mapping[str, Tensor]) -> str:
     """Return the way out for weights of another backbone: the one of ours or of timm's common ones that they fit."""
     given = {(key, tensor.shape) for key, tensor in state.items() if not key.startswith(CLASSIFIERS)}
     for name in (*OURS, *COMMON):
-        with torch.device("meta"):  # shapes without memory
-            own = {(key, tensor.shape) for key, tensor in create_backbone(name).module.state_dict().items()}
+        own = _shapes(name)
         if len(given & own) >= FITS * len(given | own):
             return f"they fit --backbone {name}"
     return "they belong to another backbone, give its name with --backbone"
+
+
+@cache
+def _shapes(name: str) -> frozenset[tuple[str, torch.Size]]:
+    """Return the names and shapes of a backbone's tensors."""
+    with torch.device("meta"):  # without memory
+        return frozenset((key, tensor.shape) for key, tensor in create_backbone(name).module.state_dict().items())

@@ -50,6 +50,7 @@ def test_onnx(trained, pixels, score, tmp_path):
     assert "36 × 36" in noted["input"]
 
 
+@pytest.mark.slow
 def test_torch_export(trained, pixels, tmp_path):
     model = trained.predictor
     assert export(model, tmp_path / "m.pt2", "torch-export", pixels) < 1e-6

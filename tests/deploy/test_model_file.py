@@ -156,7 +156,7 @@ def test_a_large_network_is_not_made_for_a_small_file(folder):
     tracemalloc.stop()
 
 
-@pytest.mark.parametrize("size", [512, 4096])
+@pytest.mark.parametrize("size", [512, pytest.param(4096, marks=pytest.mark.slow)])
 def test_a_hundred_networks_are_not_made_for_the_weights_of_one(folder, size, monkeypatch):
     """100 networks would take minutes, and so would one for images of 4096 pixels: its names are compared before."""
     made = []

@@ -32,6 +32,7 @@ def test_tensorboard_has_every_evaluation(mini, tmp_path):
     assert "validation/acc" in found.Tags()["scalars"]
 
 
+@pytest.mark.slow
 def test_mlflow_has_every_evaluation(mini, tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
@@ -44,6 +45,7 @@ def test_mlflow_has_every_evaluation(mini, tmp_path, monkeypatch):
     assert (found.data.params["method"], found.info.status) == ("erm", "FINISHED")
 
 
+@pytest.mark.slow
 def test_wandb_takes_a_run_offline(mini, tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")

@@ -177,6 +177,17 @@ class TestPairedComparison:
         records = [evaluation(first), evaluation(second, averaged=True)]
         assert selection.select(records) == 1 - chosen
 
+    def test_margin_is_the_closed_form(self):
+        """13 against 5 of 30 images, in two domains."""
+        first, second = models(6, 13, 5, 6)
+        records = [evaluation(first[:10], first[10:]), evaluation(second[:10], second[10:], averaged=True)]
+        pairs = selection._pooled(*records)
+        assert pairs == [(30, 18, 8)]
+        error = math.sqrt(18 / 30 - (8 / 30) ** 2) / math.sqrt(30)
+        for evaluations, z in ((1, 2.0), (3, 2.4284), (5, 2.6083), (20, 3.0518)):
+            assert selection._margin(pairs, evaluations) == pytest.approx(z * error, rel=1e-4)
+        assert selection.select(records) == 0
+
     def test_the_best_of_many_evaluations_must_be_better_by_more(self):
         """10 against 2 is 2.4 standard errors: significant against one evaluation, but not as the best of 12."""
         first, second = models(50, 10, 2, 38)

@@ -52,7 +52,8 @@ def main() -> None:
         run(programs / "pip", "install", "--quiet", "-c", TREE / "constraints.txt", wheel, cwd=folder)
         run(programs / "pip", "check", cwd=folder)
         run(programs / "medic", "--help", cwd=folder)
-        settings = ["--dataset", "digits", "--target", "street", "--iterations", "10", "--device", "cpu"]
+        short = ["--iterations", "4", "--evaluate-every", "2"]
+        settings = ["--dataset", "digits", "--target", "street", "--device", "cpu", *short]
         run(programs / "medic", "train", *settings, "--name", "first", cwd=folder)
         run(programs / "medic", "report", "runs/first", cwd=folder)
 

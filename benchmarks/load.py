@@ -23,7 +23,7 @@ import numpy as np
 import psutil
 
 import medic
-from medic.deploy import Prediction
+from medic.deploy.predictor import Prediction
 from medic.files import IMAGE_SUFFIXES
 
 TOLERANCE = 1e-4

@@ -27,9 +27,8 @@ import psutil
 import torch
 from PIL import Image
 
-from medic.deploy import Predictor
 from medic.deploy.inputs import ordered, to_pixels
-from medic.deploy.predictor import BATCH, GPU_BATCH
+from medic.deploy.predictor import BATCH, GPU_BATCH, Predictor
 from medic.models import Preprocessing, assemble, create_backbone
 from medic.openset import fixed, get_score
 from medic.report.terminal import print_rows

@@ -11,11 +11,11 @@ from medic._version import __version__ as __version__
 if TYPE_CHECKING:  # the names below, for type checkers
     from medic import openset as openset
     from medic.api import train as train
-    from medic.deploy import Prediction as Prediction
-    from medic.deploy import Predictor as Predictor
-    from medic.deploy import load as load
-    from medic.deploy import pull as pull
-    from medic.deploy import push as push
+    from medic.deploy.hub import pull as pull
+    from medic.deploy.hub import push as push
+    from medic.deploy.predictor import Prediction as Prediction
+    from medic.deploy.predictor import Predictor as Predictor
+    from medic.deploy.predictor import load as load
     from medic.errors import MedicError as MedicError
     from medic.errors import TrainingError as TrainingError
     from medic.methods import METHODS as METHODS
@@ -41,7 +41,8 @@ if TYPE_CHECKING:  # the names below, for type checkers
 
 _HOMES = {
     "medic.api": ["train"],
-    "medic.deploy": ["Prediction", "Predictor", "load", "pull", "push"],
+    "medic.deploy.hub": ["pull", "push"],
+    "medic.deploy.predictor": ["Prediction", "Predictor", "load"],
     "medic.errors": ["MedicError", "TrainingError"],
     "medic.methods": ["METHODS", "Method"],
     "medic.models": ["create_backbone"],

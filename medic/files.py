@@ -102,7 +102,7 @@ def _create_temporary(path: Path, flags: int) -> tuple[Path, int]:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove what killed processes left beside `path`, as far as this user may: temporaries that nobody has locked."""
+    """Remove the temporary files that killed processes left beside `path`: those that no process has locked."""
     temporary = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]+\.tmp")
     with suppress(OSError):
         for left in [entry for entry in path.parent.iterdir() if temporary.fullmatch(entry.name)]:

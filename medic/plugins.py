@@ -132,7 +132,7 @@ def is_module(name: str) -> bool:
 
 
 def check_files(names: str | Iterable[str]) -> None:
-    """Refuse a file to import that does not exist."""
+    """Raise an error if a file to import does not exist."""
     for name in absolute(names):
         if not is_module(name) and not Path(name).exists():
             raise MedicError(f"--import {name} does not exist: give a Python file, or the name of a module")

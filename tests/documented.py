@@ -45,11 +45,11 @@ PLACEHOLDERS: dict[str, dict[str, str]] = {
     "runs/photographs": {"": "own-runs/photographs"},
     "hparams_seed=1..19": {"": "hparams_seed=1..2"},
 }
-"""What the pages leave to the reader, by the dataset of the command; any other name is a file of this folder."""
+"""Values for placeholders such as DIR, by the command's dataset. Other names are files in this folder."""
 PACS_RUNS = ("docs/analysis.md", "docs/tables.md")
 """Pages whose folder `runs` has runs on PACS; elsewhere they are on the built-in benchmark."""
 ELLIPSIS = {"train": ("--target", "street"), "predict": ("photos",)}
-"""What an ellipsis stands for if no command before it says so."""
+"""Arguments for an ellipsis that no earlier command on the page explains."""
 
 
 def resolve(command: Command) -> list[str]:

@@ -1,6 +1,10 @@
 """Studies in `benchmarks`: the learning rate of a run, and records that earlier versions wrote."""
 
 import json
+import re
+import shlex
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,3 +37,15 @@ def test_seeds_of_a_target_count_once():
 def test_rules_that_every_run_allows():
     found = {study.Run("erm", "a", 0, None): {"last": {}, "swad": {}}, study.Run("erm", "b", 0, None): {"last": {}}}
     assert study.Study(found).rules == ["last"]
+
+
+PAGE = (Path(__file__).parents[1] / "docs" / "studies.md").read_text()
+COMMANDS = re.findall(r"^ +python -m benchmarks\.study ((?:rules|rates|methods) .*)$", PAGE, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_that_the_page_shows(command, monkeypatch, capsys):
+    """They print the tables of the page from the records in the repository."""
+    monkeypatch.setattr(sys, "argv", ["study", *shlex.split(command)])
+    study.main()
+    assert capsys.readouterr().out.count("\n|") >= 3

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medic.analysis import ANALYSES, Analysis
-from medic.cli.options import add_device_option, add_import_option, number, output_file
+from medic.cli.options import add_device_option, add_import_option, count, output_file
 from medic.errors import MedicError, check_choice
-from medic.fields import COUNT
 from medic.files import check_writable, write_text, writing
 from medic.report.terminal import print_rows
 from medic.runs.layout import check_run
@@ -41,12 +40,8 @@ def add_options(parser: ArgumentParser) -> None:
 
 def add_measuring_options(parser: ArgumentParser) -> None:
     """Add the options of analyses that repeat training."""
-    parser.add_argument(
-        "--moments", type=number(int, COUNT), metavar="N", help="measurements over repeated training (default: 10)"
-    )
-    parser.add_argument(
-        "--iterations", type=number(int, COUNT), metavar="N", help="repeat only the first iterations of training"
-    )
+    parser.add_argument("--moments", type=count, metavar="N", help="measurements over repeated training (default: 10)")
+    parser.add_argument("--iterations", type=count, metavar="N", help="repeat only the first iterations of training")
     parser.add_argument("--root", metavar="DIR", help="folder of the images, if it moved")
     add_device_option(parser)
 

@@ -150,16 +150,16 @@ def check_names(settings: Mapping[str, Any], dataset: str | None = None) -> None
 
 
 def check_paths(settings: Mapping[str, Any]) -> None:
-    """Refuse paths to read that do not exist, and an output that cannot be written, before torch is imported.
+    """Raise an error for missing input paths and an unwritable output, before torch is imported.
 
-    A run checks what they hold.
+    The run itself checks the contents.
     """
     root, weights, extended, output = (settings.get(name) for name in ("root", "weights", "extend", "output"))
-    found = stored()
-    if root is not None and found is not None and not Path(root).is_file():  # a table
-        dataset = respelled(str(settings.get("dataset")), found["roots"])
-        if dataset in found["roots"] or "dataset" not in settings:  # otherwise that of an imported file
-            check_root(Path(root), found["roots"].get(dataset, ": give the folder that the dataset is in"))
+    names = stored()
+    if root is not None and names is not None and not Path(root).is_file():  # a table
+        dataset = respelled(str(settings.get("dataset")), names["roots"])
+        if dataset in names["roots"] or "dataset" not in settings:  # otherwise that of an imported file
+            check_root(Path(root), names["roots"].get(dataset, ": give the folder that the dataset is in"))
     if weights is not None:
         check_weights_file(weights)
     if extended is not None and not HASH.fullmatch(extended):  # as the settings of a run have it

@@ -4,9 +4,8 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from medic.cli.catalogue import check_names
-from medic.cli.options import add_device_option, number, output_folder
+from medic.cli.options import add_device_option, count, index, output_folder
 from medic.errors import MedicError, counted
-from medic.fields import COUNT, NONNEGATIVE
 from medic.report.terminal import print_runs
 
 COMPARED = ("erm", "medic++")
@@ -22,15 +21,9 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--target", metavar="DOMAIN", help="target domain, which is never trained on (default: street)")
     parser.add_argument("--all", action="store_true", help="use every domain as the target in turn")
     parser.add_argument(
-        "--iterations",
-        type=number(int, COUNT),
-        default=400,
-        metavar="N",
-        help="outer updates of each run (default: 400)",
+        "--iterations", type=count, default=400, metavar="N", help="outer updates of each run (default: 400)"
     )
-    parser.add_argument(
-        "--seed", type=number(int, NONNEGATIVE), default=0, metavar="N", help="root of all random draws (default: 0)"
-    )
+    parser.add_argument("--seed", type=index, default=0, metavar="N", help="root of all random draws (default: 0)")
     parser.add_argument(
         "--output", type=output_folder, default="demo", metavar="DIR", help="directory to write to (default: demo)"
     )

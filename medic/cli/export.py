@@ -14,7 +14,7 @@ from medic.files import check_writable
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from medic.deploy import Predictor
+    from medic.deploy.predictor import Predictor
     from medic.runs.directory import Run
 
 SUFFIX = {"onnx": ".onnx", "torch-export": ".pt2"}

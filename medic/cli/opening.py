@@ -8,7 +8,7 @@ from medic.errors import MedicError
 from medic.runs.layout import CONFIG, check_run
 
 if TYPE_CHECKING:
-    from medic.deploy import Predictor
+    from medic.deploy.predictor import Predictor
     from medic.runs.directory import Run
 
 
@@ -40,7 +40,7 @@ def open_model(place: str, device: str = "cpu", imports: Sequence[str] = ()) -> 
 
     Code of the user that the model needs, such as its score, is executed first.
     """
-    from medic.deploy import load
+    from medic.deploy.predictor import load
     from medic.runs.directory import Run
     from medic.runs.imports import execute
     from medic.runs.specs import ExecutionSpec

@@ -10,7 +10,7 @@ import yaml
 
 from medic.cli.catalogue import check_names, check_paths
 from medic.errors import MedicError
-from medic.fields import ANY, Limits
+from medic.fields import ANY, COUNT, NONNEGATIVE, Limits
 from medic.files import check_writable
 from medic.plugins import check_files
 from medic.runs.layout import ASKED, CONFIG
@@ -71,6 +71,9 @@ def number(kind: type[int] | type[float], limits: Limits = ANY) -> Callable[[str
         return value
 
     return read
+
+
+count, index = number(int, COUNT), number(int, NONNEGATIVE)
 
 
 def input_file(text: str) -> Path:

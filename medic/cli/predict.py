@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from medic.cli.opening import check_model, holds_run, open_model
-from medic.cli.options import add_device_option, add_import_option, number, output_file
+from medic.cli.options import add_device_option, add_import_option, count, output_file
 from medic.errors import MedicError
-from medic.fields import COUNT
 from medic.logs import console, shown
 
 T = TypeVar("T")
@@ -32,11 +31,7 @@ def add_options(parser: ArgumentParser) -> None:
         "paths", metavar="PATH", nargs="+", help="images, folders, quoted patterns, @FILE with a path per line, or -"
     )
     parser.add_argument(
-        "--top",
-        type=number(int, COUNT),
-        default=3,
-        metavar="K",
-        help="number of likeliest classes in a row (default: 3)",
+        "--top", type=count, default=3, metavar="K", help="number of likeliest classes in a row (default: 3)"
     )
     parser.add_argument(
         "-o", "--output", type=output_file, metavar="FILE", help="file to write: .csv, .jsonl or .parquet (default: -)"
@@ -50,10 +45,7 @@ def add_options(parser: ArgumentParser) -> None:
     add_device_option(parser, default="auto")
     add_import_option(parser)
     parser.add_argument(
-        "--batch-size",
-        type=number(int, COUNT),
-        metavar="N",
-        help="images in a forward pass (default: 64, on a GPU 512)",
+        "--batch-size", type=count, metavar="N", help="images in a forward pass (default: 64, on a GPU 512)"
     )
     parser.add_argument("--quiet", action="store_true", help="print no progress and no summary")
 

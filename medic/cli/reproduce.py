@@ -5,10 +5,9 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 
 from medic.cli import catalogue
-from medic.cli.options import add_format_option, add_run_options, given_settings, number
+from medic.cli.options import add_format_option, add_run_options, given_settings, index
 from medic.cli.sweep import add_executor_options, chosen_executor
 from medic.errors import MedicError, check_choice
-from medic.fields import NONNEGATIVE
 from medic.report.formats import FORMATS, print_table
 from medic.report.terminal import print_rows
 from medic.tables.results import read_runs, runs_are
@@ -27,12 +26,7 @@ def add_options(parser: ArgumentParser) -> None:
         "--quick", action="store_true", help="a small version on the built-in benchmark, in half an hour"
     )
     parser.add_argument(
-        "--seeds",
-        type=number(int, NONNEGATIVE),
-        nargs="*",
-        action="extend",
-        metavar="N",
-        help="seeds of every cell (default: 0)",
+        "--seeds", type=index, nargs="*", action="extend", metavar="N", help="seeds of every cell (default: 0)"
     )
     parser.add_argument(
         "--methods", nargs="*", action="extend", default=[], metavar="NAME", help="only these methods of the table"

@@ -2,17 +2,14 @@
 
 from argparse import ArgumentParser, Namespace
 
-from medic.cli.options import add_run_options, given_settings, number
+from medic.cli.options import add_run_options, count, given_settings
 from medic.errors import counted
-from medic.fields import COUNT
 from medic.runs.settings import SETTINGS
 
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of a search and those of a run."""
-    parser.add_argument(
-        "--trials", type=number(int, COUNT), default=20, metavar="N", help="number of further trials (default: 20)"
-    )
+    parser.add_argument("--trials", type=count, default=20, metavar="N", help="number of further trials (default: 20)")
     parser.add_argument("--study", metavar="NAME", help="name of the study (default: dataset, method and target)")
     parser.add_argument("--storage", metavar="URL", help="address of a shared database (default: a file in --output)")
     parser.add_argument(

@@ -5,10 +5,9 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from medic.cli.opening import check_model, open_model
-from medic.cli.options import add_device_option, add_import_option, number
+from medic.cli.options import add_device_option, add_import_option, count, number
 from medic.deploy.service.limits import Limits
 from medic.errors import MedicError
-from medic.fields import COUNT
 from medic.fields import Limits as Range
 from medic.logs import shown
 
@@ -65,7 +64,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="show only warnings, and no access log")
     parser.add_argument("--ray", action="store_true", help="serve as a Ray Serve deployment")
     parser.add_argument(
-        "--replicas", type=number(int, COUNT), metavar="N", help="for --ray: processes that hold the model (default: 1)"
+        "--replicas", type=count, metavar="N", help="for --ray: processes that hold the model (default: 1)"
     )
     parser.add_argument(
         "--address", metavar="HOST:PORT", help="for --ray: cluster to join (default: a Ray of this machine)"
@@ -90,8 +89,8 @@ def run(arguments: Namespace) -> int:
         if getattr(arguments, name) is not None and not arguments.ray:
             raise MedicError(f"--{name} is only used with --ray: add --ray, or leave out --{name}")
     check_model(arguments.run)
-    if not arguments.ray:
-        listen(arguments.host, arguments.port).close()  # a port that is taken is found before the model is loaded
+    # A port that is taken is an error before the model is loaded.
+    listening = None if arguments.ray else listen(arguments.host, arguments.port)
 
     import torch
 
@@ -103,10 +102,9 @@ def run(arguments: Namespace) -> int:
     # The first pass is slow, and tells whether the model takes photographs at all.
     predictor.outputs(torch.zeros(1, 3, predictor.decoded, predictor.decoded, dtype=torch.uint8))
     with shown(arguments.quiet):
-        if arguments.ray:
+        if listening is None:
             _serve_on_ray(arguments, predictor.device.type, limits, token, hosts)
             return 0
-        listening = listen(arguments.host, arguments.port)
         serve(app, listening, lambda: print(f"serving {arguments.run} at {address_of(listening)}", flush=True))
     return 0
 

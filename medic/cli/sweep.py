@@ -5,8 +5,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from medic.cli.options import add_run_options, given_settings, number
-from medic.fields import NONNEGATIVE
+from medic.cli.options import add_run_options, given_settings, index
 from medic.logs import shown
 from medic.sweeps.executors import Executor, executor_names, executor_options, make_executor
 from medic.sweeps.files import read_sweep
@@ -49,12 +48,7 @@ def add_executor_options(parser: ArgumentParser) -> None:
         help=f"where runs execute: {', '.join(names)} (default: local)",
     )
     group.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: one per GPU, or per core)")
-    group.add_argument(
-        "--retries",
-        type=number(int, NONNEGATIVE),
-        metavar="N",
-        help="how often a failed run is tried again (default: 1)",
-    )
+    group.add_argument("--retries", type=index, metavar="N", help="how often a failed run is tried again (default: 1)")
     for executor in names:
         for name, arguments in executor_options(executor).items():
             group.add_argument(f"--{name.replace('_', '-')}", **arguments)

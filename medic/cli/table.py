@@ -108,7 +108,7 @@ def _compare(table: Table, labels: Sequence[str], as_json: bool) -> None:
         {
             "metric": one.metric,
             "difference": f"{one.difference:+.2f}",
-            "95 % interval": "–" if one.low is None else f"{one.low:+.2f} … {one.high:+.2f}",
+            "95% interval": "–" if one.low is None else f"{one.low:+.2f} … {one.high:+.2f}",
             "p": "–" if one.p is None else f"{one.p:.3f}" if one.p >= 0.001 else "< 0.001",
             "pairs": str(one.pairs),
         }

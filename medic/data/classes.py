@@ -12,7 +12,7 @@ from medic.errors import MedicError, check_choice
 
 PARTIAL = "-partial"
 UNKNOWN_LABEL = "unknown"
-"""The decision on an image of no known class, which no known class may be called."""
+"""The label of rejected images. No known class may have this name."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ClassSplit:
 
 
 def check_class_names(names: Iterable[str]) -> None:
-    """Refuse names of known classes that are no names: of the decision `unknown`, or with control characters."""
+    """Raise an error if a known class is called `unknown`, like the decision, or has control characters in its name."""
     for name in names:
         if name == UNKNOWN_LABEL:
             raise MedicError(f"class {name!r} cannot be a known class: list the others with --known, or rename it")
@@ -72,7 +72,7 @@ def check_class_names(names: Iterable[str]) -> None:
 
 
 def has_controls(text: str) -> bool:
-    """Whether a terminal would take a part of a text for a command or a new line."""
+    """Whether a text contains control characters, which a terminal could execute."""
     return not text.isprintable() and any(unicodedata.category(one) in ("Cc", "Zl", "Zp") for one in text)
 
 

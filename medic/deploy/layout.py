@@ -13,7 +13,7 @@ def model_folder(path: Path | str) -> Path:
 
 
 def check_model_files(folder: Path) -> None:
-    """Refuse a folder that lacks a file of a model."""
+    """Raise an error if a folder lacks one of the two files."""
     if missing := [name for name in (DESCRIPTION, WEIGHTS) if not (folder / name).is_file()]:
         way = "give the directory of a run, or the --output of `medic calibrate`"
         raise MedicError(f"{folder} holds no model, it has no {missing[0]}: {way}")

@@ -162,16 +162,16 @@ def read_classes(described: Mapping[str, Any]) -> tuple[str, ...]:
 
 def read_threshold(described: Mapping[str, Any]) -> Threshold:
     """Return the threshold."""
-    found = described["threshold"]
-    value, shown = _number(found["value"]), found["probability"]
+    threshold = described["threshold"]
+    value, displayed = _number(threshold["value"]), threshold["probability"]
     if math.isnan(value):
         raise ValueError("its threshold is not a number")
-    probability = None if shown is None else _number(shown)
+    probability = None if displayed is None else _number(displayed)
     if probability is not None and not abs(torch.tensor(value).double().sigmoid().item() - probability) < 1e-6:
         raise ValueError(f"its threshold {value:g} is not that of the probability {probability:g}")
-    if not isinstance(found["rule"], str) or has_controls(found["rule"]):
-        raise ValueError(f"the rule of its threshold is {found['rule']!r}")
-    return Threshold(value, found["rule"], probability)
+    if not isinstance(threshold["rule"], str) or has_controls(threshold["rule"]):
+        raise ValueError(f"the rule of its threshold is {threshold['rule']!r}")
+    return Threshold(value, threshold["rule"], probability)
 
 
 def _read_tensors(path: Path, described: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -212,9 +212,9 @@ def _check_shapes(weights: Mapping[str, tuple[int, ...]], described: Mapping[str
     _compare(weights.items(), {(prefix + name, shape) for prefix in prefixes for name, shape in shapes.items()})
 
 
-def _compare(found: Set[Any], expected: Set[Any]) -> None:
-    """Refuse weights, names or pairs of name and shape, that differ from those of a network."""
-    if differing := found ^ expected:
+def _compare(stored: Set[Any], expected: Set[Any]) -> None:
+    """Raise an error if the names, or the pairs of name and shape, are not those of the network."""
+    if differing := stored ^ expected:
         wrong = min(one if isinstance(one, str) else one[0] for one in differing)
         raise ValueError(f"its weights are not those of its network: {wrong}")
 

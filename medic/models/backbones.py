@@ -50,9 +50,9 @@ COMMON = (
     "resnet18", "resnet34", "resnet50", "vit_tiny_patch16_224", "vit_small_patch16_224", "vit_base_patch16_224",
     "resnet101", "resnet152", "convnext_tiny", "efficientnet_b0", "densenet121", "swin_tiny_patch4_window7_224",
 )  # fmt: skip
-"""Models of timm that weights of another backbone are compared with, in this order, to name the one that they fit."""
+"""Common timm models, in the order in which weights are compared with them to suggest a backbone."""
 FITS = 0.9
-"""The share of tensors that weights and a backbone have in common if they belong together."""
+"""Share of common tensors above which weights are said to fit a backbone."""
 CLASSIFIERS = ("fc.", "classifier.", "head.", "head_dist.", "aux_head.", "close_head.", "ova_head.", "last_linear.")
 """The prefixes of a classifier's tensors, which weights of a backbone may have."""
 
@@ -233,11 +233,11 @@ def _misshapen(
 
 
 def _fitting(state: Mapping[str, Tensor]) -> str:
-    """Return the way out for weights of another backbone: the one of ours or of timm's common ones that they fit."""
-    given = {(key, tensor.shape) for key, tensor in state.items() if not key.startswith(CLASSIFIERS)}
+    """Return a hint for weights of another backbone: the known backbone with the same tensors, if there is one."""
+    tensors = {(key, tensor.shape) for key, tensor in state.items() if not key.startswith(CLASSIFIERS)}
     for name in (*OURS, *COMMON):
-        own = _shapes(name)
-        if len(given & own) >= FITS * len(given | own):
+        expected = _shapes(name)
+        if len(tensors & expected) >= FITS * len(tensors | expected):
             return f"they fit --backbone {name}"
     return "they belong to another backbone, give its name with --backbone"
 

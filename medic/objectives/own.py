@@ -20,7 +20,7 @@ def name_of(value: Any) -> str:
 
 
 def takes_logits(loss: Callable[..., Any]) -> bool | None:
-    """Whether a loss takes logits or the whole `Output`, by its first parameter; None if that does not tell."""
+    """Return whether a loss takes logits (True) or an `Output` (False), from its signature; None if it is unclear."""
     if isinstance(loss, _Loss):
         return True
     try:
@@ -63,18 +63,20 @@ class OwnLoss(nn.Module):
         """Call the loss with what it takes, or try the output and then its logits, and remember which it took."""
         failed: dict[str, Exception] = {}
         for with_logits in (False, True) if self._takes_logits is None else (self._takes_logits,):
-            given = f"logits of shape {tuple(output.logits.shape)}" if with_logits else "the output"
+            argument = f"logits of shape {tuple(output.logits.shape)}" if with_logits else "the output"
             try:
-                found = self.loss(output.logits if with_logits else output, y)
+                losses = self.loss(output.logits if with_logits else output, y)
             except (TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
                 if isinstance(error, torch.OutOfMemoryError) or "out of bounds" in str(error):  # a label, not the loss
                     raise
-                failed[given] = error
+                failed[argument] = error
                 continue
-            if isinstance(found, Tensor) or with_logits or self._takes_logits is False:
+            if isinstance(losses, Tensor) or with_logits or self._takes_logits is False:
                 self._takes_logits = with_logits
-                return found
-        reasons = [f"with {given} ({type(error).__name__}: {first_line(error)})" for given, error in failed.items()]
+                return losses
+        reasons = [
+            f"with {argument} ({type(error).__name__}: {first_line(error)})" for argument, error in failed.items()
+        ]
         raise MedicError(
             f"loss {name_of(self.loss)} fails on labels of shape {tuple(y.shape)} {' and '.join(reasons)}: "
             "fix it, or give a function of (logits, labels) or (output, labels)"

@@ -23,7 +23,7 @@ SHOWN = tuple(METRICS[key] for key in ("acc", "hscore", "oscr_c", "oscr_b"))
 PARTS = tuple(METRICS[key] for key in ("acc_k", "acc_u"))
 """The two parts of the H-score, beside it in the table of a single run."""
 FEW = 0.5
-"""The share of rejected unknown images below which the threshold is called lenient: most of them are accepted."""
+"""Share of rejected unknown images below which a threshold is lenient."""
 
 LONG = 200
 """Number of rows from which on a table is too long for rich, which takes a millisecond for each."""
@@ -96,14 +96,11 @@ def print_run(run: "Run") -> None:
 
 
 def lenient(metrics: Mapping[str, Any]) -> str:
-    """Return a sentence about a threshold that accepts most unknown images and costs fewer known ones, or nothing.
-
-    If more known images are lost, a stricter threshold would not help.
-    """
+    """Return a sentence if the threshold accepts most unknown images, unless it already loses more known images."""
     known, unknown = (metrics.get(metric.key) for metric in PARTS)
     if known is None or unknown is None or unknown >= min(FEW, known):
         return ""
-    return f"only {100 * unknown:.1f} % of the unknown images are rejected"
+    return f"only {100 * unknown:.1f}% of the unknown images are rejected"
 
 
 def print_runs(runs: Sequence["Run"], paper: bool = False) -> None:

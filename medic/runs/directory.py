@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from medic.data import Dataset
-from medic.deploy import WEIGHTS, Predictor, load
+from medic.deploy.layout import WEIGHTS
 from medic.deploy.model_file import read_description
+from medic.deploy.predictor import Predictor, load
 from medic.errors import BusyError, MedicError, first_line, unread
 from medic.files import atomic_write, file_hash, is_locked, locked, read_arrays, write_text, writing
 from medic.models import Classifier, Ensemble, Preprocessing

@@ -103,21 +103,21 @@ class Evaluator:
     ) -> dict[str, float | str]:
         """Return the accuracy on known classes by domain, on DomainBed's `in` (training) and `out` parts.
 
-        Of images that were not trained on, also return which are classified correctly, so that two evaluations can be
+        For held-out and target images, also return which ones are classified correctly, so that two evaluations can be
         compared image by image.
         """
         known, held_out = target.label >= 0, self.problem.held_out.to(target.label.device)
         source_parts = {"in": train, "out": validation}
         target_parts = {"in": target.where(known & ~held_out), "out": target.where(known & held_out)}
-        found: dict[str, float | str] = {}
+        by_domain: dict[str, float | str] = {}
         for domain in sorted(self.problem.sources + self.problem.targets):
             for part, outputs in (source_parts if domain in self.problem.sources else target_parts).items():
                 here = outputs.where(outputs.domain == domain)
                 if len(here.label):
-                    found[f"env{domain}_{part}_acc"] = here.accuracy
+                    by_domain[f"env{domain}_{part}_acc"] = here.accuracy
                 if len(here.label) and outputs is not train:
-                    found[f"env{domain}_{part}_correct"] = pack(here.correct.tolist())
-        return found
+                    by_domain[f"env{domain}_{part}_correct"] = pack(here.correct.tolist())
+        return by_domain
 
     def fitted_score(self) -> openset.Score:
         """Return the score, fitted on the current outputs for the training images if it needs fitting."""

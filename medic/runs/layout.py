@@ -1,4 +1,4 @@
-"""The names of the files in a run's directory, and what a directory is. Importing them does not import torch."""
+"""The files of a run directory, and the check that a folder is one. Importing this module does not import torch."""
 
 import re
 from pathlib import Path
@@ -34,7 +34,7 @@ SHOWN = 3
 
 
 def check_run(path: Path) -> None:
-    """Refuse a path that is not the directory of a finished run."""
+    """Raise an error if a path is not the directory of a finished run."""
     if not path.is_dir():
         raise MedicError(f"run {path} does not exist: give the directory that training prints when it ends")
     missing = [name for name in (CONFIG, DONE) if not (path / name).exists()]

@@ -30,7 +30,7 @@ def without_target(record: Record, targets: Sequence[int]) -> dict[str, Any]:
 
 def pack(correct: Iterable[bool]) -> str:
     """Return which of N images are classified correctly as N bits in hexadecimal, after a leading 1."""
-    return format(int("1" + "".join("01"[one] for one in correct), 2), "x")
+    return format(int("1" + "".join("01"[right] for right in correct), 2), "x")
 
 
 def select(records: Records) -> int:
@@ -92,7 +92,7 @@ def by_leaving_out(runs: Sequence[Records], pairs: Sequence[Mapping[int, Records
     `pairs[i]` maps a source domain to the records of the run with the hyperparameters of `runs[i]` and that domain as a
     second target. An evaluation counts only if all `sources` of these runs have an evaluation at the same step.
     """
-    found = []
+    best = []
     for records, others in zip(runs, pairs, strict=True):
         evaluated = [
             (f"env{source}_in", {_moment(record): record for record in pair_records})
@@ -108,8 +108,8 @@ def by_leaving_out(runs: Sequence[Records], pairs: Sequence[Mapping[int, Records
         ) -> list[_Pairs] | None:
             return _compared((at[_moment(first)], at[_moment(second)], part) for part, at in evaluated)
 
-        found.append(_best(records, left_out, paired))
-    chosen = _across(found)
+        best.append(_best(records, left_out, paired))
+    chosen = _across(best)
     return None if chosen.value == float("-inf") else chosen
 
 
@@ -154,13 +154,15 @@ def _compared(parts: Iterable[tuple[Record, Record, str]]) -> list[_Pairs] | Non
 
     Version 0.3 did not record it.
     """
-    found = []
+    domains = []
     for first, second, part in parts:
         if (key := f"{part}_correct") not in first or key not in second:
             return None
-        one, other = int(first[key], 16), int(second[key], 16)
-        found.append(_Pairs(one.bit_length() - 1, (one ^ other).bit_count(), one.bit_count() - other.bit_count()))
-    return found
+        bits, others = int(first[key], 16), int(second[key], 16)
+        domains.append(
+            _Pairs(bits.bit_length() - 1, (bits ^ others).bit_count(), bits.bit_count() - others.bit_count())
+        )
+    return domains
 
 
 def _by_domain(first: Record, second: Record) -> list[_Pairs] | None:

@@ -13,7 +13,7 @@ from medic.metrics import Metric
 from medic.tables.table import Row
 
 FEWEST = 3
-"""Differences that an interval needs: of two, whose deviation has one degree of freedom, it says nothing."""
+"""Differences required for an interval. With two, it has one degree of freedom and is too wide to be useful."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ def compare(base: Row, row: Row, metric: Metric, columns: Sequence[str]) -> Comp
     differences = {key: after[key] - before[key] for key in shared}
     means = column_means(differences)
     values = means if len(means) > 1 else list(differences.values())
-    found = t_interval(values) if len(values) >= FEWEST else (fmean(values), None, None, None)
-    return Comparison(metric.title, len(shared), len(means), *found)
+    interval = t_interval(values) if len(values) >= FEWEST else (fmean(values), None, None, None)
+    return Comparison(metric.title, len(shared), len(means), *interval)
 
 
 def column_means(values: Mapping[tuple[str, Any], float]) -> list[float]:

@@ -113,8 +113,8 @@ class Reproduction:
 
     def weights(self, cells: Mapping[Place, Sequence[Settings]]) -> Iterator[str]:
         """Yield a line for every backbone of the runs: its weights file, their source, and the preprocessing."""
-        found = {(_backbone(run), run.get("image_size")): None for cell in cells.values() for run in cell}
-        yield from (f"weights of {describe_weights(*one)}" for one in found)
+        backbones = dict.fromkeys((_backbone(run), run.get("image_size")) for cell in cells.values() for run in cell)
+        yield from (f"weights of {describe_weights(name, size)}" for name, size in backbones)
 
     def _check(self, given: Settings) -> None:
         """Reject settings that define the rows or columns of the table, unless all of its runs have the same value."""

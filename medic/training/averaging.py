@@ -14,7 +14,7 @@ from medic.errors import MedicError, TrainingError
 from medic.fields import Part, check_hyperparameters, hyperparameter
 
 ROUNDING = 1e-12
-"""More than the error of a sum of two fractions, less than one iteration of any run: 1 - 0.9 is below 1 / 10."""
+"""Tolerance for the rounding of 1 - share: in floating point, 1 - 0.9 is less than 1 / 10."""
 
 
 class RunningMean:

@@ -9,8 +9,8 @@ from huggingface_hub import constants
 
 import medic
 from medic.cli import main
-from medic.deploy import DESCRIPTION, WEIGHTS
 from medic.deploy.hub import make_card, without_paths
+from medic.deploy.layout import DESCRIPTION, WEIGHTS
 from medic.errors import MedicError
 from tests.deploy.hub import NAME, asked
 from tests.messages import naming

@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import medic
-from medic.deploy import DESCRIPTION, WEIGHTS, model_file
+from medic.deploy import model_file
+from medic.deploy.layout import DESCRIPTION, WEIGHTS
 from medic.errors import MedicError
 from medic.models import assemble, create_backbone
 from medic.openset import get_score

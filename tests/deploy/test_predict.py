@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from medic.cli import main
-from medic.deploy import DESCRIPTION, WEIGHTS, writers
+from medic.deploy import writers
+from medic.deploy.layout import DESCRIPTION, WEIGHTS
 from medic.runs.prediction_files import read_decisions
 from tests.data.pictures import picture
 from tests.messages import naming
@@ -157,7 +158,7 @@ def test_formats_have_the_same_content(images, predict, tmp_path, monkeypatch):
 
 
 def test_a_score_that_is_not_a_number_is_valid_json(tmp_path, capsys):
-    from medic.deploy import Prediction
+    from medic.deploy.predictor import Prediction
 
     with writers.open_writer(None, "jsonl", 1, float("inf")) as writer:
         writer.write("x", Prediction("unknown", False, float("nan"), (("cat", 0.5),)))

@@ -12,7 +12,7 @@ from PIL import Image
 
 import medic
 from medic.data.decode import BadImage
-from medic.deploy import DESCRIPTION, WEIGHTS
+from medic.deploy.layout import DESCRIPTION, WEIGHTS
 from medic.errors import MedicError
 from medic.openset import SCORES, Threshold
 from medic.outputs import Output

@@ -568,7 +568,7 @@ def started(trained, request):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_stops_it_after_what_was_accepted(started, paths, number):
-    """What is in progress is answered, and so is a request that a kept connection sends a moment later."""
+    """The service answers requests in progress, and one that an open connection sends a moment later."""
     process, url = started
     data = paths[0].read_bytes()
     kept = httpx.Client(timeout=20)

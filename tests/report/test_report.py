@@ -45,7 +45,7 @@ VISION = {
         [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
     ),
 }
-"""What a reader sees of linear RGB."""
+"""Matrices that map linear RGB to the RGB that a colour-blind reader sees."""
 
 
 def colours(dark):

@@ -30,8 +30,8 @@ def test_rows_of_runs(run, capsys):
 
 
 @pytest.mark.parametrize(("known", "unknown", "hint"), [
-    (0.8, 0.075, "only 7.5 % of the unknown images are rejected"),
-    (0.51, 0.499, "only 49.9 % of the unknown images are rejected"),
+    (0.8, 0.075, "only 7.5% of the unknown images are rejected"),
+    (0.51, 0.499, "only 49.9% of the unknown images are rejected"),
     (0.8, 0.5, ""),
     (0.2, 0.3, ""),  # a stricter threshold would lose the last known images
     (0.3, 0.3, ""),
@@ -46,7 +46,7 @@ def test_a_lenient_threshold_points_to_calibrate(run, capsys):
     record = run.record
     record["target"] |= {"acc_k": 0.9, "acc_u": 0.075}
     print_run(run)
-    wanted = f"only 7.5 % of the unknown images are rejected: `medic calibrate {run.path}` shows other thresholds"
+    wanted = f"only 7.5% of the unknown images are rejected: `medic calibrate {run.path}` shows other thresholds"
     assert capsys.readouterr().out.splitlines()[-1] == wanted
 
 

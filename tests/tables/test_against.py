@@ -72,7 +72,7 @@ class TestThePapersNumbers:
         assert (words is not None) == ("note: differs from the paper: " in said)
 
     def test_a_note_names_the_source_of_a_value(self, tmp_path, capsys):
-        """Where the protocols agree it is the paper, unless the paper is silent; elsewhere the nearer protocol."""
+        """The source is the paper if it states the value and both protocols agree; otherwise the nearer protocol."""
         write_like(tmp_path, "pacs-resnet50", "MEDIC++", "Photo", iterations=2000, image_size=112, batch_size=8)
         assert main(["table", str(tmp_path), "--paper", "pacs-resnet50"]) == 0
         said = capsys.readouterr().out

@@ -105,7 +105,7 @@ class Benchmark:
     """The name in DomainBed, whose scripts drop records with other names."""
     download: Download | None = None
     root_is: str = ""
-    """What `--root` must be, for errors; empty where it is the folder that the benchmark is in."""
+    """Description of `--root` in error messages; empty: the folder that contains the benchmark."""
 
     def open(self, root: Path | None = None, seed: int = 0) -> LazyDataset:
         """Find the images below a root, without decoding them."""
@@ -123,7 +123,7 @@ class Benchmark:
 
     @property
     def root_hint(self) -> str:
-        """The end of an error about a root: what to give instead, and how to download it, if a command does."""
+        """The end of an error about `--root`: the expected folder or file, and the download command if there is one."""
         return f": give {self.root_is or f'the folder that {self.name} is in'}{self.fetch_hint}"
 
     @property

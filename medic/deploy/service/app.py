@@ -209,7 +209,7 @@ def make_app(
 class Guard:
     """Checks host, origin and token before anything is read, and logs every answer.
 
-    Of an unexpected error, a client learns only its number.
+    For an unexpected error, the client receives an error number and no details.
     """
 
     def __init__(

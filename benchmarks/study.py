@@ -24,6 +24,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from benchmarks.recipes import trials
 from medic.runs.selection import select, without_target
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -45,6 +46,7 @@ METHODS: dict[str, dict[str, Any]] = {
         for sampling, separate in itertools.product(("adaptive", "adaptive-short", "probe", "random"), ("task", "step"))
         if (sampling, separate) not in {("adaptive", "task"), ("random", "step")}
     },
+    **trials(),
 }  # fmt: skip
 """What is trained, by name; `medic++` itself samples adaptively, with confusable classes in different tasks.
 
@@ -67,7 +69,8 @@ class Run(NamedTuple):
     def name(self) -> str:
         """The name of its file."""
         rate = "" if self.lr is None else f"-{self.lr:g}"
-        return f"{self.method.replace(' ', '-').replace('++', 'pp')}-{self.target}-{self.seed}{rate}.jsonl"
+        method = self.method.replace(" @ ", "@").replace(" ", "-").replace("++", "pp")
+        return f"{method}-{self.target}-{self.seed}{rate}.jsonl"
 
 
 def make_run(method: str, target: str, seed: int, lr: float | None) -> Run:
@@ -84,8 +87,53 @@ def make_averages(names: Sequence[str]) -> dict[str, Any]:
     return {name: average for name, average in averages.items() if not names or name in names}
 
 
-def train(run: Run, settings: dict[str, Any], evaluations: int, averaged: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Train a run; return its evaluations, and one of each weight average."""
+class Images:
+    """The images of one process, which opens and loads every dataset once."""
+
+    def __init__(self) -> None:
+        from medic.runs.recipe import open_once
+
+        self.open = open_once()
+        self._loaded: dict[tuple[int, int | None], Any] = {}
+
+    def load(self, opened: Any, data: Any, device: Any) -> Any:
+        """Load the images of an opened dataset."""
+        key = (id(opened), data.store_size)
+        if key not in self._loaded:
+            self._loaded[key] = data.load(opened, device)
+        return self._loaded[key]
+
+
+def rehearsed(settings: dict[str, Any], images: Images) -> dict[str, Any]:
+    """Return the settings of a run; of one with two targets, which rehearses, with pseudo-unknown classes.
+
+    Some known classes are unknown in turn, and the benchmark's unknown classes are not used at all. The runs of four
+    domains that are trained on two of them form three perfect matchings, one for each third of the known classes: so
+    the three runs that rehearse one target leave out every known class once.
+    """
+    from medic.runs.recipe import make_recipe
+
+    if "," not in settings["target"]:
+        return settings
+    recipe, opened = make_recipe(settings, images.open)
+    first, second = (opened.domains.index(name) for name in recipe.data.sources or ())
+    known = list(recipe.data.known or ())
+    pseudo = known[(first ^ second) - 1 :: 3]
+    return {**settings, "known": [name for name in known if name not in pseudo], "unknown": pseudo}
+
+
+def train(
+    run: Run,
+    settings: dict[str, Any],
+    images: Images,
+    evaluations: int,
+    averaged: Sequence[str] = (),
+    interpolated: Sequence[float] = (),
+) -> list[dict[str, Any]]:
+    """Train a run; return its evaluations, and one of each weight average.
+
+    `interpolated` are shares α of the last average beside the weights of the backbone before training (WiSE-FT).
+    """
     import torch
 
     from medic import openset
@@ -94,9 +142,10 @@ def train(run: Run, settings: dict[str, Any], evaluations: int, averaged: Sequen
     from medic.runs.recipe import make_recipe
 
     began, rate = time.perf_counter(), {} if run.lr is None else {"lr": run.lr}
-    recipe, opened = make_recipe({**settings, **METHODS[run.method], **rate, "target": run.target, "seed": run.seed})
+    asked = {**settings, **METHODS[run.method], **rate, "target": run.target, "seed": run.seed}
+    recipe, opened = make_recipe(rehearsed(asked, images), images.open)
     device = recipe.execution.pick_device()
-    dataset = recipe.data.load(opened, device)
+    dataset = images.load(opened, recipe.data, device)
     problem = recipe.data.divide(dataset, recipe.seed)
     trainer = build_trainer(recipe, dataset, problem)
     score = openset.get_score(str(recipe.evaluation.score))
@@ -105,6 +154,8 @@ def train(run: Run, settings: dict[str, Any], evaluations: int, averaged: Sequen
     )
     averages, records, losses = make_averages(averaged), [], []
     weights = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
+    backbone = [parameter for parameter in trainer.model.backbone.parameters() if parameter.requires_grad]
+    before = [parameter.detach().clone() for parameter in backbone]
     loaded = time.perf_counter() - began
     began, iterations = time.perf_counter(), recipe.optim.iterations
     trainer.model.train()  # which freezes batch norm, if it is to be
@@ -112,6 +163,10 @@ def train(run: Run, settings: dict[str, Any], evaluations: int, averaged: Sequen
         losses += trainer.step()
         for average in averages.values():
             average.update(weights, iteration / iterations)
+            if average.asks(iteration, iterations):
+                losses += trainer.wait()
+                average.close(evaluator.validation()["domain_loss"], iteration)
+                trainer.model.train()
         if iteration * evaluations % iterations < evaluations:
             losses += trainer.wait()
             trained = time.perf_counter() - began
@@ -122,35 +177,51 @@ def train(run: Run, settings: dict[str, Any], evaluations: int, averaged: Sequen
             }
             records.append({**record, "trained": trained, "seconds": time.perf_counter() - began})
             losses.clear()
-            for average in averages.values():
-                average.close(record["validation"]["domain_loss"], iteration)
             trainer.model.train()
     for name, average in averages.items():
         with torch.no_grad():
             torch._foreach_copy_(weights, average.result())
         trainer.refresh_statistics(min(REFRESHED, iterations))
-        found = {"iteration": iterations, "average": name, "converged": average.converged}
+        measured = {"iteration": iterations, "average": name, "converged": average.converged}
         records.append(
-            {**found, **shortened(evaluator.record(), problem.targets), "seconds": time.perf_counter() - began}
+            {**measured, **shortened(evaluator.record(), problem.targets), "seconds": time.perf_counter() - began}
+        )
+    after = [parameter.detach().clone() for parameter in backbone]
+    for share in interpolated:
+        with torch.no_grad():
+            torch._foreach_copy_(backbone, torch._foreach_lerp(before, after, share))
+        trainer.refresh_statistics(min(REFRESHED, iterations))
+        measured = {"iteration": iterations, "average": f"wise-{share:g}"}
+        records.append(
+            {**measured, **shortened(evaluator.record(), problem.targets), "seconds": time.perf_counter() - began}
         )
     return [{"run": run._asdict(), "settings": recipe.identity, "loaded": loaded}, *records]
 
 
 def shortened(record: dict[str, Any], targets: Sequence[int]) -> dict[str, Any]:
     """Return the measurements that a rule or a table may need."""
-    target = {key: record["target"][key] for key in ("acc", "hscore", "oscr", "auroc", "hscore/oracle-10")}
+    keys = ("acc", "hscore", "oscr", "auroc", "hscore/oracle-10")
+    target = {key: record["target"][key] for key in keys}
+    by_target = {name: {key: metrics[key] for key in keys} for name, metrics in record["targets"].items()}
+    several = {"targets": by_target} if len(by_target) > 1 else {}
     by_domain = {key: value for key, value in without_target(record, targets).items() if "_out_" in key}
-    return {"validation": record["validation"], "target": target, **by_domain}
+    return {"validation": record["validation"], "target": target, **several, **by_domain}
 
 
 def work(
-    queue: Any, settings: dict[str, Any], evaluations: int, averages: Sequence[str], output: Path, until: float
+    queue: Any,
+    settings: dict[str, Any],
+    evaluations: int,
+    averages: Sequence[str],
+    interpolated: Sequence[float],
+    output: Path,
+    until: float,
 ) -> None:
     """Train the runs of a queue until a time."""
-    longest = 0.0
+    longest, images = 0.0, Images()
     while time.time() + longest < until and (run := queue.get()) is not None:
         began = time.time()
-        lines = train(run, settings, evaluations, averages)
+        lines = train(run, settings, images, evaluations, averages, interpolated)
         part = output / f"{run.name}.{os.getpid()}"
         part.write_text("".join(json.dumps(line) + "\n" for line in lines))
         part.rename(output / run.name)
@@ -185,7 +256,8 @@ def run_study(arguments: argparse.Namespace) -> None:
     for item in (*missing, *[None] * arguments.jobs):
         queue.put(item)
     until = time.time() + arguments.seconds
-    common = (queue, settings, arguments.evaluations, arguments.averages, arguments.output, until)
+    how = (arguments.evaluations, arguments.averages, arguments.interpolate)
+    common = (queue, settings, *how, arguments.output, until)
     workers = [context.Process(target=work, args=common) for _ in range(arguments.jobs)]
     for worker in workers:
         worker.start()
@@ -389,6 +461,9 @@ def main() -> None:
     run.add_argument("--iterations", type=int, required=True)
     run.add_argument("--evaluations", type=int, default=20)
     run.add_argument("--averages", nargs="*", default=[], help="averages of weights to evaluate [all]")
+    run.add_argument(
+        "--interpolate", nargs="*", type=float, default=[], help="shares of the average beside the weights before"
+    )
     run.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="a setting of all runs")
     run.add_argument("--jobs", type=int, default=2, help="runs at a time")
     run.add_argument("--seconds", type=float, default=1e9, help="start no run that would end later")

@@ -1,0 +1,61 @@
+"""Training recipes for pretrained weights, to be compared by the judges of `benchmarks.judges`.
+
+A recipe is a set of settings. The trials of a method are named `METHOD @ RECIPE` in a study:
+
+    python -m benchmarks.study run pacs --output DIR --methods "erm @ frozen 0.0054" "medic++ @ frozen 0.0054" \
+        --targets sketch photo,sketch --seeds 0 --iterations 500 --evaluations 1 --averages swad --interpolate 0.8 …
+
+A run with two targets is a rehearsal: some of its known classes are left out and play the unknown ones.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+_FROZEN = {"batch_norm": "frozen"}
+_WARM = {"warmup": 50}
+_ADAMW = {"optimizer": "adamw", "weight_decay": 0.01, **_FROZEN, **_WARM, "schedule": "cosine"}
+
+SHARED: Mapping[str, Mapping[str, Any]] = {
+    "0.3": {},
+    "local 0.016": {"lr": 0.016},
+    "frozen 0.0018": {"lr": 0.0018, **_FROZEN},
+    "frozen 0.0054": {"lr": 0.0054, **_FROZEN},
+    "frozen 0.0054 warm": {"lr": 0.0054, **_FROZEN, **_WARM},
+    "frozen 0.0054 warm cosine": {"lr": 0.0054, **_FROZEN, **_WARM, "schedule": "cosine"},
+    "frozen 0.016 warm": {"lr": 0.016, **_FROZEN, **_WARM},
+    "frozen adamw": {"lr": 1e-4, **_ADAMW},
+}
+"""Recipes by name. Warm-up takes 50 of 500 iterations."""
+
+INNER = {
+    "frozen 0.0018": 0.0009,
+    "frozen 0.0054": 0.0027,
+    "frozen 0.0054 warm": 0.0027,
+    "frozen 0.0054 warm cosine": 0.0027,
+    "frozen 0.016 warm": 0.003,
+    "frozen adamw": 0.001,
+}
+"""Inner learning rates of MEDIC++ by recipe: half the outer rate where SGD keeps its weights; otherwise 0.01."""
+
+BASES: Mapping[str, Mapping[str, Any]] = {
+    "erm": {"method": "erm"},
+    "erm ova": {"method": "erm", "objective": "ce+ova"},
+    "medic++": {"method": "medic++"},
+}
+"""Methods by name: ERM with its softmax and with a one-vs-all head, and MEDIC++."""
+
+
+def trials() -> dict[str, dict[str, Any]]:
+    """Return the settings of all trials by name: the same number for every method."""
+    named: dict[str, dict[str, Any]] = {}
+    for base, settings in BASES.items():
+        for recipe, changes in SHARED.items():
+            inner = {"inner_lr": INNER[recipe]} if base == "medic++" and recipe in INNER else {}
+            named[f"{base} @ {recipe}"] = {**settings, **changes, **inner}
+        # One trial more for the setting that matters to the method: the inner rate, or the outer one.
+        if base == "medic++":
+            changes = {"lr": 0.0054, "inner_lr": 0.0011, **_FROZEN}
+            named[f"{base} @ frozen 0.0054 inner 0.2"] = {**settings, **changes}
+        else:
+            named[f"{base} @ frozen 0.003"] = {**settings, "lr": 0.003, **_FROZEN}
+    return named

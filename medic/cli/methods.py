@@ -70,13 +70,16 @@ def describe_briefly(method: "Method") -> dict[str, Any]:
 
 
 def describe(method: "Method") -> dict[str, Any]:
-    """Return everything about a method in plain values."""
+    """Return everything about a method in plain values; in its training, None leaves a value to the starting point."""
     from medic.fields import hyperparameters
     from medic.objectives import OBJECTIVES, PENALTIES
     from medic.runs.recipe import DEFAULTS, method_parts, method_search
+    from medic.runs.starts import STARTS
     from medic.training import AVERAGES
 
     preset = {**DEFAULTS, **method.preset}
+    of_penalty = PENALTIES[preset["penalty"]].preset if "penalty" in preset else {}
+    averaging = preset.get("averaging", STARTS["scratch"].averaging)
     parts = method_parts(method)
     values = {name: value for part in parts for name, value in part.hyperparameters().items()}
     declared = [entry for part in parts for entry in hyperparameters(part.kind).items() if entry[0] in values]
@@ -88,17 +91,17 @@ def describe(method: "Method") -> dict[str, Any]:
         "score": preset.get("score") or OBJECTIVES[preset["objective"]].score,
         "backbone": method.backbone,
         "training": {
-            "optimizer": preset["optimizer"],
+            "optimizer": preset.get("optimizer"),
             "lr": _plain(preset.get("lr")),
-            "momentum": preset["momentum"] if preset["optimizer"] == "sgd" else None,
-            "weight decay": preset["weight_decay"],
-            "schedule": preset["schedule"],
+            "momentum": preset.get("momentum"),
+            "weight decay": preset.get("weight_decay"),
+            "schedule": preset.get("schedule"),
             "inner lr": _inner_rate(method),
             "head lr scale": None if preset["head_lr_scale"] == 1 else preset["head_lr_scale"],
-            "batch norm": PENALTIES[preset["penalty"]].preset.get("batch_norm") if "penalty" in preset else None,
+            "batch norm": of_penalty.get("batch_norm", preset.get("batch_norm")),
             "images": preset["images"],
         },
-        "averaging": {preset["averaging"]: AVERAGES[preset["averaging"]].hyperparameters()},
+        "averaging": {averaging: AVERAGES[averaging].hyperparameters()},
         "hyperparameters": values,
         "hyperparameters on": {
             dataset: {
@@ -116,13 +119,8 @@ def _plain(rate: Any) -> Any:
 
 
 def _inner_rate(method: "Method") -> Any:
-    """Return the rate of the inner steps, if the method has any."""
-    from medic.strategies import InnerLoop
-
-    strategy = method.strategy.build()
-    if not isinstance(strategy, InnerLoop):
-        return None
-    rate = method.preset.get("inner_lr", strategy.lr)
+    """Return the rate of the inner steps, if the method sets one."""
+    rate = method.preset.get("inner_lr", method.strategy.values.get("lr"))
     return "the same" if rate == "lr" else _plain(rate)
 
 
@@ -132,7 +130,7 @@ def _title(entry: dict[str, Any]) -> str:
 
 def _print(entry: dict[str, Any]) -> None:
     """Print everything about a method, one fact per line."""
-    training = {name: value for name, value in entry["training"].items() if name == "lr" or value is not None}
+    training = [f"{name} {_number(value)}" for name, value in entry["training"].items() if value is not None]
     facts = [
         ("differs in", entry["differs in"]),
         ("source", entry["source"]),
@@ -140,7 +138,7 @@ def _print(entry: dict[str, Any]) -> None:
         ("tasks", f"{entry['grid']}, in steps of {entry['steps']}"),
         ("objective", " + ".join(filter(None, [entry["objective"], entry["penalty"]])) + f", score {entry['score']}"),
         ("backbone", entry["backbone"] or "any"),
-        ("training", ", ".join(f"{name} {_number(value)}" for name, value in training.items())),
+        ("training", f"{', '.join(training)}; the rest by starting point (docs/training.md)"),
         *(("averaging", f"{name} ({_listed(own)})") for name, own in entry["averaging"].items()),
     ]
     laws = {name: f"search draws {law}" for name, law in entry["search"].items()}
@@ -160,4 +158,4 @@ def _listed(values: Mapping[str, Any]) -> str:
 def _number(value: Any) -> str:
     if isinstance(value, dict):
         return " or ".join(f"{_number(rate)} on {family} images" for family, rate in value.items())
-    return f"{value:g}" if isinstance(value, float) else "the benchmark's" if value is None else str(value)
+    return f"{value:g}" if isinstance(value, float) else "the starting point's" if value is None else str(value)

@@ -2,7 +2,16 @@
 
 from medic.fields import Part
 from medic.models.aloft import Aloft
-from medic.models.backbones import HALVES, OURS, Backbone, Preprocessing, create_backbone, is_sized, native_size
+from medic.models.backbones import (
+    HALVES,
+    OURS,
+    Backbone,
+    Preprocessing,
+    create_backbone,
+    has_batch_norm,
+    is_sized,
+    native_size,
+)
 from medic.models.classifier import Classifier
 from medic.models.convnet import ConvNet, MnistCnn
 from medic.models.ensemble import Ensemble, assemble
@@ -34,6 +43,7 @@ __all__ = [
     "assemble",
     "create_backbone",
     "find_weights",
+    "has_batch_norm",
     "is_sized",
     "native_size",
 ]

@@ -3,6 +3,7 @@
 import inspect
 import pickle
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -96,6 +97,14 @@ def is_sized(name: str) -> bool:
     """Whether a backbone of timm is made for one image size, as most transformers are."""
     config = None if name in OURS else import_timm(name).get_pretrained_cfg(name)
     return config is not None and bool(config.fixed_input_size)
+
+
+@cache
+def has_batch_norm(name: str, size: int | None = None) -> bool:
+    """Whether a backbone has batch-norm layers; timm's are made without memory to find out."""
+    with torch.random.fork_rng(devices=[]), nullcontext() if name in OURS else torch.device("meta"):
+        module = create_backbone(name, size=size).module
+    return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules())
 
 
 def _from_timm(name: str, size: int) -> Backbone:

@@ -8,7 +8,21 @@ from medic.errors import MedicError
 from medic.runs.directory import Run
 from medic.runs.imports import execute
 from medic.runs.layout import ASKED, CHECKPOINT, HASH
-from medic.runs.settings import SETTINGS, check_settings, read_yaml
+from medic.runs.recipe import Recipe
+from medic.runs.settings import SETTINGS, check_settings, load_yaml, read_yaml, to_yaml
+
+
+def check_extension(recipe: Recipe, base: Path) -> None:
+    """Refuse to continue a run of an earlier version whose defaults were others; `base` is its checkpoint."""
+    run = Run(base.parents[1])
+    ours = load_yaml(to_yaml(recipe.identity))
+    free = {"extend", "iterations", "warmup", "evaluate_every"}
+    for name, value in run.settings.items():
+        if name in ours.keys() - free and ours[name] != value:
+            option = name.replace("_", "-")
+            raise MedicError(
+                f"run {run.path} has {name} {value}, the default of an earlier version: add --{option} {value}"
+            )
 
 
 def extended(asked: Mapping[str, Any]) -> tuple[dict[str, Any], Path | None]:

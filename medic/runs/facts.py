@@ -45,7 +45,17 @@ def describe(recipe: Recipe, dataset: Dataset, problem: Problem, path: Path) -> 
     tasks = recipe.grid.tasks
     images = f"{recipe.batch_size * tasks} images" + (f" ({tasks} tasks × {recipe.batch_size})" if tasks > 1 else "")
     every = f"evaluated every {recipe.evaluation.evaluate_every}"
-    yield "training", f"{optim.iterations} iterations of {images}, {every}, {optim.optimizer} lr {optim.lr:g}"
+    yield "training", f"{optim.iterations} iterations of {images}, {every}"
+    inner = "" if recipe.objective.inner_lr is None else f", inner lr {recipe.objective.inner_lr:g}"
+    warmup = f", warm-up {optim.warmup}" if optim.warmup else ""
+    rates = f"{optim.optimizer} lr {optim.lr:g}{inner}, weight decay {optim.weight_decay:.3g}"
+    yield (
+        "recipe",
+        (
+            f"{recipe.start}: {rates}, schedule {optim.schedule}{warmup}, batch norm {model.batch_norm}, "
+            f"averaging {optim.averaging}"
+        ),
+    )
 
 
 def notes(recipe: Recipe) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """The recipe of a run: everything that determines its result, as one frozen value.
 
-Settings are layers: defaults ← benchmark ← protocol ← method ← penalty ← drawn hyperparameters ← what was asked for.
+Settings are layers: defaults ← starting point ← protocol ← method ← penalty ← drawn hyperparameters ← user settings.
 A recipe is complete and checked before anything is read or written, and can be built any number of times.
 """
 
@@ -15,9 +15,9 @@ import torch
 from medic.data import BENCHMARK_GROUP, Benchmark, LazyDataset, benchmark
 from medic.errors import MedicError, check_choice
 from medic.fields import Law, Part, hyperparameters
-from medic.method import DOMAINBED_ADAM, Method, Rate
+from medic.method import Method, Rate
 from medic.methods import METHOD_GROUP, METHODS, find_method
-from medic.models import HEADS, LAYERS, Aloft, MixStyle, find_weights
+from medic.models import HEADS, LAYERS, Aloft, MixStyle, find_weights, has_batch_norm
 from medic.objectives import OBJECTIVES, PENALTIES, Change, Loss, Objective, Penalty
 from medic.openset.registry import SCORE_GROUP
 from medic.plugins import Plugin
@@ -28,25 +28,14 @@ from medic.runs.settings import SETTINGS, RunSpec, check_settings, identity
 from medic.runs.specs import DataSpec, EvaluationSpec, ExecutionSpec, ModelSpec, ObjectiveSpec, OptimSpec, TaskSpec
 from medic.runs.specs.model import find_backbone
 from medic.runs.specs.objective import assign, by_name, check_networks, check_penalty, parse_hparams
+from medic.runs.starts import STARTS, Start, find_start, other_optimizer
 from medic.runs.trackers import check_trackers
 from medic.strategies import InnerLoop, Strategy
 from medic.tasks import SAMPLERS, GridSpec, Sampler
 from medic.training import AVERAGES, SAMPLER_CALLBACKS, Callback, WeightAverage
 
-DEFAULTS: Mapping[str, Any] = {
-    "objective": "ce",
-    "optimizer": "sgd",
-    "momentum": 0.9,
-    "weight_decay": 5e-4 / 9,  # the authors' 5e-4 beside a gradient summed over t = 9 tasks; ours is the mean
-    "schedule": "step",
-    "head_lr_scale": 1.0,
-    "images": 144,
-    "averaging": "swad",
-}
-"""The lowest layer, below what a benchmark and a method set."""
-
-ADAM: Mapping[str, Any] = {"lr": DOMAINBED_ADAM, "weight_decay": 0.0}
-"""Rates of Adam and AdamW for a method that does not set them; those of SGD are in `DEFAULTS` and the benchmark."""
+DEFAULTS: Mapping[str, Any] = {"objective": "ce", "head_lr_scale": 1.0, "images": 144}
+"""The lowest layer, below the settings of a starting point."""
 
 _RATES = frozenset({"lr", "momentum", "weight_decay", "head_lr_scale"})
 """Settings whose value in a method's preset belongs to the method's own optimizer."""
@@ -124,6 +113,8 @@ class Recipe:
     grid: GridSpec
     parts: Parts
     method: Method
+    start: str
+    """The name of its starting point."""
     search: Mapping[str, Law]
     """The search ranges of its hyperparameters."""
     weights: Path | None
@@ -191,13 +182,15 @@ def make_recipe(asked: Mapping[str, Any], find: Open = open_benchmark) -> tuple[
     opened = find(data.benchmark, data.path, run.seed)
     data = data.completed(opened, backbone, "freeze" in given, run.seed)
     grid = _make_grid(given, method, data, opened)
-    settings = {**_layers(given, method, data, grid), "backbone": backbone, "method": method.name}
+    start = _find_start(given, backbone, data)
+    settings = {**_layers(given, method, data, grid, STARTS[start]), "backbone": backbone, "method": method.name}
     optim = OptimSpec.of(settings).completed()
     objective = ObjectiveSpec.of(settings)
     model = ModelSpec.of(settings).completed(objective.kind, settings["objective"])
     tasks = TaskSpec.of({**settings, "images": given.get("images")}).completed(grid, method, settings["images"])
     parts, hparams = _make_parts(method, objective, model, optim, grid).valued(objective, data.dataset, method.name)
-    strategy = _fit_strategy(parts.strategy, settings, given, grid, optim)
+    inner_lr = _inner_lr(method, settings, STARTS[start], optim, data.benchmark.lr)
+    strategy = _fit_strategy(parts.strategy, settings, given, grid, optim, inner_lr)
     evaluation = EvaluationSpec.of(settings).completed(objective.kind, model.head_kind, optim.iterations)
     groups = ((METHOD_GROUP, method.name), (BENCHMARK_GROUP, data.dataset), (SCORE_GROUP, evaluation.score))
     points = (group.sources[name] for group, name in groups if name in group.sources)
@@ -213,6 +206,7 @@ def make_recipe(asked: Mapping[str, Any], find: Open = open_benchmark) -> tuple[
         grid=grid,
         parts=replace(parts, strategy=strategy),
         method=method,
+        start=start,
         search=method_search(method, objective.penalty),
         weights=None,
         asked=given,
@@ -224,40 +218,71 @@ def make_recipe(asked: Mapping[str, Any], find: Open = open_benchmark) -> tuple[
     return recipe, opened
 
 
-def _layers(given: Mapping[str, Any], method: Method, data: DataSpec, grid: GridSpec) -> dict[str, Any]:
+def _find_start(given: Mapping[str, Any], backbone: str, data: DataSpec) -> str:
+    """Return the name of the starting point; a protocol of the paper does not depend on it."""
+    weights = None if "protocol" in given else given.get("weights")
+    freeze = None if "protocol" in given else given.get("freeze")
+    trained = weights is not None and freeze is None
+    return find_start(weights, freeze, trained and has_batch_norm(backbone, data.image_size))
+
+
+def _layers(given: Mapping[str, Any], method: Method, data: DataSpec, grid: GridSpec, start: Start) -> dict[str, Any]:
     """Combine the layers from the defaults up to what was asked for."""
-    size = data.image_size or 0
-    preset = dict(method.preset)
+    size, benchmark_lr = data.image_size or 0, data.benchmark.lr
+    preset, of_start = dict(method.preset), start.settings(benchmark_lr)
     objective = preset.get("objective", DEFAULTS["objective"])
     if given.get("objective", objective) != objective:
         preset.pop("score", None)  # a method's score reads its own objective
-    own = preset.get("optimizer", DEFAULTS["optimizer"])
-    if (optimizer := given.get("optimizer", own)) != own:
-        preset = _for_optimizer(preset, optimizer)
+    own = preset.get("optimizer", start.optimizer)
+    optimizer = given.get("optimizer", own)
+    if optimizer != start.optimizer:
+        of_start |= other_optimizer(optimizer, benchmark_lr)
+    if optimizer != own:
+        preset = _without_rates(preset)
     penalty = preset.get("penalty") if given.get("penalty") is None else given["penalty"]
     of_penalty = {} if penalty is None else PENALTIES[check_choice("penalty", penalty, PENALTIES)].preset
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     protocol: dict[str, Any] = {}
     if "protocol" in given:
         trains_ova = ObjectiveSpec(objective=given.get("objective", objective)).trains_ova
         protocol = PROTOCOLS[given["protocol"]].settings(data.dataset, trains_ova)
-    for layer in (DEFAULTS, {"lr": data.benchmark.lr}, protocol, preset, of_penalty, given):
+    for layer in (DEFAULTS, of_start, protocol, preset, of_penalty, given):
         at_size = {name: v.at(size) if isinstance(v, Rate) else v for name, v in layer.items()}
-        found |= {name: value for name, value in at_size.items() if value is not None}
+        settings |= {name: value for name, value in at_size.items() if value is not None}
+    settings.setdefault("warmup", int(start.warmup * settings["iterations"]))
     search = method_search(method, penalty)
-    return found | domainbed_draws(given, found, method, search, size, len(data.sources or ()), grid.tasks)
+    return settings | domainbed_draws(given, settings, method, search, size, len(data.sources or ()), grid.tasks)
 
 
-def _for_optimizer(preset: Mapping[str, Any], optimizer: str) -> dict[str, Any]:
-    """Return a method's preset for an optimizer that is not the method's own.
+def _without_rates(preset: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a method's preset for an optimizer that is not the method's own, to which its rates belong.
 
-    The method's rates belong to its own optimizer, so the defaults of the other one replace them. An inner rate that
-    follows the outer one keeps the method's value, because the inner optimizer stays the same.
+    An inner rate that follows the outer one keeps the method's value, because the inner optimizer stays the same.
     """
     kept = {name: value for name, value in preset.items() if name not in _RATES}
     if kept.get("inner_lr") == "lr":
         kept["inner_lr"] = preset["lr"]
-    return kept if optimizer == "sgd" else {**kept, **ADAM}
+    return kept
+
+
+def _inner_lr(
+    method: Method, settings: Mapping[str, Any], start: Start, optim: OptimSpec, benchmark_lr: float
+) -> float | None:
+    """Return the inner learning rate: as set, or as a multiple of the outer one; None for the strategy's own.
+
+    Inner steps are plain SGD. If the outer optimizer is another, its rate says nothing about them, so the inner rate is
+    that of the starting point's SGD.
+    """
+    inner: float | str | None = settings.get("inner_lr")
+    if inner == "lr":
+        return optim.lr
+    if inner is not None:
+        return float(inner)
+    if start.inner is None or "lr" in method.strategy.values:
+        return None
+    outer = optim.lr if optim.optimizer == "sgd" else (start.rate or 1.0) * benchmark_lr
+    assert outer is not None
+    return start.inner * outer
 
 
 def method_search(method: Method, penalty: str | None) -> dict[str, Law]:
@@ -320,14 +345,19 @@ def _make_parts(method: Method, objective: ObjectiveSpec, model: ModelSpec, opti
 
 def method_parts(method: Method) -> Parts:
     """Return the parts that a method itself names, before they are fitted to data."""
-    preset = {**DEFAULTS, "averaging": None, **method.preset}
+    preset = {**DEFAULTS, **method.preset}
     objective, model = ObjectiveSpec.of(preset), ModelSpec.of(preset)
     optim = OptimSpec.of(preset)
     return _make_parts(method, objective, model, optim, method.grid)
 
 
 def _fit_strategy(
-    part: Part[Strategy], settings: Mapping[str, Any], given: Mapping[str, Any], grid: GridSpec, optim: OptimSpec
+    part: Part[Strategy],
+    settings: Mapping[str, Any],
+    given: Mapping[str, Any],
+    grid: GridSpec,
+    optim: OptimSpec,
+    inner_lr: float | None,
 ) -> Part[Strategy]:
     """Return the strategy with the inner rate and the buffer policy of the run."""
     strategy = part.build()
@@ -339,9 +369,8 @@ def _fit_strategy(
         raise MedicError(f"order has no effect on {part.name!r}, which is of first order: leave it out")
     strategy.check_steps(len(grid.sizes))
     assert optim.lr is not None
-    inner_lr = settings.get("inner_lr", strategy.lr)
     inner = part.changed(
-        lr=optim.lr if inner_lr == "lr" else inner_lr, bn_buffers=settings.get("bn_buffers", strategy.bn_buffers)
+        lr=strategy.lr if inner_lr is None else inner_lr, bn_buffers=settings.get("bn_buffers", strategy.bn_buffers)
     )
     if hasattr(strategy, "second_order"):
         inner = inner.changed(second_order=given["order"] == "second" if "order" in given else strategy.second_order)

@@ -24,7 +24,7 @@ from medic.runs import memory
 from medic.runs.build import Network, build_network, build_trainer, check_network, generators_kept
 from medic.runs.directory import Run, RunDirectory, run_hash
 from medic.runs.evaluation import Evaluator, Outputs, choose_threshold, predictions
-from medic.runs.extend import extended
+from medic.runs.extend import check_extension, extended
 from medic.runs.facts import describe, notes
 from medic.runs.interrupts import Interrupts, Stopped
 from medic.runs.progress import Pause, Progress
@@ -110,6 +110,8 @@ def _prepare(asked: Mapping[str, Any]) -> tuple[Recipe, LazyDataset, Path | None
     """Return the recipe of a run, its dataset, and the checkpoint of a run that it extends; find mistakes early."""
     asked, base = extended(asked)
     recipe, opened = make_recipe(asked)
+    if base is not None:
+        check_extension(recipe, base)
     torch.set_num_threads(recipe.execution.threads or torch.get_num_threads())
     tracker_names(recipe.execution.track)
     return recipe, opened, base

@@ -264,6 +264,6 @@ METHODS = (
         "ARPL, and generated images that look real must be equally far from all reciprocal points",
         "head and objective: ARPL beside a generator and a discriminator",
         "Chen et al. 2021",
-        preset={"objective": "arpl-cs"},
+        preset={"objective": "arpl-cs", "batch_norm": "local"},  # its second set of statistics has to be trained
     ),
 )

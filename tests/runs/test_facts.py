@@ -31,7 +31,9 @@ def test_a_colleague_reads_what_is_trained(mini, caplog, tmp_path):
         "target    street 60 known + 40 unknown images",
         "backbone  small, from scratch, 32 px",
         f"device    cpu, threads {torch.get_num_threads()}, fp32",
-        f"training  4 iterations of 18 images (9 tasks × 2), evaluated every 2, sgd lr {run.settings['lr']:g}",
+        "training  4 iterations of 18 images (9 tasks × 2), evaluated every 2",
+        f"recipe    scratch: sgd lr {run.settings['lr']:g}, inner lr 0.01, weight decay 5.56e-05, schedule step, "
+        "batch norm local, averaging swad",
     ]
 
 

@@ -251,7 +251,7 @@ def test_rates_of_domainbed_follow_the_outer_rate():
     ({"class_groups": 2}, "--class-groups 3 --class-splits"),
     ({"images": 1}, "images 1 9"),
     ({"momentum": 2.0}, "momentum 2.0"),
-    ({"warmup": 1000}, "warmup 1000 300"),
+    ({"warmup": 2000}, "warmup 2000 1000"),
     ({"method": "coral", "batch_size": 1}, "'coral' 2 1"),
     ({"method": "erm", "penalty": "balance"}, "'balance' one-vs-all --objective"),
     ({"method": "vrex", "class_splits": 2, "sampling": "probe"}, "--method reptile --penalty vrex --steps 1"),

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 class OptimSpec(Spec):
     """The outer optimizer, its schedule, and the averaging of weights."""
 
-    iterations: int = setting(300, "outer updates", limits=COUNT, takes="N")
+    iterations: int = setting(
+        1000, "outer updates (default: 1000, or 1200 from pretrained weights)", limits=COUNT, takes="N"
+    )
     optimizer: str | None = setting(
         None, "sgd, adam or adamw (default: the method's)", choices=("sgd", "adam", "adamw")
     )

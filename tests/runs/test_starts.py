@@ -1,0 +1,107 @@
+"""Settings by starting point: the table, what overrides it, and the page that prints it."""
+
+import pytest
+from safetensors.torch import save_file
+from torch import nn
+
+from medic.models import OURS, Preprocessing, create_backbone
+from medic.runs.recipe import make_recipe
+from medic.runs.starts import STARTS
+from tests.pages import ROOT
+
+
+class Normed(nn.Module):
+    """A small network with batch norm."""
+
+    num_features = 4
+
+    def __init__(self, size):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3, 4), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+@pytest.fixture(autouse=True)
+def normed(monkeypatch):
+    monkeypatch.setitem(OURS, "normed", (Normed, Preprocessing((0.5,) * 3, (0.5,) * 3, 32)))
+
+
+@pytest.fixture
+def recipe(mini, tmp_path):
+    """Complete settings of a run on small digits, whose benchmark has the rate 0.06."""
+
+    def complete(backbone="normed", weights=True, **settings):
+        if weights:
+            file = tmp_path / f"{backbone}.safetensors"
+            save_file(create_backbone(backbone).module.state_dict(), file)
+            settings["weights"] = str(file)
+        made, _ = make_recipe({"dataset": mini, "target": "street", "backbone": backbone, **settings})
+        return made
+
+    return complete
+
+
+def test_each_starting_point_has_its_settings(recipe):
+    assert recipe(weights=False).start == "scratch"
+    assert recipe(weights=False).model.batch_norm == "local"
+    trained = recipe()
+    assert (trained.start, trained.model.batch_norm, trained.optim.iterations) == ("pretrained", "frozen", 1200)
+    assert trained.optim.lr == pytest.approx(3 * 0.06)
+    assert trained.objective.inner_lr == pytest.approx(0.2 * 3 * 0.06)
+    assert recipe(backbone="small").start == "pretrained without batch norm"
+    assert recipe(freeze="backbone").start == "frozen backbone"
+
+
+def test_user_settings_win_and_the_inner_rate_follows(recipe):
+    chosen = recipe(lr=0.01, batch_norm="local", iterations=30, averaging="none")
+    assert (chosen.model.batch_norm, chosen.optim.iterations, chosen.optim.averaging) == ("local", 30, "none")
+    assert chosen.objective.inner_lr == pytest.approx(0.002)
+    assert recipe(inner_lr=0.5).objective.inner_lr == 0.5
+
+
+def test_another_optimizer_has_its_own_rates(recipe):
+    """Its rate says nothing about the inner steps, which are plain SGD."""
+    adam = recipe(optimizer="adam")
+    assert (adam.optim.lr, adam.optim.weight_decay, adam.model.batch_norm) == (1e-3, 0.0, "frozen")
+    assert adam.objective.inner_lr == pytest.approx(0.2 * 3 * 0.06)
+
+
+def test_methods_keep_their_own_settings(recipe):
+    assert recipe(method="mvdg").optim.lr == 0.05
+    assert recipe(method="mvdg").objective.inner_lr == 1e-3
+    assert recipe(method="ebil-hads").objective.inner_lr == 1e-3
+    assert recipe(method="mldg-domainbed").objective.inner_lr == 1e-3
+    assert recipe(method="arpl-cs").model.batch_norm == "local"
+
+
+@pytest.mark.parametrize("protocol", ["paper", "authors"])
+def test_protocols_do_not_depend_on_it(recipe, protocol):
+    trained, plain = recipe(protocol=protocol), recipe(weights=False, protocol=protocol)
+    local = {"weights"}
+    assert {k: v for k, v in trained.settings.items() if k not in local} == {
+        k: v for k, v in plain.settings.items() if k not in local
+    }
+
+
+def test_the_page_has_the_table():
+    page = (ROOT / "docs" / "training.md").read_text()
+    table = [
+        line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `--") or "`scratch`" in line
+    ]
+    head = next(row for row in table if "`scratch`" in row[1])
+    rows = {name.strip("`-").replace("-", "_"): cells for name, *cells in table if len(cells) == len(STARTS)}
+    assert [name.strip("`") for name in head[1:]] == list(STARTS)
+    for start, (name, column) in zip(STARTS.values(), enumerate(head[1:]), strict=True):
+        printed = {setting: cells[name] for setting, cells in rows.items() if setting != "setting"}
+        rate = f"{start.rate:g} × the benchmark's" if start.lr is None else f"{start.lr:g}"
+        inner = "0.01" if start.inner is None else f"{start.inner:g} × `--lr`"
+        warmup = f"{start.warmup:.0%} of the iterations" if start.warmup else "0"
+        names = ("batch_norm", "optimizer", "schedule", "averaging")
+        expected = {
+            **{setting: getattr(start, setting) for setting in names},
+            "lr": rate, "inner_lr": inner, "warmup": warmup, "iterations": str(start.iterations),
+            "weight_decay": f"{start.weight_decay:.3g}",
+        }  # fmt: skip
+        assert printed == expected, column

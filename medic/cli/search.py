@@ -15,12 +15,26 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--sampler", default="tpe", choices=("tpe", "random"), metavar="NAME", help="tpe or random (default: tpe)"
     )
+    parser.add_argument(
+        "--selection",
+        default="validation",
+        choices=("validation", "leave-one-out"),
+        metavar="RULE",
+        help="judge of a trial: validation, on held-out source images, or leave-one-out, which trains one run per "
+        "source and tests it there, with some known classes as unknown ones (default: validation)",
+    )
+    parser.add_argument(
+        "--metric",
+        choices=("acc", "hscore", "oscr", "auroc"),
+        metavar="NAME",
+        help="metric of leave-one-out: acc, hscore, oscr or auroc (default: oscr, or acc if every class is known)",
+    )
     parser.add_argument("--no-pruning", action="store_true", help="train every trial to the end")
     add_run_options(parser)
 
 
 def run(arguments: Namespace) -> int:
-    """Search for a method's hyperparameters by source validation."""
+    """Search for a method's hyperparameters with source data alone."""
     asked = given_settings(arguments)
     from medic.sweeps.search import Study, default_storage, finished_trials  # now, because it imports torch
 
@@ -28,13 +42,15 @@ def run(arguments: Namespace) -> int:
     target = ", ".join([known["target"]] if isinstance(known["target"], str) else known["target"] or [])
     name = arguments.study or f"{known['dataset']} {known['method']} {target}"
     storage = arguments.storage or default_storage(known["output"])
-    study = Study(asked, name, storage, arguments.trials, arguments.sampler, not arguments.no_pruning).run()
+    judge = {"selection": arguments.selection, "metric": arguments.metric}
+    search = Study(asked, name, storage, arguments.trials, arguments.sampler, not arguments.no_pruning, **judge)
+    study = search.run()
     finished, best = finished_trials(study), study.best_trial
     print(
         f"{counted(len(study.trials), 'trial')}, {len(finished)} trained to the end; "
-        f"best: trial {best.number} with validation acc {100 * best.value:.2f}"
+        f"best: trial {best.number} with {search.judge()} {100 * best.value:.2f}"
     )
     for name, value in best.params.items():
         print(f"  {name} = {value:.6g}")
-    print(best.user_attrs["run"])
+    print(search.train_best(study))
     return 0

@@ -1,4 +1,4 @@
-"""Hyperparameter search with Optuna. Its objective is the accuracy on source validation; the target is never seen."""
+"""Hyperparameter search with Optuna. Source data alone decides; the target is never seen."""
 
 import json
 import logging
@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,12 +19,18 @@ from medic.method import SMALL
 from medic.runs.command import without_secrets
 from medic.runs.draws import SHARED
 from medic.runs.recipe import make_recipe
+from medic.runs.rehearsal import rehearsals
 from medic.runs.selection import Record
 from medic.runs.settings import SETTINGS, identity
 from medic.runs.specs.objective import parse_hparams
 from medic.runs.train import train
 
 logger = logging.getLogger(__name__)
+
+SELECTIONS = ("validation", "leave-one-out")
+"""Judges of a trial: accuracy on source validation, or a metric of its rehearsals (`medic.runs.rehearsal`)."""
+METRICS = ("acc", "hscore", "oscr", "auroc")
+"""Metrics of rehearsals; all but the first need unknown classes."""
 
 
 class _Failed(Exception):
@@ -41,6 +48,10 @@ class Study:
     trials: int
     sampler: str = "tpe"
     prune: bool = True
+    selection: str = "validation"
+    """How a trial is judged: one of `SELECTIONS`."""
+    metric: str | None = None
+    """The metric of the rehearsals of `leave-one-out` (default: OSCR, or accuracy if every class is known)."""
 
     def run(self) -> Any:
         """Execute `trials` further trials, and return Optuna's study, which holds the trials of all processes."""
@@ -50,6 +61,7 @@ class Study:
                 f"name {self.asked['name']!r}: the runs of a search are named by their hashes; leave out --name"
             )
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # failed trials are logged below
+        self.judge()
         space = search_space(self.asked)
         study = self.open()
         try:
@@ -68,7 +80,7 @@ class Study:
             raise MedicError("--storage is not an address: give sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME")
         defaults = {name: entry.default for name, entry in SETTINGS.items()}
         settings = {name: v for name, v in identity({**defaults, **self.asked}).items() if name != "seed"}
-        ours = json.loads(json.dumps(settings))
+        ours = {**json.loads(json.dumps(settings)), "judge": self.judge()}
         try:
             study = optuna.create_study(
                 study_name=self.name,
@@ -95,26 +107,15 @@ class Study:
         study.sampler = sampler(seed=seed_hash(self.asked.get("seed", 0), self.name, trial))
 
     def _train(self, study: Any, trial: Any, space: Mapping[str, Law]) -> float:
-        """Train the run of a trial, and return its accuracy on source validation."""
+        """Train the runs of a trial, and return the value that judges its hyperparameters."""
         optuna = import_optuna()
         self.draw_with(study, trial.number)
         drawn = {name: suggest(trial, name, law) for name, law in space.items()}
         shared: dict[str, Any] = {name: drawn.pop(name) for name in ("lr", "weight_decay") if name in drawn}
         hparams = {**drawn, **parse_hparams(self.asked.get("hparams"))}
         asked = {**self.asked, **shared, "hparams": hparams or None}
-        best = float("-inf")
-
-        def watch(record: Record) -> None:
-            nonlocal best
-            if record.get("averaged"):  # at the iteration of the last evaluation, when nothing is left to prune
-                return
-            best = max(best, float(record["validation"]["acc"]))
-            trial.report(best, record["iteration"])
-            if self.prune and trial.should_prune():
-                raise optuna.TrialPruned
-
         try:
-            run = train(asked, quiet=True, watch=watch)
+            value = self._rehearse(trial, asked) if self.selection == "leave-one-out" else self._validate(trial, asked)
         except (OutOfMemoryError, DiskFullError):  # no other trial could be trained either
             raise
         except TrainingError as error:  # the loss diverged: bad hyperparameters, not the end of the search
@@ -127,11 +128,59 @@ class Study:
         except MedicError as error:  # for example: another process executes the same run
             logger.info("trial %d: %s", trial.number, first_line(error))
             raise _Failed from error
-        trial.set_user_attr("run", str(run.path))
-        value = float(run.record["validation"]["acc"])
-        chosen = ", ".join(f"{name} {value:.3g}" for name, value in trial.params.items())
-        logger.info("trial %d: validation acc %.2f with %s", trial.number, 100 * value, chosen)
+        trial.set_user_attr("settings", {**shared, "hparams": hparams or None})
+        chosen = ", ".join(f"{name} {number:.3g}" for name, number in trial.params.items())
+        logger.info("trial %d: %s %.2f with %s", trial.number, self.judge(), 100 * value, chosen)
         return value
+
+    def judge(self) -> str:
+        """Return the name of the value that decides, or raise if the settings do not allow it."""
+        check_choice("selection", self.selection, SELECTIONS)
+        if self.selection == "validation":
+            if self.metric is not None:
+                raise MedicError("--metric has no effect on --selection validation: use --selection leave-one-out")
+            return "validation acc"
+        unknown = make_recipe(self.asked)[0].data.unknown
+        metric = check_choice("metric", self.metric or ("oscr" if unknown else "acc"), METRICS)
+        if metric != "acc" and not unknown:
+            raise MedicError(f"metric {metric!r} needs unknown classes, but every class is known: use --metric acc")
+        return f"leave-one-out {metric}"
+
+    def _validate(self, trial: Any, asked: Mapping[str, Any]) -> float:
+        """Train the run of a trial, and return its accuracy on source validation."""
+        best = float("-inf")
+
+        def watch(record: Record) -> None:
+            nonlocal best
+            if record.get("averaged"):  # at the iteration of the last evaluation, when nothing is left to prune
+                return
+            best = max(best, float(record["validation"]["acc"]))
+            self._report(trial, best, record["iteration"])
+
+        run = train(asked, quiet=True, watch=watch)
+        trial.set_user_attr("run", str(run.path))
+        return float(run.record["validation"]["acc"])
+
+    def _rehearse(self, trial: Any, asked: Mapping[str, Any]) -> float:
+        """Train the rehearsals of a trial, and return the mean of their metric."""
+        metric, values = self.judge().split()[-1], list[float]()
+        for number, settings in enumerate(rehearsals(make_recipe(asked)[0])):
+            values.append(float(train(settings, quiet=True).metrics[metric]))
+            self._report(trial, fmean(values), number)
+        return fmean(values)
+
+    def _report(self, trial: Any, value: float, step: int) -> None:
+        """Report an intermediate value of a trial, which may be pruned for it."""
+        trial.report(value, step)
+        if self.prune and trial.should_prune():
+            raise import_optuna().TrialPruned
+
+    def train_best(self, study: Any) -> Path:
+        """Return the directory of the run with the best hyperparameters; after rehearsals it is trained now."""
+        best = study.best_trial
+        if "run" in best.user_attrs:
+            return Path(best.user_attrs["run"])
+        return train({**self.asked, **best.user_attrs["settings"]}).path
 
     def _unusable(self, error: Exception) -> MedicError:
         """Return the error of a storage that fails; its reason is left out if it repeats a part of the address."""

@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+from dataclasses import replace
+from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +12,9 @@ import pytest
 from medic.cli import main
 from medic.errors import BusyError, DiskFullError, MedicError
 from medic.fields import Choice, Range
+from medic.runs.directory import Run
+from medic.runs.recipe import make_recipe
+from medic.runs.rehearsal import rehearsals
 from medic.runs.train import train
 from medic.sweeps.search import Study, finished_trials, search_space, suggest
 from tests.messages import naming
@@ -165,3 +170,63 @@ def test_mistakes_are_named(mini, tmp_path, capsys, arguments, message):
     said = capsys.readouterr().err
     assert message in said
     assert "secret" not in said
+
+
+def rehearsed(mini, tmp_path, trials=2, **settings):
+    return replace(study(mini, tmp_path, trials, **settings), selection="leave-one-out")
+
+
+def test_rehearsals_leave_out_every_source_and_known_class_once(mini, tmp_path):
+    """Neither the target nor an unknown class has a part in them."""
+    recipe, _ = make_recipe({"dataset": mini, "target": "street", "split": None, "output": str(tmp_path)})
+    runs = list(rehearsals(recipe))
+    assert [run["target"] for run in runs] == [["handwritten"], ["printed"], ["blended"]]
+    assert [run["unknown"] for run in runs] == [["0", "3"], ["1", "4"], ["2", "5"]]
+    for run in runs:
+        problem = make_recipe(run)[0].data
+        assert "street" not in (*problem.sources, *problem.target)
+        assert sorted((*problem.known, *problem.unknown)) == recipe.data.known
+        assert problem.sources == [name for name in recipe.data.sources if name not in run["target"]]
+
+
+def test_rehearsals_of_a_closed_set_keep_all_classes(mini):
+    recipe, _ = make_recipe({"dataset": mini, "target": "street", "known": [str(k) for k in range(10)], "unknown": []})
+    assert all(len(run["known"]) == 10 and not run["unknown"] for run in rehearsals(recipe))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"sources": ["printed"]}, "two source domains --selection validation"),
+     ({"known": ["0", "1"]}, "three known classes there are 2 --selection validation")],
+)  # fmt: skip
+def test_what_cannot_be_rehearsed(mini, settings, message):
+    recipe, _ = make_recipe({"dataset": mini, "target": "street", "method": "erm", **settings})
+    with pytest.raises(MedicError, match=naming(message)):
+        list(rehearsals(recipe))
+
+
+def test_a_search_by_rehearsals(mini, tmp_path, logged):
+    search = rehearsed(mini, tmp_path)
+    found = search.run()
+    best = max(finished_trials(found), key=lambda trial: trial.value)
+    runs = [Run(path.parent) for path in sorted((tmp_path / "rehearsals").glob("*/done"))]
+    assert len(runs) == 3 * len(finished_trials(found))
+    rate = best.params["lr"]
+    values = [run.metrics["oscr"] for run in runs if run.settings["lr"] == pytest.approx(rate)]
+    assert best.value == pytest.approx(fmean(values))
+    assert f"leave-one-out oscr {100 * best.value:.2f}" in logged.text
+    chosen = Run(search.train_best(found))
+    assert (chosen.settings["lr"], chosen.settings["target"]) == (pytest.approx(rate), ["street"])
+    with pytest.raises(MedicError, match=naming("judge leave-one-out oscr --study")):
+        study(mini, tmp_path, 1).run()
+
+
+@pytest.mark.parametrize(
+    ("search", "settings", "message"),
+    [({"metric": "oscr"}, {}, "--metric no effect --selection leave-one-out"),
+     ({"selection": "leave-one-out", "metric": "oscr"}, {"known": [str(k) for k in range(10)]}, "oscr --metric acc"),
+     ({"selection": "leave-one-out", "metric": "f1"}, {}, "metric 'f1' acc hscore oscr auroc")],
+)  # fmt: skip
+def test_judges_that_do_not_exist(mini, tmp_path, search, settings, message):
+    with pytest.raises(MedicError, match=naming(message)):
+        replace(study(mini, tmp_path, **settings), **search).run()

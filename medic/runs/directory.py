@@ -40,6 +40,7 @@ from medic.runs.layout import (
     SHOWN,
     check_run,
 )
+from medic.runs.learning import learning_failure
 from medic.runs.recipe import Recipe
 from medic.runs.seal import Damaged, Seal, make_seal, read_seal
 from medic.runs.selection import by_evaluation, without_target
@@ -238,10 +239,25 @@ class Run:
     @property
     def record(self) -> dict[str, Any]:
         """The selected evaluation."""
-        with self._reading(MODEL):
-            number = int(self.description["provenance"]["record"])
         with self._reading(RECORDS):
-            return self.records[number]
+            return self.records[self._selected]
+
+    @property
+    def _selected(self) -> int:
+        """The position of the selected evaluation."""
+        with self._reading(MODEL):
+            return int(self.description["provenance"]["record"])
+
+    @property
+    def learned(self) -> bool:
+        """Whether the selected model does better than chance on held-out source images."""
+        return not self.learning_failure
+
+    @property
+    def learning_failure(self) -> str:
+        """Why the run learned nothing, with numbers; empty if it learned."""
+        with self._reading(RECORDS):
+            return learning_failure(self.records, self._selected)
 
     @property
     def best_evaluation(self) -> dict[str, Any]:

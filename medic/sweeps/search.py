@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,9 +128,11 @@ class Study:
             logger.info("trial %d: %s", trial.number, first_line(error))
             raise _Failed from error
         trial.set_user_attr("run", str(run.path))
+        trial.set_user_attr("learned", run.learned)
         value = float(run.record["validation"]["acc"])
         chosen = ", ".join(f"{name} {value:.3g}" for name, value in trial.params.items())
-        logger.info("trial %d: validation acc %.2f with %s", trial.number, 100 * value, chosen)
+        failure = "" if run.learned else ": it learned nothing"
+        logger.info("trial %d: validation acc %.2f with %s%s", trial.number, 100 * value, chosen, failure)
         return value
 
     def _unusable(self, error: Exception) -> MedicError:
@@ -147,6 +149,16 @@ def finished_trials(study: Any) -> list[Any]:
     if not finished:
         raise MedicError("no trial was trained to the end: all of them diverged, failed or were pruned")
     return finished
+
+
+def has_learned(trial: Any) -> bool:
+    """Return whether the run of a trial learned anything; earlier versions did not record it."""
+    return bool(trial.user_attrs.get("learned", True))
+
+
+def best_trial(trials: Sequence[Any]) -> Any:
+    """Return the best of the trials that learned, the first on ties; if none learned, the best of all."""
+    return max([trial for trial in trials if has_learned(trial)] or trials, key=lambda trial: trial.value)
 
 
 def search_space(asked: Mapping[str, Any]) -> dict[str, Law]:

@@ -109,7 +109,7 @@ def test_a_failed_trial_does_not_end_the_search(mini, tmp_path, monkeypatch, log
     def first(asked, **_):
         if (outcome := outcomes.pop(0)) is not None:
             raise outcome
-        return SimpleNamespace(path=tmp_path, record={"validation": {"acc": 0.5}})
+        return SimpleNamespace(path=tmp_path, record={"validation": {"acc": 0.5}}, learned=True)
 
     monkeypatch.setattr("medic.sweeps.search.train", first)
     found = study(mini, tmp_path, trials=3).run()

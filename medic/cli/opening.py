@@ -60,12 +60,11 @@ def open_model(
     execute(imports)
     chosen, folder = ExecutionSpec(device=device).pick_device(), model_folder(place)
     run = None if is_model(place) else Run(folder)
-    if run is not None:
-        check_learned(place, run.learning_failure, force)
-        return run.predictor.to(chosen), run
-    predictor = load(folder)
-    check_learned(place, "" if predictor.learned else "it was no better than chance on held-out source images", force)
-    return predictor.to(chosen), None
+    predictor = load(folder) if run is None else run.predictor
+    if not predictor.learned:
+        reason = "it was no better than chance on held-out source images" if run is None else run.learning_failure
+        check_learned(place, reason, force)
+    return predictor.to(chosen), run
 
 
 def check_learned(place: str, failure: str, force: bool = True) -> None:

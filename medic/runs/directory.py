@@ -43,7 +43,7 @@ from medic.runs.layout import (
 from medic.runs.learning import learning_failure
 from medic.runs.recipe import Recipe
 from medic.runs.seal import Damaged, Seal, make_seal, read_seal
-from medic.runs.selection import by_evaluation, without_target
+from medic.runs.selection import by_evaluation, select, without_target
 from medic.runs.settings import identity, load_yaml, read_yaml, to_yaml
 from medic.training import save_checkpoint
 
@@ -239,14 +239,10 @@ class Run:
     @property
     def record(self) -> dict[str, Any]:
         """The selected evaluation."""
-        with self._reading(RECORDS):
-            return self.records[self._selected]
-
-    @property
-    def _selected(self) -> int:
-        """The position of the selected evaluation."""
         with self._reading(MODEL):
-            return int(self.description["provenance"]["record"])
+            number = int(self.description["provenance"]["record"])
+        with self._reading(RECORDS):
+            return self.records[number]
 
     @property
     def learned(self) -> bool:
@@ -257,7 +253,7 @@ class Run:
     def learning_failure(self) -> str:
         """Why the run learned nothing, with numbers; empty if it learned."""
         with self._reading(RECORDS):
-            return learning_failure(self.records, self._selected)
+            return learning_failure(self.records, select(self._hidden))
 
     @property
     def best_evaluation(self) -> dict[str, Any]:
@@ -267,8 +263,12 @@ class Run:
         that the same run has with `--averaging none`.
         """
         with self._reading(RECORDS):
-            hidden = [without_target(record, record["args"]["test_envs"]) for record in self.records]
-            return self.records[by_evaluation([hidden]).record]
+            return self.records[by_evaluation([self._hidden]).record]
+
+    @property
+    def _hidden(self) -> list[dict[str, Any]]:
+        """The records without measurements on the target."""
+        return [without_target(record, record["args"]["test_envs"]) for record in self.records]
 
     @cached_property
     def predictions(self) -> dict[str, NDArray[Any]]:

@@ -129,7 +129,7 @@ def test_a_model_file_is_not_needed_for_the_state(collapsed, tmp_path, capsys):
 def test_a_sweep_counts_it_and_fails(folder, collapsed, learned, capsys):
     sweep = ["sweep", str(folder / "sweep.yaml"), "--executor", "here", "--output", str(folder / "runs")]
     assert main(sweep) == 1
-    assert f"; 1 run {SAYING}, the first: {collapsed}\n" in capsys.readouterr().out
+    assert f"; 1 run {SAYING} ({collapsed})\n" in capsys.readouterr().out
     assert main([*sweep, "--dry-run"]) == 0
     alone = ["sweep", *options({**COMMON, **LEARNED}), "--executor", "here", "--output", str(folder / "runs")]
     assert main(alone) == 0
@@ -286,5 +286,5 @@ def test_a_reproduced_table_says_it(tmp_path, capsys, monkeypatch):
     part = ["confidence-sketch", "--quick", "--only", "street", "--methods", "erm"]
     assert main(["reproduce", *part, *short, "--output", str(tmp_path)]) == 1
     said = capsys.readouterr()
-    assert f"1 of 1 run is finished in {tmp_path}; 1 run {SAYING}, the first: {tmp_path}" in said.err
+    assert f"1 of 1 run is finished in {tmp_path}; 1 run {SAYING} ({tmp_path}" in said.err
     assert f"note: 1 run {SAYING}" in said.out

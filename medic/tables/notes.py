@@ -52,7 +52,7 @@ def learning(rows: Iterable["Row"]) -> Iterator[str]:
     ]
     if places:
         some = f"{'; '.join(places[:3])}{'; …' if len(places) > 3 else ''}"
-        yield f"{counted(len(places), 'run')} learned nothing, so the numbers of these cells mean nothing: {some}"
+        yield f"{counted(len(places), 'run')} learned nothing, so these numbers are meaningless: {some}"
 
 
 def seeds(rows: Iterable["Row"]) -> Iterator[str]:

@@ -173,9 +173,10 @@ def short(value: Any) -> str:
 
 
 def learned_nothing(results: Iterable[RunResult]) -> str:
-    """Return `2 runs learned nothing, the first: PATH`, or an empty string if all runs learned."""
+    """Return `2 runs learned nothing (for example PATH)`, or an empty string if all runs learned."""
     paths = [result.path for result in results if not result.learned]
-    return f"{counted(len(paths), 'run')} learned nothing, the first: {paths[0]}" if paths else ""
+    first = "" if len(paths) == 1 else "for example "
+    return f"{counted(len(paths), 'run')} learned nothing ({first}{paths[0]})" if paths else ""
 
 
 def runs_are(count: int, which: str = "") -> str:

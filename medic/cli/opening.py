@@ -62,8 +62,8 @@ def open_model(
     run = None if is_model(place) else Run(folder)
     predictor = load(folder) if run is None else run.predictor
     if not predictor.learned:
-        reason = "it was no better than chance on held-out source images" if run is None else run.learning_failure
-        check_learned(place, reason, force)
+        numbers = "" if run is None else run.learning_failure
+        check_learned(place, numbers or "it was no better than chance on held-out source images", force)
     return predictor.to(chosen), run
 
 

@@ -46,11 +46,18 @@ def medic(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "medic", *arguments]
 
 
+def train(*arguments: str) -> None:
+    """Run a command that trains; its exit code is 1 because runs this short learn nothing."""
+    done = subprocess.run(medic(*arguments), capture_output=True, text=True)
+    if done.returncode not in (0, 1):
+        sys.exit(done.stderr)
+
+
 def table(folder: Path, count: int) -> None:
     """Copy the records of a real run into many runs, and time `medic table`."""
     one = folder / "one"
     short = ["--iterations", "14", "--evaluate-every", "2", "--batch-size", "2", "--track", "none"]
-    subprocess.run(medic("train", "--target", "street", "--output", str(one), *short), check=True, capture_output=True)
+    train("train", "--target", "street", "--output", str(one), *short)
     (made,) = (path for path in one.iterdir() if path.is_dir())
     records = [json.loads(line) for line in (made / "results.jsonl").read_text().splitlines()]
     runs = folder / "runs"
@@ -79,12 +86,11 @@ def table(folder: Path, count: int) -> None:
 def sweep(folder: Path, count: int, iterations: int) -> None:
     """Compare the time of a sweep with the times that its runs report."""
     began = time.perf_counter()
-    command = medic(
+    train(
         *("sweep", *small(folder / "images"), "--target", "d", "--method", "erm", "--span", f"seed=0..{count - 1}"),
         *("--iterations", str(iterations), "--evaluate-every", str(iterations), "--batch-size", "48"),
         *("--output", str(folder / "runs"), "--jobs", "2"),
     )
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     seconds = time.perf_counter() - began
     spent = sum(result.seal.seconds or 0.0 for result in collect([folder / "runs"]).results) / 2
     print(
@@ -111,7 +117,7 @@ def kill(folder: Path, count: int) -> None:
         *("--iterations", "150", "--batch-size", "8", "--jobs", "2"),
     ]
     quiet, disturbed = folder / "quiet", folder / "disturbed"
-    subprocess.run(medic(*command, "--output", str(quiet)), check=True, capture_output=True)
+    train(*command, "--output", str(quiet))
     draws, working = random.Random(0), 0
     for _ in range(count):
         process = subprocess.Popen(medic(*command, "--output", str(disturbed)), stderr=subprocess.DEVNULL)
@@ -119,7 +125,7 @@ def kill(folder: Path, count: int) -> None:
         working += process.poll() is None
         process.send_signal(draws.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
         process.wait()
-    subprocess.run(medic(*command, "--output", str(disturbed)), check=True, capture_output=True)
+    train(*command, "--output", str(disturbed))
     found = [{r.path.name: r.records[-1]["target"] for r in collect([path]).results} for path in (quiet, disturbed)]
     print(
         f"{len(found[0])} runs, killed {working} times while running: "

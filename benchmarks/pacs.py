@@ -95,7 +95,9 @@ def run(job: Job, arguments: argparse.Namespace) -> None:
     ]
     began = time.perf_counter()
     with (folder / "log").open("w") as log:
-        subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True, env=os.environ)
+        subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ)
+    if not any(folder.glob("*/done")):  # the exit code is also 1 if a run finishes and has learned nothing
+        sys.exit(f"{folder} is not finished: see its log")
     seconds = time.perf_counter() - began
     (folder / "seconds").write_text(f"{seconds:.1f}\n")
     print(f"{folder.name}: {seconds:.0f} s", flush=True)

@@ -5,7 +5,6 @@ Torch is imported inside the functions: the process that distributes the tests o
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 from typing import TYPE_CHECKING
@@ -66,18 +65,12 @@ def mini(mini_dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> str:
     """Register a benchmark of 400 images, on which a run takes a second, and return its name.
 
     Its backbone, `small`, is registered with it, and the backbone of methods that need a GFNet becomes a small one.
+    Runs of a second learn nothing, so records have no chance levels.
     """
-    from medic.data import BENCHMARKS
-    from medic.models import HALVES, OURS
-    from tests.small import Ready, small_gfnet, small_network
+    from tests.small import record_no_chance, register_mini
 
-    ready = Ready("mini", mini_dataset.domains, mini_dataset.classes, mini_dataset)
-    bench = dataclasses.replace(
-        BENCHMARKS["digits"], name="mini", split="mini-6-4", backbone="small", reader=lambda *_: ready
-    )
-    monkeypatch.setitem(BENCHMARKS, "mini", bench)
-    monkeypatch.setitem(OURS, "small", (lambda size: small_network(), HALVES))
-    monkeypatch.setitem(OURS, "gfnet_h_ti", (small_gfnet, OURS["gfnet_h_ti"][1]))
+    register_mini(monkeypatch, mini_dataset)
+    record_no_chance(monkeypatch)
     return "mini"
 
 

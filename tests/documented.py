@@ -24,7 +24,7 @@ from tests.data.pictures import picture
 from tests.data.trees import plant
 from tests.deploy.hub import NAME
 from tests.pages import ROOT, Command, blocks
-from tests.small import Ready, shrink_backbones, small_network
+from tests.small import Ready, record_no_chance, shrink_backbones, small_network
 
 PLACEHOLDERS: dict[str, dict[str, str]] = {
     "DIR": {"folder": "own", "": "data"},
@@ -80,6 +80,7 @@ def make(folder: Path, digits: Dataset, patch: pytest.MonkeyPatch) -> None:
     patch.setitem(BENCHMARKS, "digits", dataclasses.replace(BENCHMARKS["digits"], reader=lambda *_: ready))
     patch.setitem(OURS, "convnet", (lambda size: small_network(), HALVES))
     shrink_backbones(patch)
+    record_no_chance(patch)
     patch.setenv("MEDIC_CACHE", str(folder / "cache"))
     patch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(folder / "hub"))
     with chdir(folder):

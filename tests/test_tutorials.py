@@ -15,6 +15,7 @@ import medic
 import medic.objectives
 from tests.pages import DOCS, blocks, run_page
 from tests.plugins import forgotten
+from tests.small import record_no_chance
 
 SMALLER = {
     r"--dataset digits": "--dataset mini",
@@ -47,6 +48,7 @@ def test_photographs(here, capsys, monkeypatch):
     (cached / "refs" / "main").write_text("0")
     save_file(medic.create_backbone("resnet18").module.state_dict(), cached / "snapshots" / "0" / "model.safetensors")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(here / "hub"))
+    record_no_chance(monkeypatch)
     smaller = {**SMALLER, "--weights imagenet-v1": "--weights imagenet-v1 --image-size 32"}
     names = run_page("docs/tutorials/photographs.md", smaller)
     pretrained, product = (medic.Run(here / "runs" / name) for name in ("pretrained", "product"))

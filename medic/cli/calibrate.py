@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medic.cli.opening import check_model, open_model
+from medic.cli.opening import add_force_option, check_model, open_model
 from medic.cli.options import add_device_option, add_import_option, input_file, number, output_folder
 from medic.errors import MedicError, counted
 from medic.fields import FRACTION, POSITIVE
@@ -58,6 +58,7 @@ def add_options(parser: ArgumentParser) -> None:
         metavar="DIR",
         help="write the model with the chosen threshold to a folder",
     )
+    add_force_option(parser)
     add_device_option(parser, default="auto")
     add_import_option(parser)
 
@@ -74,7 +75,7 @@ def run(arguments: Namespace) -> int:
     from medic.runs.prediction_files import read_labels
 
     rows = None if arguments.labels is None else read_labels(arguments.labels)
-    predictor, run = open_model(arguments.run, arguments.device, arguments.imports)
+    predictor, run = open_model(arguments.run, arguments.device, arguments.imports, arguments.force)
     labelled: Labelled | None = None
     if rows is not None:
         labelled = label_images(predictor, rows, "labelled images")

@@ -64,4 +64,4 @@ def run(arguments: Namespace) -> int:
     print(f"{RULES}\n{note}")
     collection = collect(one.path for one in runs)
     print(write_table_report(collection, "medic demo", Path(arguments.output) / "index.html", note=note))
-    return 0
+    return 0 if all(one.learned for one in runs) else 1

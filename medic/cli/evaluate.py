@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medic.cli.catalogue import check_names
+from medic.cli.opening import check_learned
 from medic.cli.options import add_device_option, add_import_option, input_file
 from medic.errors import MedicError
 from medic.metrics import DEFAULT, METRICS, find_metric
@@ -83,6 +84,7 @@ def run(arguments: Namespace) -> int:
 
     execute(arguments.imports)
     run = Run(arguments.run)
+    check_learned(arguments.run, run.learning_failure)
     rule = asked if asked is not None else run.settings.get("threshold") or "source"
     if arguments.per_class or arguments.by:
         if arguments.rerun:

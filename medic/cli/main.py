@@ -55,8 +55,8 @@ LONGEST = 1000
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
-    The exit code is 0, 1 if training failed, 2 for a user's mistake, 130 on Ctrl-C, and 141, as of other programs, if
-    the reader of the output has gone, such as `head`.
+    The exit code is 0, 1 if training failed or learned nothing, 2 for a user's mistake, 130 on Ctrl-C, and 141, as of
+    other programs, if the reader of the output has gone, such as `head`.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given

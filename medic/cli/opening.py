@@ -1,5 +1,7 @@
 """The model that a command works with: of a finished run, or of a folder with its two files alone."""
 
+import logging
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,8 @@ from medic.runs.layout import CONFIG, check_run
 if TYPE_CHECKING:
     from medic.deploy.predictor import Predictor
     from medic.runs.directory import Run
+
+logger = logging.getLogger(__name__)
 
 
 def check_model(place: str) -> None:
@@ -35,10 +39,18 @@ def is_model(place: str) -> bool:
     return (folder / DESCRIPTION).exists() and not (folder / CONFIG).exists()
 
 
-def open_model(place: str, device: str = "cpu", imports: Sequence[str] = ()) -> "tuple[Predictor, Run | None]":
+def add_force_option(parser: ArgumentParser) -> None:
+    """Add `--force`, for a command that refuses a model that learned nothing."""
+    parser.add_argument("--force", action="store_true", help="accept a model that learned nothing in training")
+
+
+def open_model(
+    place: str, device: str = "cpu", imports: Sequence[str] = (), force: bool = True
+) -> "tuple[Predictor, Run | None]":
     """Return a model on a device, and its run if the place is one, whose files are then checked as elsewhere.
 
-    Code of the user that the model needs, such as its score, is executed first.
+    Code of the user that the model needs, such as its score, is executed first. A model that learned nothing logs a
+    warning, or raises an error without `force`.
     """
     from medic.deploy.predictor import load
     from medic.runs.directory import Run
@@ -48,4 +60,18 @@ def open_model(place: str, device: str = "cpu", imports: Sequence[str] = ()) -> 
     execute(imports)
     chosen, folder = ExecutionSpec(device=device).pick_device(), model_folder(place)
     run = None if is_model(place) else Run(folder)
-    return (load(folder) if run is None else run.predictor).to(chosen), run
+    predictor = load(folder) if run is None else run.predictor
+    if not predictor.learned:
+        numbers = "" if run is None else run.learning_failure
+        check_learned(place, numbers or "it was no better than chance on held-out source images", force)
+    return predictor.to(chosen), run
+
+
+def check_learned(place: str, failure: str, force: bool = True) -> None:
+    """Log a warning if a model learned nothing, or raise an error without `force`; `failure` is empty if it learned."""
+    if not failure:
+        return
+    problem = f"the model in {place} learned nothing: {failure}"
+    if not force:
+        raise MedicError(f"{problem}; train again with a lower learning rate, or use the model anyway with --force")
+    logger.warning("%s", problem)

@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from medic.cli.opening import check_model, open_model
+from medic.cli.opening import add_force_option, check_model, open_model
 from medic.cli.options import add_import_option
 
 
@@ -14,6 +14,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--license", metavar="ID", help="license of the model card, such as mit or cc-by-4.0 (default: none)"
     )
+    add_force_option(parser)
     add_import_option(parser)
 
 
@@ -22,7 +23,7 @@ def run(arguments: Namespace) -> int:
     check_model(arguments.run)
     from medic.deploy.hub import push
 
-    predictor, finished = open_model(arguments.run, imports=arguments.imports)
+    predictor, finished = open_model(arguments.run, imports=arguments.imports, force=arguments.force)
     metrics = None if finished is None else finished.metrics
     print(push(predictor, arguments.name, metrics, arguments.private, arguments.license))
     return 0

@@ -10,7 +10,7 @@ from medic.cli.sweep import add_executor_options, chosen_executor
 from medic.errors import MedicError, check_choice
 from medic.report.formats import FORMATS, print_table
 from medic.report.terminal import print_rows
-from medic.tables.results import read_runs, runs_are
+from medic.tables.results import learned_nothing, read_runs, runs_are
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +81,10 @@ def run(arguments: Namespace) -> int:
     for note in collection.notes():
         logger.warning("%s", note)
     print_table(made, against, arguments.format)
-    logger.info("%d of %s finished in %s", len(collection.results), runs_are(len(schedule.jobs)), schedule.output)
-    return 0 if len(collection.results) == len(schedule.jobs) else 1
+    summary = f"{len(collection.results)} of {runs_are(len(schedule.jobs))} finished in {schedule.output}"
+    failures = learned_nothing(collection.results)
+    logger.info("%s%s", summary, failures and f"; {failures}")
+    return 0 if len(collection.results) == len(schedule.jobs) and not failures else 1
 
 
 def make_rows() -> list[dict[str, str]]:

@@ -1,10 +1,13 @@
 """`medic search`."""
 
+import logging
 from argparse import ArgumentParser, Namespace
 
 from medic.cli.options import add_run_options, count, given_settings
 from medic.errors import counted
 from medic.runs.settings import SETTINGS
+
+logger = logging.getLogger(__name__)
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -36,7 +39,8 @@ def add_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Search for a method's hyperparameters with source data alone."""
     asked = given_settings(arguments)
-    from medic.sweeps.search import Study, default_storage, finished_trials  # now, because it imports torch
+    # Now, because it imports torch.
+    from medic.sweeps.search import Study, best_trial, default_storage, finished_trials, has_learned
 
     known = {name: asked.get(name, SETTINGS[name].default) for name in ("dataset", "method", "target", "output")}
     target = ", ".join([known["target"]] if isinstance(known["target"], str) else known["target"] or [])
@@ -45,12 +49,15 @@ def run(arguments: Namespace) -> int:
     judge = {"selection": arguments.selection, "metric": arguments.metric}
     search = Study(asked, name, storage, arguments.trials, arguments.sampler, not arguments.no_pruning, **judge)
     study = search.run()
-    finished, best = finished_trials(study), study.best_trial
+    finished = finished_trials(study)
+    best = best_trial(finished)
+    if not has_learned(best):
+        logger.warning("no trial learned anything: raise --iterations, or set a lower --lr or --inner-lr yourself")
     print(
         f"{counted(len(study.trials), 'trial')}, {len(finished)} trained to the end; "
         f"best: trial {best.number} with {search.judge()} {100 * best.value:.2f}"
     )
     for name, value in best.params.items():
         print(f"  {name} = {value:.6g}")
-    print(search.train_best(study))
-    return 0
+    print(search.train_best(best))
+    return 0 if has_learned(best) else 1

@@ -4,7 +4,7 @@ import os
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from medic.cli.opening import check_model, open_model
+from medic.cli.opening import add_force_option, check_model, open_model
 from medic.cli.options import add_device_option, add_import_option, count, number
 from medic.deploy.service.limits import Limits
 from medic.errors import MedicError
@@ -62,6 +62,7 @@ def add_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--timeout", type=float, default=30, metavar="S", help="seconds of a request (default: 30)")
     parser.add_argument("--quiet", action="store_true", help="show only warnings, and no access log")
+    add_force_option(parser)
     parser.add_argument("--ray", action="store_true", help="serve as a Ray Serve deployment")
     parser.add_argument(
         "--replicas", type=count, metavar="N", help="for --ray: processes that hold the model (default: 1)"
@@ -97,7 +98,7 @@ def run(arguments: Namespace) -> int:
     from medic.deploy.service.app import make_app
 
     hosts = [arguments.host.lower(), *map(str.lower, arguments.allowed_hosts)]
-    predictor, _ = open_model(arguments.run, arguments.device, arguments.imports)
+    predictor, _ = open_model(arguments.run, arguments.device, arguments.imports, arguments.force)
     app = make_app(predictor, limits, token, hosts)
     # The first pass is slow, and tells whether the model takes photographs at all.
     predictor.outputs(torch.zeros(1, 3, predictor.decoded, predictor.decoded, dtype=torch.uint8))

@@ -10,7 +10,7 @@ from medic.logs import shown
 from medic.sweeps.executors import Executor, executor_names, executor_options, make_executor
 from medic.sweeps.files import read_sweep
 from medic.sweeps.sweep import Sweep, parse_span
-from medic.tables.results import runs_are
+from medic.tables.results import learned_nothing, runs_are
 
 if TYPE_CHECKING:
     from medic.sweeps.schedule import Schedule
@@ -70,14 +70,15 @@ def run(arguments: Namespace) -> int:
 
     with shown(arguments.quiet):
         schedule = launch(sweep.jobs(Planner()), executor, arguments.retries, arguments.dry_run, arguments.quiet)
+    failures = "" if arguments.dry_run else learned_nothing(schedule.results())
     if not arguments.dry_run:
-        print(_summary(schedule, sweep.output, executor.waits))
+        print(_summary(schedule, sweep.output, executor.waits) + (failures and f"; {failures}"))
         for job in dict.fromkeys(schedule.queued.values()):
             count = sum(other == job for other in schedule.queued.values())
             print(f"{runs_are(count)} queued as {job}; logs are in {sweep.output / 'logs'}")
         if schedule.finished or schedule.done:
             print(f"compare them with: medic table {quote(str(sweep.output))}")
-    return report(schedule)
+    return report(schedule) or int(bool(failures))
 
 
 def _summary(schedule: "Schedule", output: Path, waits: bool) -> str:

@@ -97,7 +97,7 @@ def _compare(table: Table, labels: Sequence[str], as_json: bool) -> None:
         raise MedicError(f"{labels[0]!r} and {labels[1]!r} are the same row: give two rows")
     used = [*base.results, *row.results]
     mixed = notes.mixed_datasets((column_of(result, table.kind), result) for result in used)
-    for note in (*mixed, *notes.differences(used)):
+    for note in (*notes.learning([base, row]), *mixed, *notes.differences(used)):
         logger.warning("%s", note)
     found = [compare(base, row, metric, table.columns) for metric in table.metrics]
     if as_json:

@@ -26,7 +26,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Train, or print what would be trained."""
+    """Train, or print what would be trained; the exit code is 1 if the run learned nothing."""
     asked = given_settings(arguments)
     if arguments.print_config:
         from medic.runs.extend import extended
@@ -59,7 +59,7 @@ def run(arguments: Namespace) -> int:
             else:
                 images = "" if root is None else f" --root {quote(str(root))}"
                 print(f"see it with: medic report {quote(str(run.path))}{images}")
-    return 0
+    return 0 if run.learned else 1
 
 
 def _configuration(asked: Mapping[str, Any], complete: Mapping[str, Any]) -> str:

@@ -176,6 +176,7 @@ def make_card(predictor: Predictor, name: str, metrics: Mapping[str, Any], licen
         f"The rule {threshold.rule!r} chose this threshold.\n",
         *(numbers if measured else ()),
         "## Limits\n",
+        *([] if predictor.learned else ["- **This model learned nothing**: it was no better than chance in training."]),
         "- Every image gets one of these classes or `unknown`; several objects in an image are one decision.",
         "- In a domain that resembles none of the training domains, more known images are called unknown, and "
         "some unknown images are taken for a class.",

@@ -174,6 +174,15 @@ def read_threshold(described: Mapping[str, Any]) -> Threshold:
     return Threshold(value, threshold["rule"], probability)
 
 
+def read_learned(described: Mapping[str, Any]) -> bool:
+    """Return whether training learned anything; True for models written before version 0.4, which do not say."""
+    provenance = described.get("provenance")
+    learned = provenance.get("learned", True) if isinstance(provenance, Mapping) else True
+    if learned is not True and learned is not False:
+        raise ValueError(f"its provenance has 'learned': {learned!r}, which must be true or false")
+    return learned
+
+
 def _read_tensors(path: Path, described: Mapping[str, Any]) -> dict[str, Tensor]:
     """Read the weights, after their names and shapes were compared with those of the described network."""
     _check_length(path)

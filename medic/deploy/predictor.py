@@ -22,6 +22,7 @@ from medic.deploy.model_file import (
     describe_preprocessing,
     read_classes,
     read_description,
+    read_learned,
     read_network,
     read_preprocessing,
     read_threshold,
@@ -180,6 +181,11 @@ class Predictor:
         return replace(self, threshold=chosen)
 
     @property
+    def learned(self) -> bool:
+        """Whether training learned anything: the model did better than chance on held-out source images."""
+        return read_learned(self.description)
+
+    @property
     def shown_threshold(self) -> float:
         """The threshold on the scale of `Prediction.score`."""
         if self.score.probability and self.threshold.probability is not None:
@@ -229,6 +235,7 @@ def load(path: Path | str, device: str = "cpu") -> Predictor:
         views = described["views"]
         if type(views) is not int or not 0 < views <= MAX_VIEWS:
             raise ValueError(f"it has {views!r} views")
+        read_learned(described)  # raises for a value of another type
         predictor = Predictor(
             network=network,
             classes=read_classes(described),

@@ -68,6 +68,7 @@ def write_report(run: Run, path: Path, root: Path | None = None) -> Path:
         "run",
         f"{settings['method']} on {settings['dataset']}: {_aim(run)}",
         data,
+        failure=run.learning_failure,
         sentences=list(_sentences(run)),
         numbers=_numbers(run.metrics),
         result=_result(run),
@@ -251,8 +252,9 @@ def _sentences(run: Run) -> Iterator[str]:
     classes = (
         f"{unknown:,} of these images belong to classes it has never seen" if unknown else "All are of known classes"
     )
+    did = "learned" if run.learned else "was trained on"
     yield (
-        f"{settings['method']} learned {len(settings['known'])} classes from {_listed(settings['sources'])} in "
+        f"{settings['method']} {did} {len(settings['known'])} classes from {_listed(settings['sources'])} in "
         f"{settings['iterations']:,} iterations. It was tested on {int(target.sum()):,} {images}. {classes}."
     )
     share = {key: _percent(value) for key, value in run.metrics.items() if isinstance(value, float)}

@@ -12,7 +12,7 @@ from medic.metrics import DEFAULT, METRICS, Metric
 from medic.report.formats import Against, columns_with_average, entry, written
 from medic.report.pages import write_page
 from medic.tables.cells import Cell, Pick
-from medic.tables.results import Collection
+from medic.tables.results import Collection, learned_nothing
 from medic.tables.table import AVERAGE, Row, Table, tabulate
 
 FURTHER = tuple(METRICS[key] for key in ("acc_k", "acc_u", "auroc", "oscr_c", "oscr_b"))
@@ -62,6 +62,7 @@ def write_table_report(
         data,
         summary=f"Dataset {', '.join(datasets)}: {counted(len(collection.results), 'finished run')} of "
         f"{counted(len(set(methods)), 'method')}. {note}",
+        failures=learned_nothing(collection.results),
         notes=list(collection.notes()),
         paper=paper,
         metrics=[metric for metric in shown if metric.meaning],

@@ -82,7 +82,7 @@ def _row(labels: Mapping[str, str], metrics: Sequence[Mapping[str, Any]], shown:
 def print_run(run: "Run") -> None:
     """Print a row per target of a run, and one for unknown classes in its source domains, if it has any.
 
-    A line follows if its threshold is lenient.
+    A line follows if its threshold is lenient and another threshold could help.
     """
     acc, hscore, *others = columns([run])
     shown, source = [acc, hscore, *PARTS, *others], run.record.get("source")
@@ -91,7 +91,7 @@ def print_run(run: "Run") -> None:
     if run.settings["target"] == [NONE]:  # these domains were trained on
         rows = [{"held out of": row.pop("target"), **row} for row in rows]
     print_rows(rows, numeric=[metric.title for metric in shown])
-    if hint := lenient(run.metrics):
+    if run.learned and (hint := lenient(run.metrics)):
         print(f"{hint}: `medic calibrate {quote(str(run.path))}` shows other thresholds")
 
 

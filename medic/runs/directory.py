@@ -40,9 +40,10 @@ from medic.runs.layout import (
     SHOWN,
     check_run,
 )
+from medic.runs.learning import learning_failure
 from medic.runs.recipe import Recipe
 from medic.runs.seal import Damaged, Seal, make_seal, read_seal
-from medic.runs.selection import by_evaluation, without_target
+from medic.runs.selection import by_evaluation, select, without_target
 from medic.runs.settings import identity, load_yaml, read_yaml, to_yaml
 from medic.training import save_checkpoint
 
@@ -244,6 +245,17 @@ class Run:
             return self.records[number]
 
     @property
+    def learned(self) -> bool:
+        """Whether the selected model does better than chance on held-out source images."""
+        return not self.learning_failure
+
+    @property
+    def learning_failure(self) -> str:
+        """Why the run learned nothing, with numbers; empty if it learned."""
+        with self._reading(RECORDS):
+            return learning_failure(self.records, select(self._hidden))
+
+    @property
     def best_evaluation(self) -> dict[str, Any]:
         """The evaluation that the paper selects: the best on source validation, first on ties.
 
@@ -251,8 +263,12 @@ class Run:
         that the same run has with `--averaging none`.
         """
         with self._reading(RECORDS):
-            hidden = [without_target(record, record["args"]["test_envs"]) for record in self.records]
-            return self.records[by_evaluation([hidden]).record]
+            return self.records[by_evaluation([self._hidden]).record]
+
+    @property
+    def _hidden(self) -> list[dict[str, Any]]:
+        """The records without measurements on the target."""
+        return [without_target(record, record["args"]["test_envs"]) for record in self.records]
 
     @cached_property
     def predictions(self) -> dict[str, NDArray[Any]]:

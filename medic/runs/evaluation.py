@@ -156,7 +156,12 @@ def predictions(
 
 
 def measure_validation(outputs: LabelledOutputs) -> dict[str, float]:
-    """Return accuracy and cross-entropy pooled over source domains, the mean of the domains' cross-entropies, and N."""
+    """Return accuracy and cross-entropy pooled over source domains, the mean of the domains' cross-entropies, and N.
+
+    `chance_acc` and `chance_loss` belong to a model that ignores the image and knows the class shares: the largest
+    share, and the entropy of the shares in nats.
+    """
+    shares = outputs.label.bincount().double() / len(outputs.label)
     losses = functional.cross_entropy(outputs.output.logits.double(), outputs.label, reduction="none")
     domains = [losses[outputs.domain == domain].mean() for domain in outputs.domain.unique()]
     return {
@@ -164,6 +169,8 @@ def measure_validation(outputs: LabelledOutputs) -> dict[str, float]:
         "loss": float(losses.mean()),
         "domain_loss": float(torch.stack(domains).mean()),
         "images": len(losses),
+        "chance_acc": float(shares.max()),
+        "chance_loss": float(torch.special.entr(shares).sum()),
     }
 
 

@@ -27,6 +27,7 @@ from medic.runs.evaluation import Evaluator, Outputs, choose_threshold, predicti
 from medic.runs.extend import check_extension, extended
 from medic.runs.facts import describe, notes
 from medic.runs.interrupts import Interrupts, Stopped
+from medic.runs.learning import at_chance, describe_chance, learning_failure
 from medic.runs.progress import Pause, Progress
 from medic.runs.recipe import COMPILED, Recipe, make_recipe
 from medic.runs.selection import select, without_target
@@ -75,7 +76,7 @@ def train(
         dataset = recipe.data.load(opened, torch.device("cpu") if once else device)
         run, directory = _directory(recipe, dataset)
         if directory.done:
-            return _finished(directory)
+            return _finished(directory, recipe)
         session = Session(recipe, dataset, network, directory, run, watch, began, base)
         for line in notes(recipe):
             logger.info(line)
@@ -85,10 +86,10 @@ def train(
         with directory.locked() if session.writes else nullcontext(), interrupts as received:
             directory.check_named(recipe, run)  # again, since another process may have used the name meanwhile
             if distributed.any_rank(session.writes and directory.done):
-                return _finished(directory)
+                return _finished(directory, recipe)
             with writing("run", directory.path):
                 session.run(received)
-        return Run(directory.path)
+        return _checked(Run(directory.path), recipe)
 
 
 def describe_plan(asked: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -143,11 +144,18 @@ def _threads_restored() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _finished(directory: RunDirectory) -> Run:
+def _finished(directory: RunDirectory, recipe: Recipe) -> Run:
     """Return a run that needs no training, if its files are as it wrote them."""
     run = Run(directory.path)
     run.check()
     logger.info("%s is finished", run.path)
+    return _checked(run, recipe)
+
+
+def _checked(run: Run, recipe: Recipe) -> Run:
+    """Return a finished run, and log a warning if it learned nothing."""
+    if distributed.rank() == 0 and run.learning_failure:
+        logger.warning("run %s learned nothing: %s; %s", run.path, run.learning_failure, _learning_hint(recipe))
     return run
 
 
@@ -157,6 +165,12 @@ def _lower_rates(recipe: Recipe) -> str:
     used = {name: rate for name, rate in rates.items() if rate is not None}
     blamed = [name for name in used if recipe.asked.get(name) is not None] or list(used)
     return "try a lower " + " or ".join(f"--{name.replace('_', '-')} than {used[name]:g}" for name in blamed)
+
+
+def _learning_hint(recipe: Recipe) -> str:
+    """Return what to change if a run does not learn."""
+    warmup = f"raise --warmup above {recipe.optim.warmup}" if recipe.optim.warmup else "add --warmup N"
+    return f"{_lower_rates(recipe)}, {warmup}, or raise --iterations"
 
 
 class Session:
@@ -360,6 +374,10 @@ class Session:
         what = "averaged weights" if averaged else f"iteration {record['iteration']}"
         on = "target" if self.problem.targets else "held-out images"
         logger.info("%s: validation Acc %.1f; %s %s", what, 100 * record["validation"]["acc"], on, found)
+        first = at_chance(record) and not any(map(at_chance, self.records[:-1]))
+        if self.writes and first and self.trainer.iteration < self.recipe.optim.iterations:
+            described, hint = describe_chance(record), _learning_hint(self.recipe)
+            logger.warning("%s, %s: %s; if it stays there, %s", self.directory.path, what, described, hint)
 
     @contextmanager
     def _naming_iteration(self) -> Iterator[None]:
@@ -505,6 +523,7 @@ class Session:
         recipe, data = self.recipe, self.recipe.data
         classes = data.classes
         averaged = self.records[record].get("averaged", False)
+        learned = not learning_failure(self.records, record)
         return {
             "model": {"backbone": recipe.model.backbone, "head": recipe.model.head, "networks": recipe.networks},
             "classes": list(self.problem.known),
@@ -527,5 +546,6 @@ class Session:
                 "selection": "averaged weights" if averaged else "pooled source-validation accuracy, first on ties",
                 "iteration": self.records[record]["iteration"],
                 "record": record,
+                **({} if learned else {"learned": False}),
             },
         }

@@ -15,7 +15,7 @@ from medic.runs.progress import duration
 from medic.sweeps.executors import Executor, Kind, Outcome
 from medic.sweeps.overview import Overview
 from medic.sweeps.sweep import Job, titles
-from medic.tables.results import read_error, read_result
+from medic.tables.results import RunResult, read_error, read_result, read_runs
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +75,10 @@ class Schedule:
     def output(self) -> Path:
         """Directory that contains the directories of the runs."""
         return self.jobs[0].directory.path.parent
+
+    def results(self) -> tuple[RunResult, ...]:
+        """Read the finished runs."""
+        return read_runs(self.by_name[name].directory.path for name in (*self.finished, *self.done)).results
 
     def summary(self, slots: int) -> str:
         """Return the state of the sweep in one line, with an estimate of the time left for `slots` runs at a time."""

@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -17,6 +17,7 @@ from medic.fields import Choice, Law, Range
 from medic.files import make_folder
 from medic.method import SMALL
 from medic.runs.command import without_secrets
+from medic.runs.directory import Run
 from medic.runs.draws import SHARED
 from medic.runs.recipe import make_recipe
 from medic.runs.rehearsal import rehearsals
@@ -130,7 +131,8 @@ class Study:
             raise _Failed from error
         trial.set_user_attr("settings", {**shared, "hparams": hparams or None})
         chosen = ", ".join(f"{name} {number:.3g}" for name, number in trial.params.items())
-        logger.info("trial %d: %s %.2f with %s", trial.number, self.judge(), 100 * value, chosen)
+        failure = "" if has_learned(trial) else ": it learned nothing"
+        logger.info("trial %d: %s %.2f with %s%s", trial.number, self.judge(), 100 * value, chosen, failure)
         return value
 
     def judge(self) -> str:
@@ -159,15 +161,18 @@ class Study:
 
         run = train(asked, quiet=True, watch=watch)
         trial.set_user_attr("run", str(run.path))
+        trial.set_user_attr("learned", run.learned)
         return float(run.record["validation"]["acc"])
 
     def _rehearse(self, trial: Any, asked: Mapping[str, Any]) -> float:
         """Train the rehearsals of a trial, and return the mean of their metric."""
-        metric, values = self.judge().split()[-1], list[float]()
+        metric, runs, mean = self.judge().split()[-1], list[Run](), float("-inf")
         for number, settings in enumerate(rehearsals(make_recipe(asked)[0])):
-            values.append(float(train(settings, quiet=True).metrics[metric]))
-            self._report(trial, fmean(values), number)
-        return fmean(values)
+            runs.append(train(settings, quiet=True))
+            mean = fmean(float(run.metrics[metric]) for run in runs)
+            self._report(trial, mean, number)
+        trial.set_user_attr("learned", all(run.learned for run in runs))
+        return mean
 
     def _report(self, trial: Any, value: float, step: int) -> None:
         """Report an intermediate value of a trial, which may be pruned for it."""
@@ -175,9 +180,8 @@ class Study:
         if self.prune and trial.should_prune():
             raise import_optuna().TrialPruned
 
-    def train_best(self, study: Any) -> Path:
-        """Return the directory of the run with the best hyperparameters; after rehearsals it is trained now."""
-        best = study.best_trial
+    def train_best(self, best: Any) -> Path:
+        """Return the directory of the run of the best trial; after rehearsals it is trained now."""
         if "run" in best.user_attrs:
             return Path(best.user_attrs["run"])
         return train({**self.asked, **best.user_attrs["settings"]}).path
@@ -196,6 +200,16 @@ def finished_trials(study: Any) -> list[Any]:
     if not finished:
         raise MedicError("no trial was trained to the end: all of them diverged, failed or were pruned")
     return finished
+
+
+def has_learned(trial: Any) -> bool:
+    """Return whether the run of a trial learned anything; earlier versions did not record it."""
+    return bool(trial.user_attrs.get("learned", True))
+
+
+def best_trial(trials: Sequence[Any]) -> Any:
+    """Return the best of the trials that learned, the first on ties; if none learned, the best of all."""
+    return max([trial for trial in trials if has_learned(trial)] or trials, key=lambda trial: trial.value)
 
 
 def search_space(asked: Mapping[str, Any]) -> dict[str, Law]:

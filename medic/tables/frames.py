@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from medic.errors import lacking
-from medic.runs import selection
 from medic.runs.trackers import scalars
 from medic.tables.results import RunResult, collect
 
@@ -16,8 +15,9 @@ def load_runs(*folders: str | Path, every: bool = False) -> Any:
     """Return a pandas frame of all finished runs in some folders.
 
     A row is a run, with the evaluation selected by source validation. With `every`, a row is an evaluation, and the
-    column `selected` marks the selected ones. Settings are columns by their names, measurements by their paths:
-    `target/acc`. `lr` is the setting; `lr/now` is the current value of the schedule.
+    column `selected` marks the selected ones. The column `learned` is False for runs that learned nothing. Settings are
+    columns by their names, measurements by their paths: `target/acc`. `lr` is the setting; `lr/now` is the current
+    value of the schedule.
     """
     try:
         import pandas as pd
@@ -28,8 +28,6 @@ def load_runs(*folders: str | Path, every: bool = False) -> Any:
 
 
 def _rows(result: RunResult, every: bool) -> list[dict[str, Any]]:
-    hidden = [selection.without_target(record, result.environments) for record in result.records]
-    chosen = selection.select(hidden)
     settings = {
         name: ", ".join(value) if isinstance(value, list) and all(isinstance(part, str) for part in value) else value
         for name, value in result.settings.items()
@@ -41,8 +39,9 @@ def _rows(result: RunResult, every: bool) -> list[dict[str, Any]]:
             **settings,
             **{column: result.environment.get(name) for column, name in ENVIRONMENT_COLUMNS.items()},
             **{f"{name}/now" if name in settings else name: value for name, value in scalars(record)},
-            "selected": position == chosen,
+            "selected": position == result.selected,
+            "learned": result.learned,
         }
         for position, record in enumerate(result.records)
-        if every or position == chosen
+        if every or position == result.selected
     ]

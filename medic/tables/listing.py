@@ -11,11 +11,11 @@ from medic.files import is_locked
 from medic.garbage import garbage_collection_paused
 from medic.runs.layout import CHECKPOINT, CONFIG, DONE, ENVIRONMENT, ERROR, ITERATION, LOCK, MODEL, RECORDS
 from medic.runs.seal import Damaged, read_seal
-from medic.runs.selection import select, without_target
 from medic.runs.settings import load_yaml
 from medic.tables.results import naming_damage, read_error, read_result, run_directories, unreadable, without_domains
 
-State = Literal["finished", "running", "unfinished", "failed", "damaged"]
+State = Literal["finished", "learned nothing", "running", "unfinished", "failed", "damaged"]
+"""A run in the state `learned nothing` is finished too."""
 
 _WANTED: Mapping[str, tuple[type, ...]] = {
     "method": (str,),
@@ -57,31 +57,31 @@ def _read(path: Path) -> Listed:
         try:
             record = _selected_record(path)
             metrics = {key: value for key, value in record["target"].items() if type(value) in (int, float)}
-            return Listed(path, "finished", written, _wanted(record["hparams"]), record["iteration"], metrics)
+            state: State = "finished" if record["learned"] else "learned nothing"
+            return Listed(path, state, written, _wanted(record["hparams"]), record["iteration"], metrics)
         except MedicError as error:
             return Listed(path, "damaged", written, _settings(path), reason=str(error))
     written = max(_modified(path / name) for name in (CONFIG, RECORDS, ERROR, CHECKPOINT))
     reason = str(read_error(path).get("reason", "the reason cannot be read")) if (path / ERROR).exists() else ""
-    state: State = "running" if is_locked(path / LOCK) else "failed" if reason else "unfinished"
+    state = "running" if is_locked(path / LOCK) else "failed" if reason else "unfinished"
     return Listed(path, state, written, _settings(path), _iteration(path), reason=reason if state == "failed" else "")
 
 
 def _selected_record(path: Path) -> Mapping[str, Any]:
-    """Return the selected evaluation of a finished run, without its metrics by domain."""
+    """Return the selected evaluation of a finished run, without its metrics by domain; `learned` is added to it."""
     with naming_damage():
         seal = read_seal(path)
         if not seal.checksums or not (path / MODEL).exists():  # a run of an earlier version, or without its model
             result = read_result(path)
-            chosen = select([without_target(record, result.environments) for record in result.records])
-            return {**result.records[chosen], "hparams": result.settings}
+            return {**result.records[result.selected], "hparams": result.settings, "learned": result.learned}
         content = {name: _content(path / name) for name in (RECORDS, MODEL, ENVIRONMENT)}
         for name, data in content.items():
             seal.check(path / name, data)
-        number = json.loads(content[MODEL])["provenance"]["record"]
-        record = json.loads(without_domains(content[RECORDS].decode().split("\n")[number]))
+        provenance = json.loads(content[MODEL])["provenance"]
+        record = json.loads(without_domains(content[RECORDS].decode().split("\n")[provenance["record"]]))
         if not isinstance(record["hparams"], dict) or not isinstance(record["target"], dict):
             raise Damaged(RECORDS)
-        return {**record, "iteration": int(record["iteration"])}
+        return {**record, "iteration": int(record["iteration"]), "learned": provenance.get("learned", True)}
 
 
 def _content(path: Path) -> bytes:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from medic.errors import counted
 from medic.metrics import Metric
 from medic.runs.layout import ENVIRONMENT
+from medic.runs.learning import learning_failure
 from medic.tables.results import RunResult, runs_are, short
 
 if TYPE_CHECKING:
@@ -38,6 +39,20 @@ def averaging(rows: Iterable["Row"]) -> Iterator[str]:
     for name in sorted(set(names) - {"none"}):
         few = "" if names.count(name) == len(names) else f" in {names.count(name)} of {counted(len(names), 'run')}"
         yield f"results are averaged weights ({name}){few}"
+
+
+def learning(rows: Iterable["Row"]) -> Iterator[str]:
+    """Yield the cells and runs whose selected evaluation learned nothing, if there are any."""
+    places = [
+        f"{row.label}, {column} ({pick.result.path.name})"
+        for row in rows
+        for column, cell in row.cells.items()
+        for pick in cell.picks
+        if learning_failure(pick.result.records, pick.record)
+    ]
+    if places:
+        some = f"{'; '.join(places[:3])}{'; …' if len(places) > 3 else ''}"
+        yield f"{counted(len(places), 'run')} learned nothing, so these numbers are meaningless: {some}"
 
 
 def seeds(rows: Iterable["Row"]) -> Iterator[str]:

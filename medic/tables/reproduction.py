@@ -143,6 +143,7 @@ class Reproduction:
                 rows.append(Row(line.label, str(line.settings["method"]), filled, line.paper, line.variant, line.keys))
         used = [result for row in rows for result in row.results]
         about = (
+            *notes.learning(rows),
             *([self.note] if self.note else []),
             *notes.scores(rows, self.metrics),
             *notes.target_labels(self.metrics),

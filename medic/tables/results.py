@@ -13,7 +13,9 @@ from medic.errors import MedicError, counted
 from medic.garbage import garbage_collection_paused
 from medic.runs.environment import commits, read_environment
 from medic.runs.layout import ASKED, CONFIG, DONE, ENVIRONMENT, ERROR, RECORDS
+from medic.runs.learning import learning_failure
 from medic.runs.seal import Damaged, Seal, read_seal
+from medic.runs.selection import select, without_target
 from medic.runs.settings import identity, read_yaml
 from medic.runs.trackers import scalars
 
@@ -75,6 +77,16 @@ class RunResult:
     def trial(self) -> tuple[int, int | None]:
         """The seed and the seed of the validation split. A table averages over trials."""
         return self.settings["seed"], self.settings["trial_seed"]
+
+    @cached_property
+    def selected(self) -> int:
+        """Position of the record that source validation selects."""
+        return select([without_target(record, self.environments) for record in self.records])
+
+    @property
+    def learned(self) -> bool:
+        """Whether the selected model does better than chance on held-out source images."""
+        return not learning_failure(self.records, self.selected)
 
     @cached_property
     def given(self) -> Mapping[str, Any]:
@@ -160,6 +172,13 @@ def short(value: Any) -> str:
     return "+".join(f"{head[:12]}{dash}{rest}" for head, dash, rest in parts)
 
 
+def learned_nothing(results: Iterable[RunResult]) -> str:
+    """Return `2 runs learned nothing (for example PATH)`, or an empty string if all runs learned."""
+    paths = [result.path for result in results if not result.learned]
+    first = "" if len(paths) == 1 else "for example "
+    return f"{counted(len(paths), 'run')} learned nothing ({first}{paths[0]})" if paths else ""
+
+
 def runs_are(count: int, which: str = "") -> str:
     """Return `1 run is` or `2 runs are`, with `which` before the verb."""
     return f"{counted(count, 'run')}{which} {'is' if count == 1 else 'are'}"
@@ -232,13 +251,14 @@ def _check(result: RunResult) -> None:
         raise Damaged(RECORDS)
     json.dumps(settings, ensure_ascii=False).encode()  # raises for text that cannot be written
     hash((result.draw, result.trial, tuple(result.given)))
-    for record in result.records:
+    for position, record in enumerate(result.records):
         list(scalars(record))  # raises for a number that is no float
         validation, target = record["validation"], record["target"]
         numbers = [*validation.values(), *map(target.get, target.keys() - _TEXTS), record["step"], record["iteration"]]
         numbers += [value for key, value in record.items() if key.startswith("env") and key.endswith("_acc")]
         if "acc" not in validation.keys() & target.keys() or not {*map(type, numbers)} <= {int, float}:
             raise Damaged(RECORDS)
+        learning_failure(result.records, position)  # raises for impossible numbers
 
 
 def without_domains(line: str) -> str:

@@ -105,6 +105,7 @@ def tabulate(
     pairs = sum(len(group.pairs) for group in groups)
     about = (
         *(["columns are source domains; a cell is the mean over all targets"] if kind == "source" else []),
+        *notes.learning(rows),
         *notes.selection(rule),
         *notes.scores(rows, shown),
         *notes.target_labels(shown),

@@ -114,7 +114,7 @@ def test_a_failed_trial_does_not_end_the_search(mini, tmp_path, monkeypatch, log
     def first(asked, **_):
         if (outcome := outcomes.pop(0)) is not None:
             raise outcome
-        return SimpleNamespace(path=tmp_path, record={"validation": {"acc": 0.5}})
+        return SimpleNamespace(path=tmp_path, record={"validation": {"acc": 0.5}}, learned=True)
 
     monkeypatch.setattr("medic.sweeps.search.train", first)
     found = study(mini, tmp_path, trials=3).run()
@@ -215,7 +215,7 @@ def test_a_search_by_rehearsals(mini, tmp_path, logged):
     values = [run.metrics["oscr"] for run in runs if run.settings["lr"] == pytest.approx(rate)]
     assert best.value == pytest.approx(fmean(values))
     assert f"leave-one-out oscr {100 * best.value:.2f}" in logged.text
-    chosen = Run(search.train_best(found))
+    chosen = Run(search.train_best(best))
     assert (chosen.settings["lr"], chosen.settings["target"]) == (pytest.approx(rate), ["street"])
     with pytest.raises(MedicError, match=naming("judge leave-one-out oscr --study")):
         study(mini, tmp_path, 1).run()

@@ -27,7 +27,7 @@ from medic.runs.progress import Pause, Progress
 from medic.runs.recipe import Recipe, make_recipe
 from medic.runs.selection import without_target
 from medic.runs.trackers import Tracker, close_all, record_all, start_trackers, tracker_names
-from medic.runs.unfinished import UnfinishedRun, divide, find_directory, finished_run, load_dataset
+from medic.runs.unfinished import UnfinishedRun, divide, find_directory, finished_run
 from medic.training import WeightAverage, load_checkpoint
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,9 @@ def train(
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         network = build_network(recipe)
-        dataset = load_dataset(recipe, opened)
+        # A run on features of a frozen backbone reads images at most once, so they need no room on the GPU.
+        once = recipe.model.freeze is not None and recipe.data.store == "auto"
+        dataset = recipe.data.load(opened, torch.device("cpu") if once else device)
         run, directory = find_directory(recipe, dataset)
         if directory.done:
             return finished_run(directory)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from medic import distributed, openset
-from medic.data import Dataset, LazyDataset, Problem
+from medic.data import Dataset, Problem
 from medic.deploy.model_file import describe_preprocessing, write_model
 from medic.errors import MedicError
 from medic.models import Classifier
@@ -25,13 +25,6 @@ logger = logging.getLogger(__name__)
 
 REFRESHED = 30
 """Iterations from which batch-norm statistics of averaged weights are estimated, or as many as the run has."""
-
-
-def load_dataset(recipe: Recipe, opened: LazyDataset) -> Dataset:
-    """Load the images of a run."""
-    # A run on features of a frozen backbone reads images at most once, so they need no room on the GPU.
-    once = recipe.model.freeze is not None and recipe.data.store == "auto"
-    return recipe.data.load(opened, torch.device("cpu") if once else recipe.execution.pick_device())
 
 
 def find_directory(recipe: Recipe, dataset: Dataset) -> tuple[str, RunDirectory]:

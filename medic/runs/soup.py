@@ -53,7 +53,7 @@ def choose(runs: Iterable[T], accuracy_with: Callable[[T], float], keep: Callabl
 
 
 def soup(
-    runs: Sequence[Run | Path | str],
+    runs: Iterable[Run | Path | str],
     *,
     output: Path | str = "runs",
     name: str | None = None,

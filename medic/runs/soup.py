@@ -65,8 +65,9 @@ def soup(
 ) -> Run:
     """Average the weights of finished runs that start from the same pretrained weights, and return the soup as a run.
 
-    Runs are tried from the best to the worst on source validation. A run is kept if the average with it is at least
-    as good there as the average without it. The settings of the soup are those of the best run.
+    Runs are tried from the best to the worst. A run is kept if the average with it is at least as accurate on source
+    validation as the average without it. The soup has the settings of the best run. A finished soup of the same runs
+    is returned as it is.
 
     Args:
         runs: At least two run directories. The runs must share images, classes, network and validation images.
@@ -104,7 +105,7 @@ def soup(
 
 
 class Soup(UnfinishedRun):
-    """A soup in the making."""
+    """A soup that is being made. `_kept` is the average of the runs so far, `_tried` the average with one more run."""
 
     def make(self, runs: Sequence[Run]) -> None:
         """Choose among the runs, the best first, and write everything."""
@@ -130,7 +131,10 @@ class Soup(UnfinishedRun):
         self.finish(nullcontext(), selection=selection, soup=ingredients)
 
     def _accuracy_with(self, run: Run) -> float:
-        """Return the validation accuracy of the soup with a run. The first run keeps its batch-norm statistics."""
+        """Load the average of the kept runs and another one, and return its accuracy on source validation.
+
+        The first run keeps its own batch-norm statistics. For an average they are estimated.
+        """
         model = self.trainer.model
         tensors = Run(run.path).model.state_dict()  # of a new object, so that the network is not kept
         model.load_state_dict({name: tensors[name] for name in model.state_dict()})

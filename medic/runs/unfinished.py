@@ -1,4 +1,4 @@
-"""A run in the making: its model, its evaluations so far, and the files that they become."""
+"""A run that is not finished: how its model is evaluated, selected and written, whether it is trained or averaged."""
 
 import logging
 import time

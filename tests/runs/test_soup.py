@@ -261,7 +261,7 @@ def test_runs_that_do_not_match(folder, changes, message, monkeypatch, tmp_path)
     assert "\n" not in str(error.value)
 
 
-def test_runs_that_no_soup_has(folder, monkeypatch, tmp_path):
+def test_runs_that_cannot_be_averaged(folder, monkeypatch, tmp_path):
     with pytest.raises(MedicError, match=naming("two runs, 1")):
         medic.soup([folder / "a"], output=tmp_path)
     with pytest.raises(MedicError, match=naming(f"{folder / 'b'} same once")):

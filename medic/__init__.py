@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from medic.outputs import Output as Output
     from medic.runs.any_model import evaluate as evaluate
     from medic.runs.directory import Run as Run
+    from medic.runs.soup import soup as soup
     from medic.strategies import Joint as Joint
     from medic.strategies import MultiStep as MultiStep
     from medic.strategies import TwoStep as TwoStep
@@ -50,6 +51,7 @@ _HOMES = {
     "medic.outputs": ["Output"],
     "medic.runs.any_model": ["evaluate"],
     "medic.runs.directory": ["Run"],
+    "medic.runs.soup": ["soup"],
     "medic.strategies": ["Joint", "MultiStep", "TwoStep", "Update"],
     "medic.systems": ["Classifier"],  # with the heads of all systems
     "medic.tables.frames": ["load_runs"],

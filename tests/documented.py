@@ -71,7 +71,10 @@ def resolve(command: Command) -> list[str]:
             return known.get(dataset, known[""])
         return f"pacs-{word}" if command.page in PACS_RUNS and word.split("/")[0] == "runs" else word
 
-    return [name, *map(value, words)]
+    values = list(map(value, words))
+    if name == "soup":  # its runs are a pattern, which a shell expands
+        values = [path for word in values for path in sorted(map(str, Path().glob(word))) or [word]]
+    return [name, *values]
 
 
 def make(folder: Path, digits: Dataset, patch: pytest.MonkeyPatch) -> None:
@@ -116,7 +119,7 @@ def _images() -> None:
 
 
 def _weights() -> None:
-    for name, backbone in (("resnet50", "resnet50"), ("lite0", "tf_efficientnet_lite0")):
+    for name, backbone in (("resnet50", "resnet50"), ("lite0", "tf_efficientnet_lite0"), ("convnet", "convnet")):
         save_file(create_backbone(backbone).module.state_dict(), f"{name}.safetensors")
     for backbone in ("resnet18", "resnet50"):  # `--weights imagenet-v1` finds them in the cache of the hub
         cached = Path("hub", f"models--timm--{backbone}.tv_in1k")
@@ -152,6 +155,8 @@ def _runs() -> None:
     shutil.copytree("runs", "digit-runs")
     shutil.copytree("runs/first", "runs/first-try")
     _train("runs", "product", **{**digits, "target": "none"})
+    for name, rate in (("a", 0.01), ("b", 0.02), ("c", 0.03)):
+        _train("candidates", name, **digits, lr=rate, weights="convnet.safetensors")
     pacs: dict[str, Any] = {"dataset": "pacs", "root": "data", "target": "sketch", "backbone": "convnet"}
     for method, names in {"medic++": ("THREE", "77ab"), "erm": ("ERM", "31e4")}.items():
         for seed, name in enumerate(names):

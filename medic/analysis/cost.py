@@ -76,6 +76,7 @@ class Cost(Result):
 def measure(results: Sequence[RunResult]) -> Cost:
     """Collect the cost of the runs that differ in steps alone; of several such series, the longest."""
     series: dict[tuple[str, str, str, int], list[RunResult]] = {}
+    results = [result for result in results if not result.settings.get("soup")]
     for result in results:
         given = {name: value for name, value in sorted(result.given.items()) if name not in ("steps", "separate")}
         key = (result.method, repr(given), repr((result.targets, result.settings["sources"])), _images(result))

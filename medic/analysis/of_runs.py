@@ -101,6 +101,8 @@ def repeated(run: Run, root: str | None = None, device: str = "auto") -> Iterato
 
     `root` replaces the folder of the images. Global random generators are as before afterwards.
     """
+    if run.settings.get("soup"):
+        raise MedicError(f"run {run.path} is a soup, so there is no training to repeat: give one of its runs")
     if run.settings.get("extend"):
         raise MedicError(f"run {run.path} continues another one, so its training cannot be repeated: give that run")
     with generators_kept():

@@ -31,6 +31,7 @@ COMMANDS = {
     "sweep": "train all combinations of some settings",
     "search": "search for hyperparameters of a method, by source validation alone",
     "reproduce": "train the runs of a table of the paper, and print it beside the paper's",
+    "soup": "average the weights of finished runs into one model, by source validation alone",
     "evaluate": "evaluate a finished run again, with any score and threshold",
     "predict": "name the images in files, folders or lists by a trained model, or call them unknown",
     "calibrate": "choose the threshold of a trained model, and see what each choice accepts and rejects",

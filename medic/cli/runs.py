@@ -43,14 +43,14 @@ def run(arguments: Namespace) -> int:
 
 
 def _row(run: Listed, several: bool) -> dict[str, str]:
-    settings = run.settings
+    settings, method = run.settings, run.settings.get("method", "–")
     shown = {
         metric.title: f"{metric.scale * run.metrics[metric.key]:.1f}" if metric.key in run.metrics else "–"
         for metric in DEFAULT
     }
     return {
         "run": str(run.path) if several else run.path.name,
-        "method": settings.get("method", "–"),
+        "method": f"{method} (soup of {len(settings['soup'])})" if "soup" in settings else method,
         "target": ", ".join(map(str, settings.get("target", []))) or "–",
         "seed": str(settings.get("seed", "–")),
         "state": _state(run),
@@ -73,6 +73,7 @@ def _entry(run: Listed) -> dict[str, Any]:
         "path": str(run.path),
         "state": run.state,
         "method": run.settings.get("method"),
+        "soup": len(run.settings.get("soup", ())) or None,
         "target": run.settings.get("target", []),
         "seed": run.settings.get("seed"),
         "iteration": run.iteration,

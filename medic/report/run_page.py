@@ -79,7 +79,7 @@ def write_report(run: Run, path: Path, root: Path | None = None) -> Path:
         root=root,
         command_with_images=f"medic report {shlex.quote(str(run.path))} --root DIR",
         provenance=_provenance(run),
-        command=f"medic train --config {shlex.quote(str(run.path / 'config.yaml'))} --output again",
+        command=_command(run),
     )
 
 
@@ -304,6 +304,8 @@ def _threshold_sentence(run: Run, threshold: Threshold) -> str:
 
 def _result(run: Run) -> str:
     """Return which weights the final model has."""
+    if run.settings.get("soup"):
+        return str(run.description["provenance"]["selection"])
     averaging = run.settings.get("averaging")
     return f"averaged weights ({averaging})" if run.record.get("averaged") else f"iteration {run.record['iteration']}"
 
@@ -316,11 +318,21 @@ def _reason(run: Run) -> str:
 
 
 def _choice(run: Run) -> str:
+    if run.settings.get("soup"):
+        return "A run is kept if the accuracy on held-out source images does not fall."
     if run.record.get("required"):
         return "The method is this average."
     if run.record.get("averaged"):
         return "On held-out source images, they are not significantly worse than the best evaluation."
     return "It is the best evaluation on held-out source images."
+
+
+def _command(run: Run) -> str:
+    """Return the command that makes the same model again."""
+    if "soup" in run.settings:
+        paths = [str(trial["path"]) for trial in run.description["provenance"]["soup"]]
+        return shlex.join(["medic", "soup", *paths, "--output", "again"])
+    return f"medic train --config {shlex.quote(str(run.path / 'config.yaml'))} --output again"
 
 
 def _provenance(run: Run) -> list[tuple[str, str]]:

@@ -37,6 +37,8 @@ def extended(asked: Mapping[str, Any]) -> tuple[dict[str, Any], Path | None]:
         return given, None
     base = Run(place)
     base.check()
+    if base.settings.get("soup"):
+        raise MedicError(f"run {base.path} is a soup, which has no training to continue: extend one of its runs")
     kept = check_settings(read_yaml(base.path / ASKED))
     free = {"extend", "iterations", *(name for name, setting in SETTINGS.items() if setting.local)}
     for name, value in given.items():

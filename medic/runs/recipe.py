@@ -123,11 +123,14 @@ class Recipe:
     """The settings that were asked for."""
     plugins: tuple[Plugin, ...]
     """The code from outside of this package that it uses."""
+    soup: tuple[str, ...] = ()
+    """Hashes of the runs to average, the best first. Empty for a run that is trained."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings by name, complete."""
-        return {name: getattr(getattr(self, entry.group), name) for name, entry in SETTINGS.items()}
+        """All settings by name, complete; of a soup, also its runs."""
+        soup = {"soup": list(self.soup)} if self.soup else {}
+        return {**{name: getattr(getattr(self, entry.group), name) for name, entry in SETTINGS.items()}, **soup}
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -51,6 +51,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     "methods": ("span", "use --span method=erm,medic++"),
     "pretrained": ("weights", "use --weights FILE, or --weights imagenet-v1"),
     "rule": ("threshold", "use --threshold RULE"),
+    "soup": ("output", "use `medic soup` to average the weights of finished runs"),
 }
 """Options of other tools: the setting that people mean, and what to do. A hint is for commands with that option."""
 _SAME = {
@@ -149,8 +150,9 @@ def setting_name(spelling: str) -> str:
 
 
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that change the result."""
-    return {name: settings.get(name) for name, declared in SETTINGS.items() if not declared.local}
+    """Return the settings that change the result; of a soup, also the hashes of the runs that it averages."""
+    soup = {"soup": settings["soup"]} if settings.get("soup") else {}
+    return {**{name: settings.get(name) for name, declared in SETTINGS.items() if not declared.local}, **soup}
 
 
 _CALLED: Mapping[Any, str] = {

@@ -10,38 +10,31 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
-from medic import distributed, openset
-from medic.data import Dataset, LazyDataset, Problem
-from medic.deploy.model_file import describe_preprocessing, write_model
+from medic import distributed
+from medic.data import Dataset, LazyDataset
 from medic.errors import MedicError, TrainingError, counted, first_line, memory_checked, one_line
 from medic.files import writing
 from medic.logs import shown
 from medic.metrics import DEFAULT
-from medic.models import Classifier
 from medic.runs import memory
-from medic.runs.build import Network, build_network, build_trainer, check_network, generators_kept
-from medic.runs.directory import Run, RunDirectory, run_hash
-from medic.runs.evaluation import Evaluator, Outputs, choose_threshold, predictions
+from medic.runs.build import Network, build_network, check_network, generators_kept
+from medic.runs.directory import Run, RunDirectory
 from medic.runs.extend import check_extension, extended
 from medic.runs.facts import describe, notes
 from medic.runs.interrupts import Interrupts, Stopped
-from medic.runs.learning import at_chance, describe_chance, learning_failure
+from medic.runs.learning import at_chance, describe_chance
 from medic.runs.progress import Pause, Progress
-from medic.runs.recipe import COMPILED, Recipe, make_recipe
-from medic.runs.selection import select, without_target
-from medic.runs.settings import SETTINGS
+from medic.runs.recipe import Recipe, make_recipe
+from medic.runs.selection import without_target
 from medic.runs.trackers import Tracker, close_all, record_all, start_trackers, tracker_names
+from medic.runs.unfinished import UnfinishedRun, divide, find_directory, finished_run
 from medic.training import WeightAverage, load_checkpoint
 
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 60.0
 """The work that a killed run loses at most, unless `checkpoint_every` is given."""
-
-REFRESHED = 30
-"""Iterations from which batch-norm statistics of averaged weights are estimated, or as many as the run has."""
 
 Watch = Callable[[Mapping[str, Any]], None]
 """Receives every evaluation, without its metrics on the target; may raise to end the run."""
@@ -74,9 +67,9 @@ def train(
         # A run on features of a frozen backbone reads images at most once, so they need no room on the GPU.
         once = recipe.model.freeze is not None and recipe.data.store == "auto"
         dataset = recipe.data.load(opened, torch.device("cpu") if once else device)
-        run, directory = _directory(recipe, dataset)
+        run, directory = find_directory(recipe, dataset)
         if directory.done:
-            return _finished(directory, recipe)
+            return _checked(finished_run(directory), recipe)
         session = Session(recipe, dataset, network, directory, run, watch, began, base)
         for line in notes(recipe):
             logger.info(line)
@@ -86,7 +79,7 @@ def train(
         with directory.locked() if session.writes else nullcontext(), interrupts as received:
             directory.check_named(recipe, run)  # again, since another process may have used the name meanwhile
             if distributed.any_rank(session.writes and directory.done):
-                return _finished(directory, recipe)
+                return _checked(finished_run(directory), recipe)
             with writing("run", directory.path):
                 session.run(received)
         return _checked(Run(directory.path), recipe)
@@ -98,8 +91,8 @@ def describe_plan(asked: Mapping[str, Any]) -> list[tuple[str, str]]:
         recipe, opened, _ = _prepare(asked)
         check_network(recipe)
         dataset = recipe.data.look(opened)
-        _, directory = _directory(recipe, dataset)
-        facts = list(describe(recipe, dataset, _divide(recipe, dataset), directory.path))
+        _, directory = find_directory(recipe, dataset)
+        facts = list(describe(recipe, dataset, divide(recipe, dataset), directory.path))
         if directory.done:
             facts.append(("state", "finished: nothing is left to train"))
         elif directory.started:
@@ -118,22 +111,6 @@ def _prepare(asked: Mapping[str, Any]) -> tuple[Recipe, LazyDataset, Path | None
     return recipe, opened, base
 
 
-def _directory(recipe: Recipe, dataset: Dataset) -> tuple[str, RunDirectory]:
-    """Return the hash and the directory of a run, which must not hold another one."""
-    run = run_hash(recipe, recipe.data.fingerprint(dataset, recipe.tasks.axes or ()))
-    directory = RunDirectory(Path(recipe.execution.output) / (recipe.execution.name or run))
-    directory.check_named(recipe, run)
-    return run, directory
-
-
-def _divide(recipe: Recipe, dataset: Dataset) -> Problem:
-    """Divide the images, and check that the target has those that the threshold rule needs."""
-    problem, rule = recipe.data.divide(dataset, recipe.seed), str(recipe.evaluation.threshold)
-    if openset.RULES[rule].oracle and not bool((problem.target.label < 0).any()):
-        raise MedicError(f"threshold {rule!r} needs unknown images, but the target has none")
-    return problem
-
-
 @contextmanager
 def _threads_restored() -> Iterator[None]:
     """Leave torch with as many threads as before."""
@@ -142,14 +119,6 @@ def _threads_restored() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _finished(directory: RunDirectory, recipe: Recipe) -> Run:
-    """Return a run that needs no training, if its files are as it wrote them."""
-    run = Run(directory.path)
-    run.check()
-    logger.info("%s is finished", run.path)
-    return _checked(run, recipe)
 
 
 def _checked(run: Run, recipe: Recipe) -> Run:
@@ -173,8 +142,8 @@ def _learning_hint(recipe: Recipe) -> str:
     return f"{_lower_rates(recipe)}, {warmup}, or raise --iterations"
 
 
-class Session:
-    """A run in progress."""
+class Session(UnfinishedRun):
+    """A run in training."""
 
     def __init__(
         self,
@@ -188,35 +157,17 @@ class Session:
         base: Path | None = None,
     ) -> None:
         """Prepare the run with the hash `run`; `base` is the checkpoint of the run that it extends, if it does."""
-        self.recipe, self.dataset, self.network, self.directory = recipe, dataset, network, directory
-        self.hash, self.base = run, base
-        self.device = recipe.execution.pick_device()
-        self.writes = distributed.rank() == 0
-        self.problem = _divide(recipe, dataset)
-        self.trainer = build_trainer(recipe, dataset, self.problem, network)
-        assert recipe.evaluation.score is not None
-        assert recipe.evaluation.threshold is not None
         assert recipe.evaluation.evaluate_every is not None
-        self.every, self.rule = recipe.evaluation.evaluate_every, recipe.evaluation.threshold
-        inference = self.trainer.inference(self._compiles_evaluation(), recipe.evaluation.views)
-        score = openset.get_score(recipe.evaluation.score)
-        self.evaluator = Evaluator(dataset.domains, self.problem, inference, score, self.rule)
-        self.records: list[dict[str, Any]] = []
-        self.best: dict[str, Tensor] = {}
+        self.every, self.base = recipe.evaluation.evaluate_every, base
+        evaluations = -(-recipe.optim.iterations // self.every)
+        super().__init__(recipe, dataset, network, directory, run, evaluations, began)
         self.losses: list[float] = []  # of the iterations since the last evaluation
         self.seconds = 0.0  # per iteration since the last evaluation or start; no part of the result
-        self.began = began  # minus the time spent before the run was resumed
         self._saved, self._saved_at = 0, time.monotonic()
         averaging = recipe.parts.averaging
         self.averaging: WeightAverage | None = None if averaging is None else averaging.build()
         self.trackers: dict[str, Tracker] = {}
         self.watch = watch
-
-    def _compiles_evaluation(self) -> bool:
-        """Whether compiling pays off for evaluation too; it rounds differently, so the target must not decide."""
-        evaluations = -(-self.recipe.optim.iterations // self.every)
-        images = len(self.problem.train) + len(self.problem.validation)
-        return self.recipe.compiles(self.device) and evaluations * images >= COMPILED
 
     def run(self, interrupts: Interrupts) -> None:
         """Train to the end, and write everything."""
@@ -241,7 +192,7 @@ class Session:
                 self._load(self.base)
                 earlier, self.records = self.records, []
                 for record in earlier:  # as evaluations of this run
-                    self.records.append({**record, **self._provenance()})
+                    self.records.append({**record, **self.provenance()})
                 logger.info("continues %s at iteration %d", self.base.parents[1], self.trainer.iteration)
             self._save()
         for name, fact in describe(recipe, self.dataset, self.problem, self.directory.path):
@@ -318,7 +269,7 @@ class Session:
     def _update(self, averaging: WeightAverage, progress: Progress) -> None:
         """Give the weights after an iteration to the average, and the validation loss if it asks for it."""
         iteration, iterations = self.trainer.iteration, self.recipe.optim.iterations
-        averaging.update(self._weights(), iteration / iterations)
+        averaging.update(self.weights(), iteration / iterations)
         if averaging.asks(iteration, iterations):
             self.losses += self.trainer.wait()
             with progress.pause("validating"), self._naming_iteration():
@@ -330,9 +281,7 @@ class Session:
         Iterations after the end of SWAD's valley are no part of its average, but of the evaluations beside it.
         """
         with progress.pause("averaging"):
-            with torch.no_grad():
-                torch._foreach_copy_(list[Tensor](self._weights()), averaging.result())
-            self.trainer.refresh_statistics(min(REFRESHED, self.recipe.optim.iterations))
+            self.load_average(averaging.result())
         wanted = self.recipe.asked.get("averaging") or self.recipe.method.preset.get("averaging")
         if wanted and not averaging.converged:  # nobody expects a valley of the default
             logger.info(
@@ -341,10 +290,6 @@ class Session:
             )
         with progress.pause("evaluating"):
             self._evaluate(averaged=True)
-
-    def _weights(self) -> list[nn.Parameter]:
-        """Return the weights to average."""
-        return [parameter for parameter in self.trainer.model.parameters() if parameter.requires_grad]
 
     def _checkpoint_due(self) -> bool:
         every = self.recipe.evaluation.checkpoint_every
@@ -357,13 +302,8 @@ class Session:
         self.trainer.check_finite()
         with self._naming_iteration():
             metrics = self.evaluator.record()
-        record = {**self._progress(), **metrics, **self._averaged(averaged), **self._provenance()}
-        self.records.append(record)
+        record = self.add_record({**self._progress(), **metrics, **self._averaged(averaged)})
         self.losses.clear()
-        if self._selected() == len(self.records) - 1:
-            self.best = {name: tensor.detach().clone() for name, tensor in self.trainer.model.state_dict().items()}
-        if self.writes:
-            self.directory.write_records(self.records)
         self.trackers = record_all(self.trackers, record)
         self.watch(without_target(record, self.problem.targets))
         found = "  ".join(
@@ -395,10 +335,6 @@ class Session:
         required = {"required": True} if own else {}
         return {"averaged": True, "converged": self.averaging.converged, **required}
 
-    def _selected(self) -> int:
-        """Return the position of the record that source validation selects."""
-        return select([without_target(record, self.problem.targets) for record in self.records])
-
     def _progress(self) -> dict[str, Any]:
         trainer, gigabyte = self.trainer, 2**30
         images = trainer.iteration * trainer.batch_size * trainer.grid.tasks
@@ -413,28 +349,6 @@ class Session:
             "step_time": self.seconds,
             "mem_gb": peak / gigabyte,
             **({"advice": advice} if advice else {}),
-        }
-
-    def _provenance(self) -> dict[str, Any]:
-        """Return the settings of a record, with the keys by which DomainBed's scripts group runs.
-
-        The settings that were asked for are in the first record only, because they never change.
-        """
-        recipe = self.recipe
-        asked = {name: value for name, value in recipe.asked.items() if not SETTINGS[name].local}
-        trial = recipe.data.trial_seed
-        return {
-            **({} if self.records else {"asked": asked}),
-            "args": {
-                "dataset": recipe.data.benchmark.domainbed or recipe.data.dataset,
-                "algorithm": recipe.run.method,
-                "test_envs": list(self.problem.targets),
-                "seed": recipe.seed,
-                "trial_seed": recipe.seed if trial is None else trial,
-                "hparams_seed": recipe.objective.hparams_seed,
-                "holdout_fraction": recipe.data.holdout,
-            },
-            "hparams": recipe.identity,
         }
 
     def _save(self) -> None:
@@ -474,30 +388,10 @@ class Session:
             self.directory.write_records(self.records)
 
     def _finish(self, interrupts: Interrupts) -> None:
-        """Write the selected model and its predictions."""
-        model, saves = self.trainer.model, self.recipe.evaluation.save_features
-        model.load_state_dict(self.best)
-        score = self.evaluator.fitted_score()
-        outputs = self.evaluator.infer_all(saves or "features" in score.needs)
-        threshold = choose_threshold(outputs, score, self.rule)
-        saved = outputs
-        if saves:  # scores are fitted on the training images
-            saved = {**outputs, "train": self.evaluator.infer(self.problem.train, features=True)}
-        with interrupts.writing:
-            self._write_result(outputs, saved, score, threshold)
-        distributed.barrier()
-
-    def _write_result(
-        self, outputs: Outputs, saved: Outputs, score: openset.Score, threshold: openset.Threshold
-    ) -> None:
-        """Write the predictions and the model, and the mark of a finished run."""
-        if self.writes:
-            self.directory.write_predictions(predictions(self.dataset, self.problem, saved, score, threshold.value))
-            if openset.RULES[self.rule].oracle:  # it used target labels, which nobody who uses the model has
-                threshold = choose_threshold(outputs, score, "source")
-            described = self._description(threshold, self._selected())
-            write_model(self.directory.path, self._whole(self.trainer.model), score, described)
-            self.directory.write_done(time.monotonic() - self.began)
+        """Write the selected model, which records how it was selected."""
+        averaged = self.records[self.selected()].get("averaged")
+        selection = "averaged weights" if averaged else "pooled source-validation accuracy, first on ties"
+        self.finish(interrupts.writing, selection=selection)
 
     def describe_late(self) -> str:
         """Return the message of a run that left an iteration or evaluation in progress."""
@@ -509,43 +403,3 @@ class Session:
         where, peak = "on the GPU" if self.device.type == "cuda" else "of the process", self.records[-1]["mem_gb"]
         trained = "" if speed is None else f"{speed} in training; "
         logger.info("%speak memory %s %.2f GiB", trained, where, peak)
-
-    def _whole(self, model: nn.Module) -> nn.Module:
-        """Return the model with the backbone that was frozen, if it was."""
-        if self.network.frozen is None:
-            return model
-        assert self.recipe.model.head is not None
-        whole = Classifier(self.network.frozen, len(self.problem.known), self.recipe.model.head)
-        whole.head.load_state_dict(model.head.state_dict())  # type: ignore[union-attr]
-        return whole
-
-    def _description(self, threshold: openset.Threshold, record: int) -> dict[str, Any]:
-        recipe, data = self.recipe, self.recipe.data
-        classes = data.classes
-        averaged = self.records[record].get("averaged", False)
-        learned = not learning_failure(self.records, record)
-        return {
-            "model": {"backbone": recipe.model.backbone, "head": recipe.model.head, "networks": recipe.networks},
-            "classes": list(self.problem.known),
-            "preprocessing": describe_preprocessing(self.trainer.preprocessing, int(data.store_size or 0)),
-            "views": recipe.evaluation.views,
-            "score": {"name": recipe.evaluation.score},
-            "threshold": threshold._asdict(),
-            "provenance": {
-                "dataset": data.dataset,
-                "images": self.dataset.hash,
-                "split": {
-                    "name": classes.name(data.dataset, self.dataset.classes),
-                    "hash": classes.hash,
-                    "openness": classes.openness,
-                },
-                "sources": data.sources,
-                "target": data.target,
-                "method": recipe.run.method,
-                "seed": recipe.seed,
-                "selection": "averaged weights" if averaged else "pooled source-validation accuracy, first on ties",
-                "iteration": self.records[record]["iteration"],
-                "record": record,
-                **({} if learned else {"learned": False}),
-            },
-        }

@@ -78,7 +78,7 @@ def estimate(jobs: Iterable[Job], results: Iterable[RunResult]) -> tuple[float, 
     """
     costs: dict[Any, list[tuple[float, float]]] = defaultdict(list)
     for result in results:
-        if seconds := result.seal.seconds:
+        if (seconds := result.seal.seconds) and not result.settings.get("soup"):
             work = _work(result.settings)
             for kind in (work, (result.settings["method"], *work)):
                 costs[kind].append(_cost(result, seconds))

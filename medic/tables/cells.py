@@ -139,7 +139,8 @@ def _without_copies(runs: Sequence[RunResult]) -> list[RunResult]:
     names = sorted({name for run in runs for name in run.given})
     found: dict[tuple[int, str], RunResult] = {}
     for run in runs:
-        other = found.setdefault((run.draw, repr([run.setting(name) for name in names])), run)
+        settings = [run.setting(name) for name in names]
+        other = found.setdefault((run.draw, repr([*settings, run.settings.get("soup")])), run)
         if other is not run and _measured(other) != _measured(run):
             raise MedicError(
                 f"{other.path} and {run.path} have the same settings but different results"

@@ -84,6 +84,8 @@ class Conditions:
         weights, from_scratch = environment.get("weights"), theirs["backbone"] in UNTRAINED
         if (weights is None) != from_scratch:
             found["weights"] = ("given", "none") if from_scratch else ("none", "given")
+        if soup := ours.get("soup"):
+            found["soup"] = len(soup), "none"
         if (precision := environment.get("precision", PRECISION)) != PRECISION:
             found["precision"] = precision, PRECISION
         counts = environment.get("counts")  # missing in runs of earlier versions

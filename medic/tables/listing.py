@@ -22,6 +22,7 @@ _WANTED: Mapping[str, tuple[type, ...]] = {
     "target": (str, list),
     "seed": (int,),
     "iterations": (int,),
+    "soup": (list,),
 }
 """Settings that a list of runs shows, with their types."""
 
@@ -35,7 +36,7 @@ class Listed:
     written: float
     """Seconds since 1970 at which the run was last written."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Some of its settings: method, target, seed and iterations."""
+    """Some of its settings: method, target, seed and iterations, and the runs of a soup."""
     iteration: int | None = None
     """The iteration of the last checkpoint."""
     metrics: Mapping[str, Any] = field(default_factory=dict)

@@ -31,11 +31,13 @@ def selection(rule: str) -> Iterator[str]:
 
 def averaging(rows: Iterable["Row"]) -> Iterator[str]:
     """Yield which results are averaged weights, if any; the others are evaluations that the rule has selected."""
+    picks = [pick for row in rows for pick in row.picks]
     names = [
-        str(pick.result.settings.get("averaging")) if pick.evaluation.get("averaged") else "none"
-        for row in rows
-        for pick in row.picks
-    ]
+        "soup" if pick.result.settings.get("soup")
+        else str(pick.result.settings.get("averaging")) if pick.evaluation.get("averaged")
+        else "none"
+        for pick in picks
+    ]  # fmt: skip
     for name in sorted(set(names) - {"none"}):
         few = "" if names.count(name) == len(names) else f" in {names.count(name)} of {counted(len(names), 'run')}"
         yield f"results are averaged weights ({name}){few}"

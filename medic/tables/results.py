@@ -112,6 +112,8 @@ class RunResult:
         value = self.settings.get(name)
         if name == "partial":  # the classes of each source differ between targets
             return bool(value)
+        if name == "soup":  # and so do the runs of a soup
+            return None if value is None else len(value)
         return None if value == "none" else value
 
     def agrees(self, other: "RunResult", names: Iterable[str]) -> bool:

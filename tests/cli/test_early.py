@@ -54,6 +54,11 @@ MISTAKES = {
     "data check images": "images is a folder: use `medic data check folder --root images`",
     "data check folder --root gone": f"root gone does not exist: {FOLDER}",
     "data fetch pacs --root x --archive gone.zip": "--archive gone.zip does not exist: check the path",
+    "soup runs/run": "a soup needs at least two runs, got runs/run alone: give several run directories",
+    "soup runs/run gone": f"run gone does not exist: {TRAINED}",
+    "soup runs/run runs/run --output file/runs": "output file/runs cannot be written: Not a directory",
+    "soup runs/run runs/run --weights gone.pth": "weights gone.pth do not exist: check the path, or use weights by "
+    "name, such as --weights imagenet-v1 for a ResNet",
     "evaluate gone": f"run gone does not exist: {TRAINED}",
     "evaluate runs": "runs contains 1 finished run: give one of them, runs/run; `medic runs runs` lists them",
     "evaluate images": f"images is not a run directory, it has no config.yaml: {TRAINED}",

@@ -205,7 +205,7 @@ def test_the_directory_is_named_by_what_changes_the_result(run, mini, tmp_path):
 def test_the_best_weights_are_the_ones_that_are_kept(mini, tmp_path, monkeypatch):
     """The first of two evaluations is made the better one; the model must be that of iteration 2, not of 4."""
     with monkeypatch.context() as patched:
-        patched.setattr("medic.runs.train.select", lambda records: 0)
+        patched.setattr("medic.runs.unfinished.select", lambda records: 0)
         first = medic.train(dataset=mini, method="erm", output=str(tmp_path / "a"), **SHORT)
     short = medic.train(
         dataset=mini, method="erm", output=str(tmp_path / "b"), schedule="constant", **{**SHORT, "iterations": 2}

@@ -1,0 +1,77 @@
+"""`medic soup`."""
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from medic.cli.catalogue import check_paths
+from medic.cli.options import add_device_option, add_import_option
+from medic.errors import MedicError
+from medic.report.terminal import print_rows, print_run
+from medic.runs.layout import check_run
+from medic.runs.settings import SETTINGS
+
+if TYPE_CHECKING:
+    from medic.runs.directory import Run
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Add the options of `medic soup`."""
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="directories of finished runs that start from the same weights"
+    )
+    output = SETTINGS["output"]
+    parser.add_argument(
+        "--output",
+        default=output.default,
+        metavar="DIR",
+        help=f"directory in which the directory of the soup is created (default: {output.default})",
+    )
+    parser.add_argument(
+        "--name", metavar="NAME", help="name of the soup's directory in the output (default: a hash of its runs)"
+    )
+    parser.add_argument("--root", metavar="DIR|FILE", help="folder or table with the images, if it has moved")
+    parser.add_argument("--weights", metavar="FILE|NAME", help="weights that the runs started from, if they have moved")
+    add_device_option(parser, default="auto")
+    add_import_option(parser, "Python file or module that the runs were trained with, to execute first")
+
+
+def run(arguments: Namespace) -> int:
+    """Make the soup; print the runs that were tried, and the metrics."""
+    if len(arguments.runs) < 2:
+        raise MedicError(f"a soup needs at least two runs, got {arguments.runs[0]} alone: give several run directories")
+    for path in arguments.runs:
+        check_run(Path(path))
+    check_paths({name: getattr(arguments, name) for name in ("root", "weights", "output")})
+    from medic.runs.soup import soup
+
+    made = soup(
+        arguments.runs,
+        output=arguments.output,
+        name=arguments.name,
+        root=arguments.root,
+        weights=arguments.weights,
+        device=arguments.device,
+        imports=arguments.imports,
+    )
+    _print_trials(made)
+    print()
+    print_run(made)
+    print(f"{made.description['provenance']['selection']}: {made.path}")
+    print(f"see it with: medic report {quote(str(made.path))}")
+    return 0
+
+
+def _print_trials(made: "Run") -> None:
+    """Print a row per run that was tried, in the order of the trials."""
+    rows = [
+        {
+            "run": str(trial["path"]),
+            "validation Acc": f"{100 * trial['acc']:.1f}",
+            "soup with it": f"{100 * trial['soup_acc']:.1f}",
+            "kept": "yes" if trial["kept"] else "no",
+        }
+        for trial in made.description["provenance"]["soup"]
+    ]
+    print_rows(rows, numeric=["validation Acc", "soup with it"])

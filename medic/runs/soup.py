@@ -1,0 +1,200 @@
+"""A model soup: the average weights of finished runs, chosen by source validation (Wortsman et al. 2022)."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from medic.errors import MedicError, memory_checked
+from medic.files import file_hash, writing
+from medic.logs import shown
+from medic.runs.build import build_network, generators_kept
+from medic.runs.directory import Run
+from medic.runs.review import images_again
+from medic.runs.selection import validation_accuracy
+from medic.runs.unfinished import UnfinishedRun, find_directory, finished_run
+from medic.training.averaging import RunningMean
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SHARED = ("dataset", "sources", "target", "known", "unknown", "partial", "backbone", "objective", "head", "freeze",
+          "batch_norm", "image_size", "store_size", "score", "views")  # fmt: skip
+"""Settings that define the model and its images, which all runs must share."""
+SPLIT = ("validation", "holdout", "trial_seed", "label_noise")
+"""Settings that define the validation images and their labels, which all runs must share."""
+LEAK = "hold out different validation images, so one trained on images that validate the other"
+
+
+class Trial(NamedTuple):
+    """A run that was tried: the validation accuracy of the soup with this run, and whether the run is kept."""
+
+    accuracy: float
+    kept: bool
+
+
+def choose(runs: Iterable[T], accuracy_with: Callable[[T], float], keep: Callable[[], None]) -> list[Trial]:
+    """Try the runs in order, and keep each one with which the accuracy does not fall; the first is always kept.
+
+    `keep` adds the run that `accuracy_with` tried last.
+    """
+    trials, best = list[Trial](), float("-inf")
+    for run in runs:
+        accuracy = accuracy_with(run)
+        trials.append(Trial(accuracy, accuracy >= best))
+        if trials[-1].kept:
+            best = accuracy
+            keep()
+    return trials
+
+
+def soup(
+    runs: Iterable[Run | Path | str],
+    *,
+    output: Path | str = "runs",
+    name: str | None = None,
+    root: Path | str | None = None,
+    weights: Path | str | None = None,
+    device: str = "auto",
+    imports: Sequence[str] = (),
+    quiet: bool = False,
+) -> Run:
+    """Average the weights of finished runs that start from the same pretrained weights, and return the soup as a run.
+
+    Runs are tried from the best to the worst. A run is kept if the average with it is at least as accurate on source
+    validation as the average without it. The soup has the settings of the best run. A finished soup of the same runs
+    is returned as it is.
+
+    Args:
+        runs: At least two run directories. The runs must share images, classes, network and validation images.
+        output: Directory in which the run directory of the soup is created.
+        name: Name of the run directory; a hash by default.
+        root: Folder of the images, if they have moved since the runs were trained.
+        weights: File of the pretrained weights, if it has moved.
+        device: `auto`, `cpu` or `cuda`.
+        imports: Python files or modules that the runs were trained with, which are executed first.
+        quiet: Whether to log warnings only.
+    """
+    began = time.monotonic()
+    with memory_checked(), generators_kept(), shown(quiet):
+        candidates = [run if isinstance(run, Run) else Run(run) for run in runs]
+        _check(candidates)
+        ordered = sorted(candidates, key=lambda run: -validation_accuracy(run.record))  # stable: first on ties
+        best, hashes = ordered[0], [run.hash for run in ordered]
+        changes: dict[str, Any] = {"output": str(output), "name": name, "imports": list(imports) or None}
+        if weights is not None:
+            changes["weights"] = str(weights)
+        if best.settings.get("batch_norm") == "sync":
+            changes["batch_norm"] = "local"  # in one process they are the same
+        recipe, dataset = images_again(best, device, None if root is None else str(root), **changes)
+        if recipe.weights is None or file_hash(recipe.weights) != best.environment["weights"]:
+            raise MedicError(f"run {best.path} started from other weights than {recipe.weights}: use --weights FILE")
+        asked = {**best.records[0].get("asked", recipe.asked), "soup": hashes}
+        recipe = replace(recipe, soup=tuple(hashes), asked=asked)
+        run, directory = find_directory(recipe, dataset)
+        with directory.locked(), writing("run", directory.path):
+            directory.check_named(recipe, run)  # again, since another process may have used the name meanwhile
+            if directory.done:
+                return finished_run(directory)
+            Soup(recipe, dataset, build_network(recipe), directory, run, len(ordered), began).make(ordered)
+        return Run(directory.path)
+
+
+class Soup(UnfinishedRun):
+    """A soup that is being made. `_kept` is the average of the runs so far, `_tried` the average with one more run."""
+
+    def make(self, runs: Sequence[Run]) -> None:
+        """Choose among the runs, the best first, and write everything."""
+        paths = [self.dataset.paths[index] for index in self.problem.validation.indices.tolist()]
+        if paths != _held_out(runs[0]):
+            raise MedicError(
+                f"run {runs[0].path} is of a version that held out other validation images: train it again"
+            )
+        self._kept = self._tried = RunningMean()
+        trials = choose(runs, self._accuracy_with, self._keep)
+        self.trainer.model.load_state_dict(self.best)
+        metrics, iterations = self.evaluator.record(), self.recipe.optim.iterations
+        self.directory.write_environment(self.recipe, self.dataset, self.hash)  # first, as it has the run's hash
+        self.directory.write_start(self.recipe)
+        self.add_record({"iteration": iterations, "step": iterations, **metrics, "averaged": True, "required": True})
+        ingredients = [
+            {"run": run.hash, "path": str(run.path), "acc": validation_accuracy(run.record), "soup_acc": trial.accuracy,
+             "kept": trial.kept}
+            for run, trial in zip(runs, trials, strict=True)
+        ]  # fmt: skip
+        kept = sum(trial.kept for trial in trials)
+        selection = f"greedy soup of {kept} of {len(runs)} runs by source validation"
+        self.finish(nullcontext(), selection=selection, soup=ingredients)
+
+    def _accuracy_with(self, run: Run) -> float:
+        """Load the average of the kept runs and another one, and return its accuracy on source validation.
+
+        The first run keeps its own batch-norm statistics. For an average they are estimated.
+        """
+        model = self.trainer.model
+        tensors = Run(run.path).model.state_dict()  # of a new object, so that the network is not kept
+        model.load_state_dict({name: tensors[name] for name in model.state_dict()})
+        self._tried = self._kept.copy()
+        self._tried.add([parameter.detach().double() for parameter in self.weights()])
+        if self._tried.count > 1:
+            self.load_average(self._tried.tensors)
+        accuracy = self.evaluator.validation()["acc"]
+        own = validation_accuracy(run.record)
+        logger.info("%s: validation Acc %.1f; soup with it %.1f", run.path, 100 * own, 100 * accuracy)
+        return accuracy
+
+    def _keep(self) -> None:
+        """Keep the run that was tried last."""
+        self._kept = self._tried
+        self.best = {name: tensor.detach().clone() for name, tensor in self.trainer.model.state_dict().items()}
+
+
+def _check(runs: Sequence[Run]) -> None:
+    """Refuse runs whose weights cannot be averaged, or of which one trained on the validation images of another."""
+    if len(runs) < 2:
+        raise MedicError(f"a soup needs at least two runs, got {len(runs)}: give several run directories")
+    seen: dict[str, Run] = {}
+    for run in runs:
+        if (same := seen.setdefault(run.hash, run)) is not run:
+            raise MedicError(f"runs {same.path} and {run.path} are the same run: give each run once")
+    first, *others = runs
+    held_out = _held_out(first)
+    for other in others:
+        _check_pair(first, other)
+        if _held_out(other) != held_out:
+            raise MedicError(f"runs {first.path} and {other.path} {LEAK}: train both with the same version of medic")
+
+
+def _check_pair(first: Run, second: Run) -> None:
+    """Refuse two runs with other settings, images or pretrained weights."""
+    pair = f"runs {first.path} and {second.path}"
+    weights = [run.environment.get("weights") for run in (first, second)]
+    if None in weights or weights[0] != weights[1]:
+        starts = " and ".join("random weights" if digest is None else digest[:8] for digest in weights)
+        raise MedicError(f"{pair} start from {starts}: a soup needs the same pretrained --weights for all runs")
+    for name in (*SHARED, *SPLIT):
+        values = [run.settings.get(name) for run in (first, second)]
+        if values[0] == values[1]:
+            continue
+        difference = f"{name} {_text(values[0])} and {_text(values[1])}"
+        if name in SPLIT:
+            option = f"--{name.replace('_', '-')}"
+            raise MedicError(f"{pair} {LEAK} ({difference}): train both with the same {option}")
+        raise MedicError(f"{pair} have {difference}: a soup needs runs with the same {name}")
+    images = [run.description["provenance"]["images"] for run in (first, second)]
+    if images[0] != images[1]:
+        raise MedicError(f"{pair} were trained on different images of {first.settings['dataset']!r}: use the same ones")
+
+
+def _text(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _held_out(run: Run) -> list[str]:
+    """Return the paths of a run's validation images."""
+    predictions = Run(run.path).predictions  # of a new object, so that the arrays are not kept
+    return [str(path) for path in predictions["path"][predictions["split"] == "validation"]]

@@ -1,0 +1,205 @@
+"""A run that is not finished: how its model is evaluated, selected and written, whether it is trained or averaged."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from medic import distributed, openset
+from medic.data import Dataset, Problem
+from medic.deploy.model_file import describe_preprocessing, write_model
+from medic.errors import MedicError
+from medic.models import Classifier
+from medic.runs.build import Network, build_trainer
+from medic.runs.directory import Run, RunDirectory, run_hash
+from medic.runs.evaluation import Evaluator, Outputs, choose_threshold, predictions
+from medic.runs.learning import learning_failure
+from medic.runs.recipe import COMPILED, Recipe
+from medic.runs.selection import select, without_target
+
+logger = logging.getLogger(__name__)
+
+REFRESHED = 30
+"""Iterations from which batch-norm statistics of averaged weights are estimated, or as many as the run has."""
+
+
+def find_directory(recipe: Recipe, dataset: Dataset) -> tuple[str, RunDirectory]:
+    """Return the hash and the directory of a run, which must not hold another one."""
+    run = run_hash(recipe, recipe.data.fingerprint(dataset, recipe.tasks.axes or ()))
+    directory = RunDirectory(Path(recipe.execution.output) / (recipe.execution.name or run))
+    directory.check_named(recipe, run)
+    return run, directory
+
+
+def finished_run(directory: RunDirectory) -> Run:
+    """Return a run that needs no work, if its files are as it wrote them."""
+    run = Run(directory.path)
+    run.check()
+    logger.info("%s is finished", run.path)
+    return run
+
+
+def divide(recipe: Recipe, dataset: Dataset) -> Problem:
+    """Divide the images, and check that the target has those that the threshold rule needs."""
+    problem, rule = recipe.data.divide(dataset, recipe.seed), str(recipe.evaluation.threshold)
+    if openset.RULES[rule].oracle and not bool((problem.target.label < 0).any()):
+        raise MedicError(f"threshold {rule!r} needs unknown images, but the target has none")
+    return problem
+
+
+class UnfinishedRun:
+    """A model with everything that is needed to evaluate it, to select weights, and to write the result."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        dataset: Dataset,
+        network: Network,
+        directory: RunDirectory,
+        run: str,
+        evaluations: int,
+        began: float,
+    ) -> None:
+        """Prepare the run with the hash `run`, which will be evaluated about `evaluations` times."""
+        self.recipe, self.dataset, self.network, self.directory, self.hash = recipe, dataset, network, directory, run
+        self.device = recipe.execution.pick_device()
+        self.writes = distributed.rank() == 0
+        self.problem = divide(recipe, dataset)
+        self.trainer = build_trainer(recipe, dataset, self.problem, network)
+        assert recipe.evaluation.score is not None
+        assert recipe.evaluation.threshold is not None
+        self.rule = recipe.evaluation.threshold
+        inference = self.trainer.inference(self._compiles_evaluation(evaluations), recipe.evaluation.views)
+        score = openset.get_score(recipe.evaluation.score)
+        self.evaluator = Evaluator(dataset.domains, self.problem, inference, score, self.rule)
+        self.records: list[dict[str, Any]] = []
+        self.best: dict[str, Tensor] = {}
+        self.began = began  # minus the time spent before the run was resumed
+
+    def _compiles_evaluation(self, evaluations: int) -> bool:
+        """Whether compiling pays off for evaluation too; it rounds differently, so the target must not decide."""
+        images = len(self.problem.train) + len(self.problem.validation)
+        return self.recipe.compiles(self.device) and evaluations * images >= COMPILED
+
+    def weights(self) -> list[nn.Parameter]:
+        """Return the weights to average."""
+        return [parameter for parameter in self.trainer.model.parameters() if parameter.requires_grad]
+
+    def load_average(self, tensors: Sequence[Tensor]) -> None:
+        """Load averaged weights into the model, and re-estimate batch-norm statistics."""
+        with torch.no_grad():
+            torch._foreach_copy_(list[Tensor](self.weights()), list(tensors))
+        self.trainer.refresh_statistics(min(REFRESHED, self.recipe.optim.iterations))
+
+    def add_record(self, measured: Mapping[str, Any]) -> dict[str, Any]:
+        """Add an evaluation of the model, and keep the weights if source validation selects them."""
+        record = {**measured, **self.provenance()}
+        self.records.append(record)
+        if self.selected() == len(self.records) - 1:
+            self.best = {name: tensor.detach().clone() for name, tensor in self.trainer.model.state_dict().items()}
+        if self.writes:
+            self.directory.write_records(self.records)
+        return record
+
+    def selected(self) -> int:
+        """Return the position of the record that source validation selects."""
+        return select([without_target(record, self.problem.targets) for record in self.records])
+
+    def provenance(self) -> dict[str, Any]:
+        """Return the settings of a record, with the keys by which DomainBed's scripts group runs.
+
+        The settings that were asked for are in the first record only, because they never change.
+        """
+        recipe, identity = self.recipe, self.recipe.identity
+        asked = {name: value for name, value in recipe.asked.items() if name in identity}
+        trial = recipe.data.trial_seed
+        return {
+            **({} if self.records else {"asked": asked}),
+            "args": {
+                "dataset": recipe.data.benchmark.domainbed or recipe.data.dataset,
+                "algorithm": recipe.run.method,
+                "test_envs": list(self.problem.targets),
+                "seed": recipe.seed,
+                "trial_seed": recipe.seed if trial is None else trial,
+                "hparams_seed": recipe.objective.hparams_seed,
+                "holdout_fraction": recipe.data.holdout,
+            },
+            "hparams": identity,
+        }
+
+    def finish(self, writing: AbstractContextManager[Any], **origin: Any) -> None:
+        """Write the selected model and its predictions, inside `writing`.
+
+        `origin` is the part of the model's provenance that describes the origin of its weights.
+        """
+        model, saves = self.trainer.model, self.recipe.evaluation.save_features
+        model.load_state_dict(self.best)
+        score = self.evaluator.fitted_score()
+        outputs = self.evaluator.infer_all(saves or "features" in score.needs)
+        threshold = choose_threshold(outputs, score, self.rule)
+        saved = outputs
+        if saves:  # scores are fitted on the training images
+            saved = {**outputs, "train": self.evaluator.infer(self.problem.train, features=True)}
+        with writing:
+            self._write_result(outputs, saved, score, threshold, origin)
+        distributed.barrier()
+
+    def _write_result(
+        self,
+        outputs: Outputs,
+        saved: Outputs,
+        score: openset.Score,
+        threshold: openset.Threshold,
+        origin: Mapping[str, Any],
+    ) -> None:
+        """Write the predictions and the model, and the mark of a finished run."""
+        if self.writes:
+            self.directory.write_predictions(predictions(self.dataset, self.problem, saved, score, threshold.value))
+            if openset.RULES[self.rule].oracle:  # it used target labels, which nobody who uses the model has
+                threshold = choose_threshold(outputs, score, "source")
+            described = self._description(threshold, self.selected(), origin)
+            write_model(self.directory.path, self._whole(self.trainer.model), score, described)
+            self.directory.write_done(time.monotonic() - self.began)
+
+    def _whole(self, model: nn.Module) -> nn.Module:
+        """Return the model with the backbone that was frozen, if it was."""
+        if self.network.frozen is None:
+            return model
+        assert self.recipe.model.head is not None
+        whole = Classifier(self.network.frozen, len(self.problem.known), self.recipe.model.head)
+        whole.head.load_state_dict(model.head.state_dict())  # type: ignore[union-attr]
+        return whole
+
+    def _description(self, threshold: openset.Threshold, record: int, origin: Mapping[str, Any]) -> dict[str, Any]:
+        recipe, data = self.recipe, self.recipe.data
+        classes = data.classes
+        return {
+            "model": {"backbone": recipe.model.backbone, "head": recipe.model.head, "networks": recipe.networks},
+            "classes": list(self.problem.known),
+            "preprocessing": describe_preprocessing(self.trainer.preprocessing, int(data.store_size or 0)),
+            "views": recipe.evaluation.views,
+            "score": {"name": recipe.evaluation.score},
+            "threshold": threshold._asdict(),
+            "provenance": {
+                "dataset": data.dataset,
+                "images": self.dataset.hash,
+                "split": {
+                    "name": classes.name(data.dataset, self.dataset.classes),
+                    "hash": classes.hash,
+                    "openness": classes.openness,
+                },
+                "sources": data.sources,
+                "target": data.target,
+                "method": recipe.run.method,
+                "seed": recipe.seed,
+                **origin,
+                "iteration": self.records[record]["iteration"],
+                "record": record,
+                **({"learned": False} if learning_failure(self.records, record) else {}),
+            },
+        }

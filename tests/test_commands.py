@@ -30,7 +30,7 @@ WHOLE = [one for one in FOUND if one not in MENTIONS]
 PLANS = {"train", "sweep", "reproduce"}
 """Commands that have `--dry-run`."""
 SHORTER = {
-    "demo": ["--iterations", "1"],
+    "demo": ["--iterations", "1", "--seeds", "1"],
     "search": ["--trials", "1", "--iterations", "1", "--batch-size", "2", "--image-size", "32", "--device", "cpu"],
     "serve": ["--port", "0"],
     "data fetch": ["--archive", "pacs.zip"],  # in place of a download
@@ -50,6 +50,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, mini_dataset: Dataset) -> It
     folder = tmp_path_factory.mktemp("documented")
     with pytest.MonkeyPatch.context() as patch, asked(patch), forgotten():
         make(folder, mini_dataset, patch)
+        patch.setattr("medic.cli.demo.EXECUTOR", "here")
         patch.setattr("medic.deploy.service.server.run", lambda app, listening, ready: (ready(), listening.close()))
         with chdir(folder):
             assert main(["push", "model", NAME]) == 0

@@ -29,67 +29,33 @@ LONG = 200
 """Number of rows from which on a table is too long for rich, which takes a millisecond for each."""
 
 
-def columns(runs: Sequence["Run"]) -> list[Metric]:
-    """Return the columns of a table of runs: `SHOWN`, and OSCR by every other score of a run."""
-    scores = dict.fromkeys(run.settings["score"] for run in runs if run.settings["score"] not in ("cls", "bcls"))
-    return [*SHOWN, *(find_metric(f"oscr/{score}") for score in scores)]
+def _columns(run: "Run") -> list[Metric]:
+    """Return the columns of a run: accuracy, the H-score and its parts, and OSCR by both heads and the run's score."""
+    acc, hscore, *oscr = SHOWN
+    score = run.settings["score"]
+    return [acc, hscore, *PARTS, *oscr, *([] if score in ("cls", "bcls") else [find_metric(f"oscr/{score}")])]
 
 
-def run_rows(runs: Sequence["Run"], paper: bool = False) -> list[dict[str, str]]:
-    """Return a row per run and target, and with several targets the average of every method.
-
-    With `paper`, these rows follow again by the paper's rule, and two columns name the rule and the weights it selects.
-    """
-    shown = columns(runs)
-    if not paper:
-        return _rows(runs, [run.record for run in runs], shown)
-    ours = _rows(runs, [run.record for run in runs], shown, "default")
-    return ours + _rows(runs, [run.best_evaluation for run in runs], shown, "paper")
-
-
-def _rows(
-    runs: Sequence["Run"], records: Sequence[Mapping[str, Any]], shown: Sequence[Metric], rule: str = ""
-) -> list[dict[str, str]]:
-    """Return the rows of one record of each run, with the rule that selects it if that has a name."""
-    labelled = []
-    for run, record in zip(runs, records, strict=True):
-        labels = {"method": run.settings["method"]}
-        if rule:
-            labels |= {"rule": rule, "weights": weights_text(record)}
-        labelled += [({"target": target, **labels}, metrics) for target, metrics in record["targets"].items()]
-    rows = [_row(labels, [metrics], shown) for labels, metrics in labelled]
-    if len({labels["target"] for labels, _ in labelled}) > 1:
-        for method in dict.fromkeys(labels["method"] for labels, _ in labelled):
-            own = [(labels, metrics) for labels, metrics in labelled if labels["method"] == method]
-            weights = {"weights": ""} if rule else {}
-            rows.append(_row({**own[0][0], "target": "average", **weights}, [metrics for _, metrics in own], shown))
-    return rows
-
-
-def weights_text(record: Mapping[str, Any]) -> str:
-    """Return the origin of the weights that a record measures: `averaged`, or one iteration."""
-    return "averaged" if record.get("averaged") else f"iteration {record['iteration']}"
-
-
-def _row(labels: Mapping[str, str], metrics: Sequence[Mapping[str, Any]], shown: Sequence[Metric]) -> dict[str, str]:
-    def mean(metric: Metric) -> str:
-        values = [found[metric.key] for found in metrics if metric.key in found]
-        return f"{metric.scale * sum(values) / len(values):.1f}" if len(values) == len(metrics) else "–"
-
-    return {**labels, **{metric.title: mean(metric) for metric in shown}}
+def _row(labels: Mapping[str, str], metrics: Mapping[str, Any], shown: Sequence[Metric]) -> dict[str, str]:
+    values = {metric.title: metrics.get(metric.key) for metric in shown}
+    scales = {metric.title: metric.scale for metric in shown}
+    cells = {title: "–" if value is None else f"{scales[title] * value:.1f}" for title, value in values.items()}
+    return {**labels, **cells}
 
 
 def print_run(run: "Run") -> None:
-    """Print a row per target of a run, and one for unknown classes in its source domains, if it has any.
+    """Print a row per target of a run, their average, and a row for unknown classes in its source domains, if any.
 
     A line follows if its threshold is lenient and another threshold could help.
     """
-    acc, hscore, *others = columns([run])
-    shown, source = [acc, hscore, *PARTS, *others], run.record.get("source")
-    labels = {"target": "(sources)", "method": run.settings["method"]}
-    rows = _rows([run], [run.record], shown) + ([] if source is None else [_row(labels, [source], shown)])
-    if run.settings["target"] == [NONE]:  # these domains were trained on
-        rows = [{"held out of": row.pop("target"), **row} for row in rows]
+    shown, method, record = _columns(run), run.settings["method"], run.record
+    measured = dict(record["targets"])
+    if len(measured) > 1:
+        measured["average"] = record["target"]
+    if record.get("source") is not None:
+        measured["(sources)"] = record["source"]
+    first = "held out of" if run.settings["target"] == [NONE] else "target"  # the former were trained on
+    rows = [_row({first: name, "method": method}, metrics, shown) for name, metrics in measured.items()]
     print_rows(rows, numeric=[metric.title for metric in shown])
     if run.learned and (hint := lenient(run.metrics)):
         print(f"{hint}: `medic calibrate {quote(str(run.path))}` shows other thresholds")
@@ -101,11 +67,6 @@ def lenient(metrics: Mapping[str, Any]) -> str:
     if known is None or unknown is None or unknown >= min(FEW, known):
         return ""
     return f"only {100 * unknown:.1f}% of the unknown images are rejected"
-
-
-def print_runs(runs: Sequence["Run"], paper: bool = False) -> None:
-    """Print a row per run and target, with `paper` by both rules."""
-    print_rows(run_rows(runs, paper), numeric=[metric.title for metric in columns(runs)])
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool = False, numeric: Sequence[str] = ()) -> None:

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 VIEW = Augmentation(scale=(0.8, 1.0), flip=0.5)
 """The augmentation of views at test time."""
-BATCH = 256
+BATCH = 32
 GPU_BATCH = 512
 
 

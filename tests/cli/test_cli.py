@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from medic.cli import demo
 from medic.data import BENCHMARKS
 from medic.fields import hyperparameters
 from medic.methods import METHODS
@@ -218,41 +219,44 @@ def test_ctrl_c_exits_130_and_resumes(medic, short, monkeypatch):
     assert medic("train", *short, "--method", "erm")[0] == 0
 
 
-@pytest.mark.slow
 def test_demo(medic, mini, monkeypatch, tmp_path):
-    """The whole of it on a tenth of the images, with all targets."""
+    """The whole of it on a tenth of the images, with all targets, in this process."""
     small = dataclasses.replace(BENCHMARKS[mini], name="digits", split=BENCHMARKS["digits"].split)
     monkeypatch.setitem(BENCHMARKS, "digits", small)
-    code, out, err = medic("demo", "--all", "--iterations", "2", "--output", str(tmp_path / "demo"))
+    monkeypatch.setattr(demo, "EXECUTOR", "here")
+    code, out, err = medic("demo", "--all", "--iterations", "2", "--seeds", "2", "--output", str(tmp_path / "demo"))
     assert code == 0, err
-    assert len(re.findall(r"^(handwritten|printed|blended|street|average) +(erm|medic\+\+)", out, re.MULTILINE)) == 20
-    for rule, weights in (("default", "averaged"), ("paper", r"iteration \d")):
-        assert len(re.findall(rf"^\w+ +(erm|medic\+\+) +{rule} +{weights}", out, re.MULTILINE)) == 8
-        assert re.search(f"^{rule}: ", out, re.MULTILINE)
+    assert re.search(r"^Avg +Acc +H-score +OSCR cls +OSCR bcls\nerm +\d+\.\d .*\nmedic\+\+ +\d+\.\d ", out, re.M)
+    table = re.search(r"^OSCR bcls +seed 0 +seed 1\n.*\n.*\n.*$", out, re.MULTILINE)[0].splitlines()
+    erm, medicpp, difference = ([float(value) for value in line.split()[1:]] for line in table[1:])
+    assert difference == pytest.approx([b - a for a, b in zip(erm, medicpp, strict=True)], abs=0.11)
+    note = demo.describe_order(difference)
     page = (tmp_path / "demo" / "index.html").read_text()
-    note = "One seed after 2 iterations is an example, not a result. The order of the two methods is within noise"
     assert note in page
     assert note in out
     reports = sorted((tmp_path / "demo").glob("*/report.html"))
-    assert len(reports) == 8
+    assert len(reports) == 8  # of the first seed
     assert all(f'"report": "{report.parent.name}/report.html"' in page for report in reports)
+
+
+def test_the_order_of_the_demo():
+    assert demo.describe_order([1.0, 0.5]) == "medic++ is ahead in OSCR bcls with all 2 seeds."
+    assert demo.describe_order([-1.0, -0.5]) == "erm is ahead in OSCR bcls with all 2 seeds."
+    unstable = "the order of the two methods is not stable."
+    assert demo.describe_order([1.0, -1.0, 2.0]) == f"medic++ is ahead in OSCR bcls with 2 of 3 seeds: {unstable}"
 
 
 @pytest.mark.slow
 def test_the_demo_on_all_images(medic, tmp_path):
-    """As a new user runs it, with half the iterations."""
-    code, out, _ = medic("demo", "--device", "cpu", "--iterations", "200", "--output", str(tmp_path))
+    """As a new user runs it, with one seed."""
+    code, out, _ = medic("demo", "--device", "cpu", "--seeds", "1", "--output", str(tmp_path))
     assert code == 0
     assert (tmp_path / "index.html").exists()
-    for method in ("erm", "medic\\+\\+"):
-        for rule in ("default", "paper"):
-            acc, hscore = re.search(
-                rf"^street +{method} +{rule} +(?:averaged|iteration \d+) +(\S+) +(\S+)", out, re.M
-            ).groups()
-            assert float(acc) > 90
-            assert float(hscore) > 30
+    assert "training erm and medic++" in out.splitlines()[0]
     for path in tmp_path.glob("*/results.jsonl"):
-        assert Run(path.parent).record["validation"]["acc"] > 0.9  # both have learnt; chance is 1/6
+        run = Run(path.parent)
+        assert run.learned
+        assert run.record["validation"]["acc"] > 0.4  # chance is 1/6
 
 
 def test_module_is_the_command():

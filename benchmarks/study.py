@@ -6,6 +6,7 @@
     python -m benchmarks.study rules benchmarks/records/pacs.jsonl.gz --rate 5.4e-3
     python -m benchmarks.study rates benchmarks/records/pacs.jsonl.gz
     python -m benchmarks.study methods benchmarks/records/pacs.jsonl.gz --rule swad
+    python -m benchmarks.study versions benchmarks/records/defaults_0.3.jsonl.gz records/defaults
 
 `run` writes one file per run: its evaluations, then one evaluation of each weight average, all of them from the same
 training. Runs that are there are not trained again, so a study can be continued. `rules`, `rates` and `methods` only
@@ -20,6 +21,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -391,6 +393,46 @@ def interval(differences: dict[tuple[str, int], float]) -> tuple[float, float]:
     return shift, (high - low) / 2
 
 
+def seed_interval(differences: dict[tuple[str, int], float]) -> tuple[float, float, int]:
+    """Return a mean difference, the half width of its 95% interval, and the number of seeds.
+
+    The targets are fixed. A seed counts once, with its mean over targets, if it has all of them.
+    """
+    from medic.tables.comparison import t_interval
+
+    targets = {target for target, _ in differences}
+    seeds = sorted({seed for _, seed in differences})
+    whole = [seed for seed in seeds if all((target, seed) in differences for target in targets)]
+    means = [fmean(differences[target, seed] for target in targets) for seed in whole]
+    if len(means) < 2:
+        return fmean(means), float("nan"), len(means)
+    shift, low, high, _ = t_interval(means)
+    return shift, (high - low) / 2, len(means)
+
+
+def print_versions(before: Path, after: Path, rule: str) -> None:
+    """Print the methods of two studies with the same runs, their differences, and those of MEDIC++ to ERM."""
+    old, new = (Study.read(place, 1) for place in (before, after))
+    targets = sorted({run.target for run in new.found})
+    print(f"\n{before.name} → {after.name}, rule: {rule}; 95% intervals over seeds, for the mean of these targets\n")
+    print(f"| difference | metric | before | after | difference | seeds | {' | '.join(targets)} |")
+    print("|---" * (6 + len(targets)) + "|")
+
+    def print_difference(title: str, first: Any, second: Any) -> None:
+        for metric in ("acc", "hscore", "oscr", "auroc"):
+            values, others = first(metric), second(metric)
+            shared = {key: others[key] - values[key] for key in values.keys() & others.keys()}
+            shift, half, seeds = seed_interval(shared)
+            by_target = [fmean(value for key, value in shared.items() if key[0] == target) for target in targets]
+            means = [mean({key: one[key] for key in shared}) for one in (values, others)]
+            cells = [f"{means[0]:.1f}", f"{means[1]:.1f}", f"{shift:+.2f} ± {half:.2f}", str(seeds)]
+            print(f"| {title} | {metric} | {' | '.join([*cells, *(f'{value:+.1f}' for value in by_target)])} |")
+
+    for method in new.methods:
+        print_difference(method, *(partial(study.values, method, rule) for study in (old, new)))
+    print_difference("medic++ over erm, after", *(partial(new.values, method, rule) for method in ("erm", "medic++")))
+
+
 def print_rules(folders: Sequence[Path], every: int, rate: float | None) -> None:
     """Print Acc / OSCR of every method by every rule, and the mean difference of OSCR to the first rule."""
     for folder in folders:
@@ -481,9 +523,15 @@ def main() -> None:
             reading.add_argument("--rule", default="swad, unless significantly worse")
         if name == "methods":
             reading.add_argument("--against", default="erm")
+    versions = commands.add_parser("versions")
+    versions.add_argument("before", type=Path)
+    versions.add_argument("after", type=Path)
+    versions.add_argument("--rule", default="swad, unless significantly worse")
     arguments = parser.parse_args()
     if arguments.command == "run":
         run_study(arguments)
+    elif arguments.command == "versions":
+        print_versions(arguments.before, arguments.after, arguments.rule)
     elif arguments.command == "pack":
         pack(arguments.folders, arguments.file)
     elif arguments.command == "rules":

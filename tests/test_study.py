@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import study
+from benchmarks import judges, recipes, study
 
 
 def write(folder, rate, acc):
@@ -49,3 +49,54 @@ def test_commands_that_the_page_shows(command, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["study", *shlex.split(command)])
     study.main()
     assert capsys.readouterr().out.count("\n|") >= 3
+
+
+def test_the_judges_that_the_page_compares(monkeypatch, capsys):
+    """Every number of the two tables is printed from the records."""
+    section = PAGE[PAGE.index("### The judge") : PAGE.index("### The choice")]
+    (command,) = re.findall(r"python -m benchmarks\.judges (.*)", PAGE)
+    monkeypatch.setattr(sys, "argv", ["judges", *shlex.split(command)])
+    judges.main()
+    printed = capsys.readouterr().out.replace("*", "")
+    numbers = {number for line in section.splitlines() if line.startswith("|") for number in line.split("|")[2:]}
+    for number in (text.strip(" *") for text in numbers):
+        assert not re.fullmatch(r"\d+\.\d+", number) or re.search(rf"\| {number} \|", printed), number
+
+
+def test_the_same_number_of_trials_for_every_method():
+    counts = {base: sum(name.startswith(f"{base} @") for name in recipes.trials()) for base in recipes.BASES}
+    assert set(counts.values()) == {9}
+
+
+def test_rehearsals_of_a_target_leave_out_every_class_once():
+    """Runs on two of the four domains of the digits share one third of the six known classes."""
+    images, left_out = study.Images(), {}
+    for target in ("printed,street", "handwritten,street", "blended,street"):
+        settings = {"dataset": "digits", "method": "erm", "target": target}
+        left_out[target] = study.rehearsed(settings, images)["unknown"]
+    assert sorted(name for names in left_out.values() for name in names) == list("012345")
+    assert study.rehearsed({"dataset": "digits", "target": "street"}, images) == {
+        "dataset": "digits",
+        "target": "street",
+    }
+
+
+def test_regret_and_order():
+    values = {"a": (70.0, 0.9), "b": (72.0, 0.8), "c": (60.0, 0.7)}
+    trials = [judges.Trial(name, oscr, {"judge": judged}, False) for name, (oscr, judged) in values.items()]
+    assert judges.regret(trials, "judge") == 2.0
+    assert judges.kendall(trials, "judge") == pytest.approx(1 / 3)
+    assert judges.kendall([trials[0], trials[1]._replace(collapsed=True), trials[2]], "judge") == 1.0
+    assert judges.bootstrap({0: 1.0, 1: 1.0}) == (1.0, 1.0)
+
+
+def test_intervals_over_seeds_for_fixed_targets(monkeypatch, capsys):
+    """A seed that lacks a target does not count."""
+    differences = {("a", 0): 2.0, ("b", 0): 4.0, ("a", 1): 1.0, ("b", 1): 1.0, ("a", 2): 9.0}
+    assert study.seed_interval(differences) == (pytest.approx(2), pytest.approx(12.7062, abs=1e-3), 2)
+    records = "benchmarks/records/defaults_0.3.jsonl.gz"
+    monkeypatch.setattr(sys, "argv", ["study", "versions", records, records])
+    study.main()
+    out = capsys.readouterr().out
+    assert "| erm | oscr | 67.1 | 67.1 | +0.00 ± 0.00 | 4 |" in out
+    assert "| medic++ over erm, after | oscr |" in out

@@ -55,22 +55,22 @@ def test_features_are_computed_once_for_all_runs(mini, tmp_path, capsys):
 
 
 def test_features_are_computed_with_fewer_images_at_a_time_if_memory_is_short(mini, tmp_path, monkeypatch, capsys):
-    """Memory suffices for 100 images, of 400."""
+    """Memory suffices for 10 images, of 400."""
     run, passes = Inference._pass, []
 
     def greedy(self, inputs):
         passes.append(len(inputs))
-        if len(inputs) > 100 and inputs.shape[1] == 3:  # the head takes features
+        if len(inputs) > 10 and inputs.shape[1] == 3:  # the head takes features
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has\n" * 30)
         return run(self, inputs)
 
     monkeypatch.setattr(Inference, "_pass", greedy)
     medic.train(dataset=mini, output=str(tmp_path / "runs"), **{**SETTINGS, "evaluate_every": 4})
-    assert passes[:3] == [256, 128, 64]
+    assert passes[:3] == [32, 16, 8]
     said = [line for line in capsys.readouterr().err.splitlines() if "memory" in line and "at a time" in line]
     assert len(said) == 2
     assert all(
-        re.search(naming(f"out of memory {size} images"), line) for size, line in zip((128, 64), said, strict=True)
+        re.search(naming(f"out of memory {size} images"), line) for size, line in zip((16, 8), said, strict=True)
     )
 
 

@@ -240,7 +240,7 @@ def test_demo(medic, mini, monkeypatch, tmp_path):
 
 
 def test_the_order_of_the_demo():
-    assert demo.DOMAINS == BENCHMARKS["digits"].domains
+    assert BENCHMARKS["digits"].domains == demo.DOMAINS
     assert demo.describe_order([1.0, 0.5]) == "medic++ is ahead in OSCR bcls with all 2 seeds."
     assert demo.describe_order([-1.0, -0.5]) == "erm is ahead in OSCR bcls with all 2 seeds."
     unstable = "the order of the two methods is not stable."

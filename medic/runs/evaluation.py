@@ -158,10 +158,14 @@ def predictions(
 def measure_validation(outputs: LabelledOutputs) -> dict[str, float]:
     """Return accuracy and cross-entropy pooled over source domains, the mean of the domains' cross-entropies, and N.
 
-    `chance_acc` and `chance_loss` belong to a model that ignores the image and knows the class shares: the largest
-    share, and the entropy of the shares in nats.
+    `class_acc` is the mean accuracy of the C classes that occur. The other keys belong to a model that ignores the
+    image: its `class_acc` is 1 / C (`chance_acc`) with the standard error `chance_error`, and its cross-entropy is at
+    least the entropy of the class shares in nats (`chance_loss`).
     """
-    shares = outputs.label.bincount().double() / len(outputs.label)
+    counts = outputs.label.bincount().double()
+    correct = outputs.label[outputs.correct].bincount(minlength=len(counts))
+    occurs = counts > 0
+    chance = 1 / int(occurs.sum())
     losses = functional.cross_entropy(outputs.output.logits.double(), outputs.label, reduction="none")
     domains = [losses[outputs.domain == domain].mean() for domain in outputs.domain.unique()]
     return {
@@ -169,8 +173,10 @@ def measure_validation(outputs: LabelledOutputs) -> dict[str, float]:
         "loss": float(losses.mean()),
         "domain_loss": float(torch.stack(domains).mean()),
         "images": len(losses),
-        "chance_acc": float(shares.max()),
-        "chance_loss": float(torch.special.entr(shares).sum()),
+        "class_acc": float((correct / counts)[occurs].mean()),
+        "chance_acc": chance,
+        "chance_error": chance * math.sqrt(chance * (1 - chance) * float((1 / counts[occurs]).sum())),
+        "chance_loss": float(torch.special.entr(counts / counts.sum()).sum()),
     }
 
 

@@ -3,8 +3,6 @@
 Records written before version 0.4 do not contain chance levels. Their runs count as having learned.
 """
 
-import math
-
 from medic.runs.selection import Record, Records
 
 FALL = 0.01
@@ -12,30 +10,29 @@ FALL = 0.01
 
 
 def at_chance(record: Record) -> bool:
-    """Return whether validation accuracy is not significantly above chance, the share of the most frequent class.
+    """Return whether the mean validation accuracy of the classes is not significantly above chance, 1 / classes.
 
     Constant predictions are always at chance, unless there are too few validation images to tell.
     """
     limit = _chance_limit(record)
-    return limit is not None and bool(record["validation"]["acc"] <= limit)
+    return limit is not None and bool(record["validation"]["class_acc"] <= limit)
 
 
 def _chance_limit(record: Record) -> float | None:
-    """Return the validation accuracy two standard errors above chance.
+    """Return the accuracy two standard errors above chance.
 
     None if the record has no chance levels, or so few images that a perfect accuracy would not exceed the limit.
     """
     validation = record["validation"]
     if "chance_acc" not in validation:
         return None
-    chance = float(validation["chance_acc"])
-    limit = chance + 2 * math.sqrt(chance * (1 - chance) / validation["images"])
+    limit = float(validation["chance_acc"] + 2 * validation["chance_error"])
     return limit if limit < 1 else None
 
 
 def describe_chance(record: Record) -> str:
     """Compare the validation accuracy of a record at chance with chance."""
-    accuracy, chance = (f"{100 * record['validation'][key]:.1f}%" for key in ("acc", "chance_acc"))
+    accuracy, chance = (f"{100 * record['validation'][key]:.1f}%" for key in ("class_acc", "chance_acc"))
     return f"validation accuracy {accuracy} is not significantly above chance ({chance})"
 
 
@@ -51,7 +48,7 @@ def learning_failure(records: Records, selected: int) -> str:
     if at_chance(record):
         return describe_chance(record)
     validation = record["validation"]
-    if _chance_limit(record) is None or 2 * validation["acc"] >= 1 + validation["chance_acc"]:
+    if _chance_limit(record) is None or 2 * validation["class_acc"] >= 1 + validation["chance_acc"]:
         return ""
     first, *later = (float(one["loss"]) for one in records if not one.get("averaged"))
     fell = not later or min(later) < first - FALL * abs(first)

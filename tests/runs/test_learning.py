@@ -11,9 +11,14 @@ from medic.runs.learning import at_chance, learning_failure
 
 
 def record(acc=0.25, loss=1.0, cross_entropy=1.4, images=300, chance=0.25, **entries):
-    """An evaluation of four classes that are equally frequent, unless `chance` is the share of one of them."""
-    levels = {"chance_acc": chance, "chance_loss": math.log(4)}
-    return {"loss": loss, "validation": {"acc": acc, "loss": cross_entropy, "images": images, **levels}, **entries}
+    """An evaluation of equally frequent classes, four unless `chance` is 1 / classes."""
+    levels = {
+        "chance_acc": chance,
+        "chance_error": math.sqrt(chance * (1 - chance) / images),
+        "chance_loss": math.log(4),
+    }
+    measured = {"acc": acc, "class_acc": acc, "loss": cross_entropy, "images": images}
+    return {"loss": loss, "validation": {**measured, **levels}, **entries}
 
 
 def old(record):
@@ -22,18 +27,42 @@ def old(record):
     return {**record, "validation": validation}
 
 
-@pytest.mark.parametrize(("counts", "acc", "loss"), [
-    ([1, 1, 1, 1], 0.25, math.log(4)),
-    ([3, 1], 0.75, 2 * math.log(2) - 0.75 * math.log(3)),
-    ([0, 2, 2], 0.5, math.log(2)),
-    ([5], 1.0, 0.0),
-])  # fmt: skip
-def test_chance_levels_come_from_the_class_shares(counts, acc, loss):
+def measured(counts, predicted):
+    """Measure predictions of one class for so many images of each class."""
     label = torch.repeat_interleave(torch.tensor(counts))
-    outputs = LabelledOutputs(Output(torch.zeros(len(label), 4)), label, torch.zeros_like(label))
-    measured = measure_validation(outputs)
-    assert measured["chance_acc"] == acc
-    assert measured["chance_loss"] == pytest.approx(loss, abs=1e-12)
+    logits = torch.nn.functional.one_hot(torch.full_like(label, predicted), max(4, len(counts))).double()
+    return measure_validation(LabelledOutputs(Output(logits), label, torch.zeros_like(label)))
+
+
+@pytest.mark.parametrize(("counts", "acc", "error", "loss"), [
+    ([1, 1, 1, 1], 0.25, math.sqrt(0.25 * 0.75 / 4), math.log(4)),
+    ([3, 1], 0.5, 0.5 * math.sqrt(0.25 * (1 / 3 + 1)), 2 * math.log(2) - 0.75 * math.log(3)),
+    ([0, 2, 2], 0.5, 0.25, math.log(2)),
+    ([5], 1.0, 0.0, 0.0),
+])  # fmt: skip
+def test_chance_levels_come_from_the_classes(counts, acc, error, loss):
+    levels = measured(counts, 0)
+    assert levels["chance_acc"] == acc
+    assert levels["chance_error"] == pytest.approx(error, abs=1e-12)
+    assert levels["chance_loss"] == pytest.approx(loss, abs=1e-12)
+
+
+@pytest.mark.parametrize("counts", [[50, 50], [950, 50], [300, 100, 100, 100]])
+def test_constant_predictions_are_at_chance(counts):
+    """However frequent their class is."""
+    for predicted in range(len(counts)):
+        assert at_chance({"validation": measured(counts, predicted)})
+
+
+def test_classes_count_alike():
+    """Of 950 and 50 images 93% and 90% are right: less than the most frequent class alone would give, but learned."""
+    label = torch.repeat_interleave(torch.tensor([950, 50]))
+    correct = torch.arange(1000) % 100 >= torch.where(label == 0, 7, 10)
+    logits = torch.nn.functional.one_hot(torch.where(correct, label, 1 - label), 2).double()
+    levels = measure_validation(LabelledOutputs(Output(logits), label, torch.zeros_like(label)))
+    assert levels["acc"] < 0.95
+    assert levels["class_acc"] == pytest.approx((correct[:950].double().mean() + correct[950:].double().mean()) / 2)
+    assert not at_chance({"validation": levels})
 
 
 def test_the_limit_is_two_standard_errors_above_chance():
@@ -41,13 +70,6 @@ def test_the_limit_is_two_standard_errors_above_chance():
     assert at_chance(record(acc=0.2999))
     assert not at_chance(record(acc=0.3001))
     assert not at_chance(record(acc=0.26, images=300_000))
-
-
-@pytest.mark.parametrize("chance", [0.2, 0.5, 0.9, 0.99])
-@pytest.mark.parametrize("images", [500, 10_000])
-def test_constant_predictions_are_at_chance(chance, images):
-    assert at_chance(record(acc=chance, chance=chance, images=images))
-    assert at_chance(record(acc=1 - chance, chance=max(chance, 1 - chance), images=images))
 
 
 def test_too_few_images_cannot_tell():

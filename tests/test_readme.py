@@ -15,6 +15,7 @@ from PIL import Image
 import medic
 from medic.cli import main
 from tests.pages import ROOT, blocks
+from tests.small import record_no_chance
 
 
 def test_readme_shows_the_loop_of_the_tutorial():
@@ -37,6 +38,7 @@ def test_the_tour(digits, tmp_path, monkeypatch):
     """From training to the service, the lines of the README, with fewer iterations."""
     httpx = pytest.importorskip("httpx")
     monkeypatch.chdir(tmp_path)
+    record_no_chance(monkeypatch)
     (tmp_path / "photos").mkdir()
     for number, pixels in enumerate(digits.images.gather(torch.arange(0, 4800, 500), torch.device("cpu"))):
         Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / "photos" / f"{number}.png")

@@ -93,8 +93,7 @@ def soup(
         recipe, dataset = images_again(best, device, None if root is None else str(root), **changes)
         if recipe.weights is None or file_hash(recipe.weights) != best.environment["weights"]:
             raise MedicError(f"run {best.path} started from other weights than {recipe.weights}: use --weights FILE")
-        asked = {**best.records[0].get("asked", recipe.asked), "soup": hashes}
-        recipe = replace(recipe, soup=tuple(hashes), asked=asked)
+        recipe = replace(recipe, soup=tuple(hashes), asked={**_shared_settings(ordered), "soup": hashes})
         run, directory = find_directory(recipe, dataset)
         with directory.locked(), writing("run", directory.path):
             directory.check_named(recipe, run)  # again, since another process may have used the name meanwhile
@@ -188,6 +187,12 @@ def _check_pair(first: Run, second: Run) -> None:
     images = [run.description["provenance"]["images"] for run in (first, second)]
     if images[0] != images[1]:
         raise MedicError(f"{pair} were trained on different images of {first.settings['dataset']!r}: use the same ones")
+
+
+def _shared_settings(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the user settings that all runs share: those in which they differ do not tell soups apart."""
+    first, *others = (run.records[0].get("asked", run.settings) for run in runs)
+    return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
 
 
 def _text(value: Any) -> str:

@@ -157,7 +157,8 @@ def group_runs(results: Iterable[RunResult]) -> list[Group]:
         given = {name for run in [run for run in runs if run.draw] or runs for name in run.given}
         names = [*(name for name in runs[0].settings if name in given), *sorted(given - runs[0].settings.keys())]
         for run in runs:
-            settings = {name: run.setting(name) for name in names}
+            # The runs of a soup may differ in settings that are then not the soup's.
+            settings = {name: run.setting(name) for name in names if name in run.given or not run.setting("soup")}
             groups.setdefault(f"{method} {settings}", Group(method, settings)).runs.append(run)
     return list(groups.values())
 
@@ -195,12 +196,16 @@ def row_labels(groups: Sequence[Group]) -> list[str]:
     for group in groups:
         methods.setdefault(group.method, []).append(group.settings)
     telling = {
-        method: {name: _differing([row[name] for row in rows]) for name in _differing(rows)}
+        method: {name: _differing([row.get(name) for row in rows]) for name in _differing(rows)}
         for method, rows in methods.items()
     }
     labels = []
     for group in groups:
-        shown = [f"{name} {_label_value(group.settings[name], parts)}" for name, parts in telling[group.method].items()]
+        shown = [
+            f"{name} {_label_value(group.settings[name], parts)}"
+            for name, parts in telling[group.method].items()
+            if name in group.settings
+        ]
         labels.append(f"{group.method}: {', '.join(shown)}" if shown else group.method)
     return labels
 

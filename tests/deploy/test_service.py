@@ -696,7 +696,9 @@ def test_mistakes_of_the_command(trained, monkeypatch, capsys):
 @pytest.mark.slow
 def test_replicas_on_ray(trained, paths):
     """The same application answers from two processes, and stops on a signal."""
-    pytest.importorskip("ray.serve", reason="needs the extra ray-serve")
+    # Not `importorskip`: other tests of this process start a Ray, which must not have been imported before.
+    if subprocess.run([sys.executable, "-c", "import ray.serve"], stderr=subprocess.DEVNULL, check=False).returncode:
+        pytest.skip("needs the extra ray-serve")
     with listen("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     options = ["--port", str(port), "--device", "cpu", "--ray", "--replicas", "2"]

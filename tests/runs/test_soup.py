@@ -196,7 +196,7 @@ def test_a_table_has_a_row_for_soups(folder, monkeypatch, tmp_path):
         medic.soup([folder / "b", folder / other], output=tmp_path, quiet=True)
     results = collect([tmp_path, *(folder / name for name in "abc")]).results
     rows = tabulate(results).rows
-    assert [row.label for row in rows if "soup 2" in row.label] == ["erm: lr 0.05, soup 2"]
+    assert [row.label for row in rows if "soup 2" in row.label] == ["erm: soup 2"]
     assert len(rows) == 4
     assert any("soup" in note for note in tabulate(results).notes)
 

@@ -37,7 +37,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="use every domain as the target in turn")
     parser.add_argument("--seeds", type=count, default=5, metavar="N", help="runs of each method (default: 5)")
     parser.add_argument(
-        "--iterations", type=count, default=140, metavar="N", help="outer updates of each run (default: 140)"
+        "--iterations", type=count, default=180, metavar="N", help="outer updates of each run (default: 180)"
     )
     parser.add_argument(
         "--output", type=output_folder, default="demo", metavar="DIR", help="directory to write to (default: demo)"

@@ -48,6 +48,11 @@ def test_weights_are_named(mini, tmp_path):
     assert said["backbone"] == f"small, weights {tmp_path / 'w.safetensors'}, 32 px, frozen"
 
 
+def test_a_protocol_is_named_in_place_of_the_starting_point(mini):
+    assert found(dataset=mini, method="erm", protocol="paper")["recipe"].startswith("protocol paper: sgd lr ")
+    assert found(dataset=mini, method="erm")["recipe"].startswith("scratch: sgd lr ")
+
+
 def test_several_targets_and_no_unknown_class(mini):
     said = found(
         dataset=mini, method="erm", target=["street", "printed"], unknown=[], known=[str(i) for i in range(10)]

@@ -49,13 +49,9 @@ def describe(recipe: Recipe, dataset: Dataset, problem: Problem, path: Path) -> 
     inner = "" if recipe.objective.inner_lr is None else f", inner lr {recipe.objective.inner_lr:g}"
     warmup = f", warm-up {optim.warmup}" if optim.warmup else ""
     rates = f"{optim.optimizer} lr {optim.lr:g}{inner}, weight decay {optim.weight_decay:.3g}"
-    yield (
-        "recipe",
-        (
-            f"{recipe.start}: {rates}, schedule {optim.schedule}{warmup}, batch norm {model.batch_norm}, "
-            f"averaging {optim.averaging}"
-        ),
-    )
+    shape = f"schedule {optim.schedule}{warmup}, batch norm {model.batch_norm}, averaging {optim.averaging}"
+    start = recipe.start if recipe.run.protocol is None else f"protocol {recipe.run.protocol}"
+    yield "recipe", f"{start}: {rates}, {shape}"
 
 
 def notes(recipe: Recipe) -> Iterator[str]:

@@ -10,7 +10,7 @@ at chance, with their order on the target.
 
 import argparse
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
@@ -81,10 +81,10 @@ def kendall(trials: Sequence[Trial], judge: str) -> float:
     return sum((sign > 0) - (sign < 0) for sign in signs) / len(pairs)
 
 
-def bootstrap(by_seed: dict[int, float], value: Callable[[Sequence[float]], float] = fmean) -> tuple[float, float]:
+def bootstrap(by_seed: dict[int, float]) -> tuple[float, float]:
     """Return the 2.5% and 97.5% quantiles of a mean over seeds that are drawn with replacement."""
     draws, seeds = random.Random(0), sorted(by_seed)
-    means = sorted(value([by_seed[seed] for seed in draws.choices(seeds, k=len(seeds))]) for _ in range(DRAWS))
+    means = sorted(fmean(by_seed[seed] for seed in draws.choices(seeds, k=len(seeds))) for _ in range(DRAWS))
     return means[int(0.025 * DRAWS)], means[int(0.975 * DRAWS)]
 
 

@@ -117,14 +117,17 @@ def _by_seed(row: "Row") -> dict[int, float]:
     """Return the ranked metric of a row by seed, as the mean over targets."""
     values: dict[int, list[float]] = {}
     for pick in row.picks:
-        values.setdefault(int(pick.result.settings["seed"]), []).append(pick.value(RANKED) or 0.0)
+        value = pick.value(RANKED)
+        assert value is not None  # both methods have a one-vs-all head
+        values.setdefault(int(pick.result.settings["seed"]), []).append(value)
     return {seed: fmean(several) for seed, several in sorted(values.items())}
 
 
 def describe_order(differences: Sequence[float]) -> str:
     """Return a sentence on whether the order of the two methods is the same for every seed."""
-    ahead, seeds = sum(difference > 0 for difference in differences), len(differences)
-    if seeds > 1 and ahead in (0, seeds):
+    ahead, behind = (sum(sign * difference > 0 for difference in differences) for sign in (1, -1))
+    seeds = len(differences)
+    if seeds > 1 and seeds in (ahead, behind):
         return f"{COMPARED if ahead else BASE} is ahead in {RANKED.title} with all {seeds} seeds."
     return (
         f"{COMPARED} is ahead in {RANKED.title} with {ahead} of {counted(seeds, 'seed')}: "

@@ -29,7 +29,7 @@ COMMANDS = {
     "demo": "train erm and medic++ on the built-in benchmark and compare them",
     "train": "train one method with one target domain",
     "sweep": "train all combinations of some settings",
-    "search": "search for hyperparameters of a method, by source validation alone",
+    "search": "search for hyperparameters of a method, with source data alone",
     "reproduce": "train the runs of a table of the paper, and print it beside the paper's",
     "soup": "average the weights of finished runs into one model, by source validation alone",
     "evaluate": "evaluate a finished run again, with any score and threshold",

@@ -55,9 +55,10 @@ def run(arguments: Namespace) -> int:
         logger.warning("no trial learned anything: raise --iterations, or set a lower --lr or --inner-lr yourself")
     print(
         f"{counted(len(study.trials), 'trial')}, {len(finished)} trained to the end; "
-        f"best: trial {best.number} with {search.judge()} {100 * best.value:.2f}"
+        f"best: trial {best.number} with {search.judge} {100 * best.value:.2f}"
     )
     for name, value in best.params.items():
         print(f"  {name} = {value:.6g}")
-    print(search.train_best(best))
-    return 0 if has_learned(best) else 1
+    chosen = search.train_best(best)
+    print(chosen.path)
+    return 0 if has_learned(best) and chosen.learned else 1

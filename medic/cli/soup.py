@@ -60,7 +60,7 @@ def run(arguments: Namespace) -> int:
     print_run(made)
     print(f"{made.description['provenance']['selection']}: {made.path}")
     print(f"see it with: medic report {quote(str(made.path))}")
-    return 0
+    return 0 if made.learned else 1
 
 
 def _print_trials(made: "Run") -> None:
@@ -69,9 +69,9 @@ def _print_trials(made: "Run") -> None:
         {
             "run": str(trial["path"]),
             "validation Acc": f"{100 * trial['acc']:.1f}",
-            "soup with it": f"{100 * trial['soup_acc']:.1f}",
+            "soup Acc": f"{100 * trial['soup_acc']:.1f}",
             "kept": "yes" if trial["kept"] else "no",
         }
         for trial in made.description["provenance"]["soup"]
     ]
-    print_rows(rows, numeric=["validation Acc", "soup with it"])
+    print_rows(rows, numeric=["validation Acc", "soup Acc"])

@@ -101,7 +101,7 @@ def is_sized(name: str) -> bool:
 
 @cache
 def has_batch_norm(name: str, size: int | None = None) -> bool:
-    """Whether a backbone has batch-norm layers; timm's are made without memory to find out."""
+    """Whether a backbone has batch-norm layers; models of timm are built on the meta device."""
     with torch.random.fork_rng(devices=[]), nullcontext() if name in OURS else torch.device("meta"):
         module = create_backbone(name, size=size).module
     return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules())

@@ -16,13 +16,11 @@ def check_extension(recipe: Recipe, base: Path) -> None:
     """Refuse to continue a run of an earlier version whose defaults were others; `base` is its checkpoint."""
     run = Run(base.parents[1])
     ours = load_yaml(to_yaml(recipe.identity))
-    free = {"extend", "iterations", "warmup", "evaluate_every"}
-    for name, value in run.settings.items():
-        if name in ours.keys() - free and ours[name] != value:
-            option = name.replace("_", "-")
-            raise MedicError(
-                f"run {run.path} has {name} {value}, the default of an earlier version: add --{option} {value}"
-            )
+    compared = (run.settings.keys() & ours.keys()) - {"extend", "iterations", "warmup", "evaluate_every"}
+    changed = sorted(name for name in compared if run.settings[name] != ours[name])
+    if changed:
+        options = " ".join(f"--{name.replace('_', '-')} {run.settings[name]}" for name in changed)
+        raise MedicError(f"run {run.path} was trained with the defaults of an earlier version: add {options}")
 
 
 def extended(asked: Mapping[str, Any]) -> tuple[dict[str, Any], Path | None]:

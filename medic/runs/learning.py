@@ -50,9 +50,11 @@ def learning_failure(records: Records, selected: int) -> str:
     validation = record["validation"]
     if _chance_limit(record) is None or 2 * validation["class_acc"] >= 1 + validation["chance_acc"]:
         return ""
-    first, *later = (float(one["loss"]) for one in records if not one.get("averaged"))
-    fell = not later or min(later) < first - FALL * abs(first)
-    if fell or validation["loss"] < validation["chance_loss"]:
+    losses = [float(one["loss"]) for one in records if not one.get("averaged")]
+    if len(losses) < 2:  # a soup has none
+        return ""
+    first, *later = losses
+    if min(later) < first - FALL * abs(first) or validation["loss"] < validation["chance_loss"]:
         return ""
     return (
         f"training loss never fell (first {first:.3g}, lowest later {min(later):.3g}), and validation cross-entropy "

@@ -28,7 +28,7 @@ from medic.runs.settings import SETTINGS, RunSpec, check_settings, identity
 from medic.runs.specs import DataSpec, EvaluationSpec, ExecutionSpec, ModelSpec, ObjectiveSpec, OptimSpec, TaskSpec
 from medic.runs.specs.model import find_backbone
 from medic.runs.specs.objective import assign, by_name, check_networks, check_penalty, parse_hparams
-from medic.runs.starts import STARTS, Start, find_start, other_optimizer
+from medic.runs.starts import ADAM, STARTS, Start, find_start
 from medic.runs.trackers import check_trackers
 from medic.strategies import InnerLoop, Strategy
 from medic.tasks import SAMPLERS, GridSpec, Sampler
@@ -239,7 +239,7 @@ def _layers(given: Mapping[str, Any], method: Method, data: DataSpec, grid: Grid
     own = preset.get("optimizer", start.optimizer)
     optimizer = given.get("optimizer", own)
     if optimizer != start.optimizer:
-        of_start |= other_optimizer(optimizer, benchmark_lr)
+        of_start |= ADAM
     if optimizer != own:
         preset = _without_rates(preset)
     penalty = preset.get("penalty") if given.get("penalty") is None else given["penalty"]
@@ -273,8 +273,8 @@ def _inner_lr(
 ) -> float | None:
     """Return the inner learning rate: as set, or as a multiple of the outer one; None for the strategy's own.
 
-    Inner steps are plain SGD. If the outer optimizer is another, its rate says nothing about them, so the inner rate is
-    that of the starting point's SGD.
+    Inner steps are plain SGD. With another outer optimizer, the inner rate is derived from the starting point's SGD
+    rate.
     """
     inner: float | str | None = settings.get("inner_lr")
     if inner == "lr":
@@ -283,7 +283,7 @@ def _inner_lr(
         return float(inner)
     if start.inner is None or "lr" in method.strategy.values:
         return None
-    outer = optim.lr if optim.optimizer == "sgd" else (start.rate or 1.0) * benchmark_lr
+    outer = optim.lr if optim.optimizer == "sgd" else start.rate * benchmark_lr
     assert outer is not None
     return start.inner * outer
 

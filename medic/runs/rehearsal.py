@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from medic.errors import MedicError
-from medic.runs.recipe import Recipe
+from medic.runs.recipe import Recipe, make_recipe, open_once
+from medic.runs.unfinished import divide
 
 FOLDER = "rehearsals"
 """The folder for rehearsals inside the output directory, where tables do not look for runs."""
@@ -17,28 +18,38 @@ def rehearsals(recipe: Recipe) -> Iterator[dict[str, Any]]:
     Images of the run's own unknown classes and of its target have no part in a rehearsal.
     """
     data = recipe.data
-    sources, known, partial = list(data.sources or ()), list(data.known or ()), data.classes.partial
+    sources, known = list(data.sources or ()), list(data.known or ())
     if len(sources) < 2:
         raise MedicError("leave-one-out needs two source domains: add some to --sources, or use --selection validation")
+    if data.partial:
+        raise MedicError("leave-one-out does not support partial classes: use --selection validation")
     if data.unknown and len(known) < 3:
         raise MedicError(
             f"leave-one-out needs three known classes, some of which act as unknown, but there are {len(known)}: "
             "add some to --known, or use --selection validation"
         )
-    folds = min(len(sources), len(known))
+    folds = min(max(len(sources), 3), len(known))  # so that at least two classes stay known
     for number, source in enumerate(sources):
         left_out = known[number % folds :: folds] if data.unknown else []
-        kept = [name for name in known if name not in left_out]
-        others = [name for name in sources if name != source]
-        of_others = {
-            domain: [name for name in partial[domain] if name in kept] for domain in others if domain in partial
-        }
         yield {
             **{name: value for name, value in recipe.asked.items() if name not in ("split", "name", "output")},
             "target": [source],
-            "sources": others,
-            "known": kept,
+            "sources": [name for name in sources if name != source],
+            "known": [name for name in known if name not in left_out],
             "unknown": left_out,
-            "partial": of_others or None,
             "output": f"{recipe.execution.output}/{FOLDER}",
         }
+
+
+def check_rehearsals(recipe: Recipe, metric: str) -> None:
+    """Raise an error if a rehearsal cannot be trained, or if its domain has no unknown images for the metric."""
+    find = open_once()
+    for settings in rehearsals(recipe):
+        rehearsal, opened = make_recipe(settings, find)
+        problem = divide(rehearsal, rehearsal.data.look(opened))
+        if metric != "acc" and not bool((problem.target.label < 0).any()):
+            (source,), left_out = settings["target"], ", ".join(settings["unknown"])
+            raise MedicError(
+                f"leave-one-out leaves out {left_out}, but source domain {source!r} has no image of them: "
+                "use --metric acc or --selection validation"
+            )

@@ -100,7 +100,10 @@ def soup(
             if directory.done:
                 return finished_run(directory)
             Soup(recipe, dataset, build_network(recipe), directory, run, len(ordered), began).make(ordered)
-        return Run(directory.path)
+        made = Run(directory.path)
+        if made.learning_failure:
+            logger.warning("soup %s learned nothing: %s", made.path, made.learning_failure)
+        return made
 
 
 class Soup(UnfinishedRun):
@@ -111,7 +114,7 @@ class Soup(UnfinishedRun):
         paths = [self.dataset.paths[index] for index in self.problem.validation.indices.tolist()]
         if paths != _held_out(runs[0]):
             raise MedicError(
-                f"run {runs[0].path} is of a version that held out other validation images: train it again"
+                f"run {runs[0].path} was trained by a version that held out different validation images: train it again"
             )
         self._kept = self._tried = RunningMean()
         trials = choose(runs, self._accuracy_with, self._keep)

@@ -1,7 +1,7 @@
-"""Training settings by starting point: the values of a run that nobody set, from how its backbone starts.
+"""Default training settings by starting point: how the backbone is initialised, and what is trained.
 
-`docs/training.md` prints the table, and `docs/studies.md` says how each row was chosen. User settings, and those of a
-method, override a row. The paper's protocols use the first row only.
+`docs/training.md` prints the table; `docs/studies.md` has the measurements behind it. Settings of the user and of a
+method override it. The paper's protocols use the first starting point only.
 """
 
 from collections.abc import Mapping
@@ -19,10 +19,9 @@ class Start:
     """The condition, for people."""
     batch_norm: str
     optimizer: str = "sgd"
-    rate: float | None = None
-    """The learning rate as a multiple of the benchmark's, if the optimizer is SGD."""
-    lr: float | None = None
-    """The learning rate itself, otherwise."""
+    momentum: float = 0.9
+    rate: float
+    """The learning rate as a multiple of the benchmark's."""
     inner: float | None = None
     """The inner learning rate as a multiple of the outer one; None keeps the strategy's own, 0.01."""
     weight_decay: float = 5e-4 / 9  # the authors' 5e-4 beside a gradient summed over t = 9 tasks; ours is the mean
@@ -34,10 +33,8 @@ class Start:
 
     def settings(self, benchmark_lr: float) -> dict[str, Any]:
         """Return the settings for a benchmark with a learning rate, without those that depend on other settings."""
-        rate = self.lr if self.rate is None else self.rate * benchmark_lr
-        momentum = {"momentum": 0.9} if self.optimizer == "sgd" else {}
-        names = ("batch_norm", "optimizer", "weight_decay", "schedule", "averaging", "iterations")
-        return {**{name: getattr(self, name) for name in names}, **momentum, "lr": rate}
+        names = ("batch_norm", "optimizer", "momentum", "weight_decay", "schedule", "averaging", "iterations")
+        return {**{name: getattr(self, name) for name in names}, "lr": self.rate * benchmark_lr}
 
 
 STARTS: Mapping[str, Start] = {
@@ -66,8 +63,5 @@ def find_start(weights: str | None, freeze: str | None, batch_norm: bool) -> str
     return "pretrained" if batch_norm else "pretrained without batch norm"
 
 
-def other_optimizer(name: str, benchmark_lr: float) -> dict[str, float | Rate]:
-    """Return the rates of an optimizer that is not the starting point's own: DomainBed's if it is Adam or AdamW."""
-    if name == "sgd":
-        return {"lr": benchmark_lr, "momentum": 0.9, "weight_decay": Start.weight_decay}
-    return {"lr": DOMAINBED_ADAM, "weight_decay": 0.0}
+ADAM: Mapping[str, float | Rate] = {"lr": DOMAINBED_ADAM, "weight_decay": 0.0}
+"""Rates of Adam and AdamW, which replace those of a starting point."""

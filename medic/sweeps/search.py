@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,7 +21,7 @@ from medic.runs.command import without_secrets
 from medic.runs.directory import Run
 from medic.runs.draws import SHARED
 from medic.runs.recipe import make_recipe
-from medic.runs.rehearsal import rehearsals
+from medic.runs.rehearsal import check_rehearsals, rehearsals
 from medic.runs.selection import Record
 from medic.runs.settings import SETTINGS, identity
 from medic.runs.specs.objective import parse_hparams
@@ -62,7 +63,8 @@ class Study:
                 f"name {self.asked['name']!r}: the runs of a search are named by their hashes; leave out --name"
             )
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # failed trials are logged below
-        self.judge()
+        if self.metric_name is not None:
+            check_rehearsals(make_recipe(self.asked)[0], self.metric_name)
         space = search_space(self.asked)
         study = self.open()
         try:
@@ -79,9 +81,12 @@ class Study:
         check_choice("sampler", self.sampler, ["tpe", "random"])
         if "://" not in self.storage:
             raise MedicError("--storage is not an address: give sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME")
-        defaults = {name: entry.default for name, entry in SETTINGS.items()}
-        settings = {name: v for name, v in identity({**defaults, **self.asked}).items() if name != "seed"}
-        ours = {**json.loads(json.dumps(settings)), "judge": self.judge()}
+        unset = {name: entry.default for name, entry in SETTINGS.items()}
+        settings = {name: v for name, v in identity({**unset, **self.asked}).items() if name != "seed"}
+        recipe, _ = make_recipe(self.asked)
+        defaults = {"batch_norm": recipe.model.batch_norm, "inner_lr": recipe.objective.inner_lr}
+        ours = json.loads(json.dumps({**settings, **defaults, "iterations": recipe.optim.iterations}))
+        ours["judge"] = self.judge
         try:
             study = optuna.create_study(
                 study_name=self.name,
@@ -95,9 +100,14 @@ class Study:
                 study.set_user_attr("settings", ours)
         except Exception as error:  # database drivers raise errors of many types
             raise self._unusable(error) from None
-        other = [name for name in ours if theirs and name in theirs and theirs[name] != ours[name]]
-        if other:
-            runs = ", ".join(f"{name} {theirs[name]}" for name in other)
+        if theirs is not None and "judge" not in theirs:
+            raise MedicError(
+                f"study {self.name!r} is from an earlier version, which had other defaults: give this search another "
+                "name with --study"
+            )
+        stored = theirs or {}
+        if other := [name for name in ours.keys() & stored.keys() if stored[name] != ours[name]]:
+            runs = ", ".join(f"{name} {stored[name]}" for name in other)
             raise MedicError(f"study {self.name!r} has runs with {runs}: give this search another name with --study")
         return study
 
@@ -132,21 +142,27 @@ class Study:
         trial.set_user_attr("settings", {**shared, "hparams": hparams or None})
         chosen = ", ".join(f"{name} {number:.3g}" for name, number in trial.params.items())
         failure = "" if has_learned(trial) else ": it learned nothing"
-        logger.info("trial %d: %s %.2f with %s%s", trial.number, self.judge(), 100 * value, chosen, failure)
+        logger.info("trial %d: %s %.2f with %s%s", trial.number, self.judge, 100 * value, chosen, failure)
         return value
 
-    def judge(self) -> str:
-        """Return the name of the value that decides, or raise if the settings do not allow it."""
+    @cached_property
+    def metric_name(self) -> str | None:
+        """The metric of the rehearsals; None if source validation decides."""
         check_choice("selection", self.selection, SELECTIONS)
         if self.selection == "validation":
             if self.metric is not None:
                 raise MedicError("--metric has no effect on --selection validation: use --selection leave-one-out")
-            return "validation acc"
+            return None
         unknown = make_recipe(self.asked)[0].data.unknown
         metric = check_choice("metric", self.metric or ("oscr" if unknown else "acc"), METRICS)
         if metric != "acc" and not unknown:
             raise MedicError(f"metric {metric!r} needs unknown classes, but every class is known: use --metric acc")
-        return f"leave-one-out {metric}"
+        return metric
+
+    @property
+    def judge(self) -> str:
+        """The name of the value that decides."""
+        return "validation acc" if self.metric_name is None else f"leave-one-out {self.metric_name}"
 
     def _validate(self, trial: Any, asked: Mapping[str, Any]) -> float:
         """Train the run of a trial, and return its accuracy on source validation."""
@@ -166,10 +182,10 @@ class Study:
 
     def _rehearse(self, trial: Any, asked: Mapping[str, Any]) -> float:
         """Train the rehearsals of a trial, and return the mean of their metric."""
-        metric, runs, mean = self.judge().split()[-1], list[Run](), float("-inf")
+        runs, mean = list[Run](), float("-inf")
         for number, settings in enumerate(rehearsals(make_recipe(asked)[0])):
             runs.append(train(settings, quiet=True))
-            mean = fmean(float(run.metrics[metric]) for run in runs)
+            mean = fmean(float(run.metrics[str(self.metric_name)]) for run in runs)
             self._report(trial, mean, number)
         trial.set_user_attr("learned", all(run.learned for run in runs))
         return mean
@@ -180,11 +196,11 @@ class Study:
         if self.prune and trial.should_prune():
             raise import_optuna().TrialPruned
 
-    def train_best(self, best: Any) -> Path:
-        """Return the directory of the run of the best trial; after rehearsals it is trained now."""
+    def train_best(self, best: Any) -> Run:
+        """Return the run of the best trial; after rehearsals it is trained now."""
         if "run" in best.user_attrs:
-            return Path(best.user_attrs["run"])
-        return train({**self.asked, **best.user_attrs["settings"]}).path
+            return Run(best.user_attrs["run"])
+        return train({**self.asked, **best.user_attrs["settings"]})
 
     def _unusable(self, error: Exception) -> MedicError:
         """Return the error of a storage that fails; its reason is left out if it repeats a part of the address."""
@@ -216,7 +232,7 @@ def search_space(asked: Mapping[str, Any]) -> dict[str, Law]:
     """Return the ranges of the hyperparameters that are not given, as DomainBed has them.
 
     They are the learning rate, the weight decay and the method's own. For SGD the range of the learning rate has the
-    width of Adam's around the benchmark's rate.
+    width of Adam's around the rate of the run.
     """
     recipe, _ = make_recipe(asked)
     shared = SHARED["small" if (recipe.data.image_size or 0) <= SMALL else "large"]

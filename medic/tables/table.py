@@ -155,6 +155,8 @@ def group_runs(results: Iterable[RunResult]) -> list[Group]:
     groups: dict[str, Group] = {}
     for method, runs in methods.items():
         given = {name for run in [run for run in runs if run.draw] or runs for name in run.given}
+        if all(run.settings.get("protocol") is None for run in runs):
+            given |= _DEFAULTS  # which differ between versions
         names = [*(name for name in runs[0].settings if name in given), *sorted(given - runs[0].settings.keys())]
         for run in runs:
             # The runs of a soup may differ in settings that are then not the soup's.
@@ -188,6 +190,10 @@ def _pair_notes(unused: int, ambiguous: int) -> Iterator[str]:
         yield f"{runs_are(unused, ' with two targets')} left out: they are for the selection 'leave-one-out'"
     if ambiguous:
         yield f"{runs_are(ambiguous, ' with two targets')} left out: they may belong to several rows"
+
+
+_DEFAULTS = {"batch_norm", "iterations"}
+"""Settings whose defaults changed between versions, so that they separate rows although nobody set them."""
 
 
 def row_labels(groups: Sequence[Group]) -> list[str]:

@@ -243,6 +243,7 @@ def test_the_order_of_the_demo():
     assert BENCHMARKS["digits"].domains == demo.DOMAINS
     assert demo.describe_order([1.0, 0.5]) == "medic++ is ahead in OSCR bcls with all 2 seeds."
     assert demo.describe_order([-1.0, -0.5]) == "erm is ahead in OSCR bcls with all 2 seeds."
+    assert "0 of 2 seeds" in demo.describe_order([-1.0, 0.0])
     unstable = "the order of the two methods is not stable."
     assert demo.describe_order([1.0, -1.0, 2.0]) == f"medic++ is ahead in OSCR bcls with 2 of 3 seeds: {unstable}"
 

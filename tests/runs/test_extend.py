@@ -120,7 +120,7 @@ def test_the_training_of_an_extended_run_is_not_repeated(short, tmp_path):
 def test_defaults_of_an_earlier_version_are_not_mixed_with_ours(short, tmp_path, monkeypatch):
     """The checkpoint was trained with them."""
     earlier = shutil.copytree(short.path, tmp_path / "earlier")
-    settings = {**short.settings, "weight_decay": 0.25}
+    settings = {**short.settings, "weight_decay": 0.25, "inner_lr": 0.5}
     monkeypatch.setattr(medic.Run, "settings", settings)
-    with pytest.raises(MedicError, match=naming("weight_decay 0.25 earlier version add --weight-decay 0.25")):
+    with pytest.raises(MedicError, match=naming("earlier version add --weight-decay 0.25 --inner-lr 0.5")):
         medic.train(extend=str(earlier), iterations=9, output=tmp_path)

@@ -109,6 +109,11 @@ def test_a_high_accuracy_counts_whatever_the_scale_of_the_logits():
     assert not learning_failure(flat, 1)
 
 
+def test_a_soup_has_one_record_of_averaged_weights():
+    assert not learning_failure([record(acc=0.5, averaged=True)], 0)
+    assert learning_failure([record(averaged=True)], 0)
+
+
 def test_averaged_weights_have_no_training_loss():
     assert not learning_failure([record(acc=0.4), record(acc=0.4, averaged=True)], 1)
 

@@ -170,7 +170,7 @@ def test_a_soup_is_a_run_like_any_other(folder, monkeypatch, tmp_path, capsys):
     trials = run.description["provenance"]["soup"]
     assert run.record["validation"]["acc"] == max(trial["soup_acc"] for trial in trials if trial["kept"]) >= max(own)
     out = capsys.readouterr().out
-    assert out.split()[:7] == ["run", "validation", "Acc", "soup", "with", "it", "kept"]
+    assert out.split()[:6] == ["run", "validation", "Acc", "soup", "Acc", "kept"]
     assert f"runs by source validation: {run.path}" in out
 
     again = infer_again(run, "cpu")

@@ -95,7 +95,7 @@ def test_the_page_has_the_table():
     assert [name.strip("`") for name in head[1:]] == list(STARTS)
     for start, (name, column) in zip(STARTS.values(), enumerate(head[1:]), strict=True):
         printed = {setting: cells[name] for setting, cells in rows.items() if setting != "setting"}
-        rate = f"{start.rate:g} × the benchmark's" if start.lr is None else f"{start.lr:g}"
+        rate = f"{start.rate:g} × the benchmark's"
         inner = "0.01" if start.inner is None else f"{start.inner:g} × `--lr`"
         warmup = f"{start.warmup:.0%} of the iterations" if start.warmup else "0"
         names = ("batch_norm", "optimizer", "schedule", "averaging")

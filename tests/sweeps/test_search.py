@@ -197,6 +197,7 @@ def test_rehearsals_of_a_closed_set_keep_all_classes(mini):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [({"sources": ["printed"]}, "two source domains --selection validation"),
+     ({"partial": {"printed": ["0", "1"]}}, "partial --selection validation"),
      ({"known": ["0", "1"]}, "three known classes there are 2 --selection validation")],
 )  # fmt: skip
 def test_what_cannot_be_rehearsed(mini, settings, message):
@@ -215,10 +216,31 @@ def test_a_search_by_rehearsals(mini, tmp_path, logged):
     values = [run.metrics["oscr"] for run in runs if run.settings["lr"] == pytest.approx(rate)]
     assert best.value == pytest.approx(fmean(values))
     assert f"leave-one-out oscr {100 * best.value:.2f}" in logged.text
-    chosen = Run(search.train_best(best))
+    chosen = search.train_best(best)
     assert (chosen.settings["lr"], chosen.settings["target"]) == (pytest.approx(rate), ["street"])
     with pytest.raises(MedicError, match=naming("judge leave-one-out oscr --study")):
         study(mini, tmp_path, 1).run()
+
+
+def test_what_cannot_be_rehearsed_is_found_before_the_first_trial(mini, tmp_path, monkeypatch):
+    monkeypatch.setattr("medic.sweeps.search.train", lambda *_, **__: pytest.fail("trained"))
+    with pytest.raises(MedicError, match=naming("two source domains")):
+        rehearsed(mini, tmp_path, method="erm", sources=["printed"]).run()
+    with pytest.raises(MedicError, match=naming("6 class splits")):
+        rehearsed(mini, tmp_path, method="medic++", class_splits=6).run()
+
+
+def test_two_sources_keep_two_known_classes(mini):
+    settings = {"dataset": mini, "target": "street", "sources": ["printed", "blended"], "known": ["0", "1", "2"]}
+    recipe, _ = make_recipe({**settings, "method": "erm"})
+    assert [run["known"] for run in rehearsals(recipe)] == [["1", "2"], ["0", "2"]]
+
+
+def test_a_study_of_an_earlier_version_is_refused(mini, tmp_path):
+    search = study(mini, tmp_path, 1)
+    optuna.create_study(study_name="s", storage=search.storage).set_user_attr("settings", {"method": "vrex"})
+    with pytest.raises(MedicError, match=naming("earlier version --study")):
+        search.run()
 
 
 @pytest.mark.parametrize(

@@ -547,3 +547,15 @@ def test_only_the_papers_tables_import_torch():
     ours = [name for name in names if name not in ("conditions", "paper_tables", "reproduction")]
     code = f"import sys; [__import__(f'medic.tables.{{name}}') for name in {ours}]; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_defaults_of_two_versions_are_separate_rows(tmp_path):
+    """Nobody set batch norm or iterations, but their defaults changed."""
+    for seed in range(2):
+        write_run(tmp_path, f"old{seed}", "erm", "a", seed, (0.5,), asked={}, batch_norm="local", iterations=300)
+        write_run(tmp_path, f"new{seed}", "erm", "a", seed, (0.6,), asked={}, batch_norm="frozen", iterations=1200)
+    rows = tabulate(collect([tmp_path]).results).rows
+    assert sorted(row.label for row in rows) == [
+        "erm: batch_norm frozen, iterations 1200",
+        "erm: batch_norm local, iterations 300",
+    ]

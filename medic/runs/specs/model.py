@@ -35,7 +35,8 @@ class ModelSpec(Spec):
     )
     batch_norm: str | None = setting(
         None,
-        "batch-norm statistics: local to each process, sync over all, or frozen (default: the method's)",
+        "batch-norm statistics: local to each process, sync over all, or frozen (default: frozen from pretrained "
+        "weights, otherwise local)",
         choices=("local", "sync", "frozen"),
     )
 

@@ -51,7 +51,10 @@ class ObjectiveSpec(Spec):
         takes="X",
     )
     inner_lr: float | None = setting(
-        None, "learning rate of the inner steps (default: the method's)", limits=POSITIVE, takes="RATE"
+        None,
+        "learning rate of the inner steps (default: the method's, or by starting point)",
+        limits=POSITIVE,
+        takes="RATE",
     )
     order: str | None = setting(
         None,

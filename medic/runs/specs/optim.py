@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 class OptimSpec(Spec):
     """The outer optimizer, its schedule, and the averaging of weights."""
 
-    iterations: int = setting(
-        1000, "outer updates (default: 1000, or 1200 from pretrained weights)", limits=COUNT, takes="N"
-    )
+    iterations: int = setting(1000, "outer updates; 1200 by default from pretrained weights", limits=COUNT, takes="N")
     optimizer: str | None = setting(
-        None, "sgd, adam or adamw (default: the method's)", choices=("sgd", "adam", "adamw")
+        None, "sgd, adam or adamw (default: the method's, or by starting point)", choices=("sgd", "adam", "adamw")
     )
     lr: float | None = setting(
-        None, "learning rate (default: the method's or the benchmark's)", limits=POSITIVE, takes="RATE"
+        None, "learning rate (default: the method's, or by benchmark and starting point)", limits=POSITIVE, takes="RATE"
     )
     momentum: float | None = setting(
         None, "momentum of sgd (default: the method's)", limits=Limits(0, 1, below=True), takes="X"
     )
-    weight_decay: float | None = setting(None, "weight decay (default: the method's)", limits=NONNEGATIVE, takes="RATE")
+    weight_decay: float | None = setting(
+        None, "weight decay (default: the method's, or by starting point)", limits=NONNEGATIVE, takes="RATE"
+    )
     head_lr_scale: float | None = setting(
         None,
         "learning rate of the heads relative to the backbone's (default: the method's, 1)",
@@ -40,7 +40,9 @@ class OptimSpec(Spec):
         None, "largest norm of the gradient (default: unlimited)", limits=POSITIVE, takes="X"
     )
     schedule: str | None = setting(
-        None, "step, cosine or constant (default: the method's)", choices=("step", "cosine", "constant")
+        None,
+        "step, cosine or constant (default: the method's, or by starting point)",
+        choices=("step", "cosine", "constant"),
     )
     warmup: int = setting(0, "iterations of linear warm-up", limits=NONNEGATIVE, takes="N")
     averaging: str | None = setting(None, "average of weights as the result: swad, tail, ema or none (default: swad)")

@@ -63,6 +63,13 @@ def test_the_judges_that_the_page_compares(monkeypatch, capsys):
         assert not re.fullmatch(r"\d+\.\d+", number) or re.search(rf"\| {number} \|", printed), number
 
 
+def test_the_judges_of_frozen_backbones(monkeypatch, capsys):
+    command = re.search(r"python -m benchmarks\.judges (.*frozen.*)", PAGE)[1]
+    monkeypatch.setattr(sys, "argv", ["judges", *shlex.split(command)])
+    judges.main()
+    assert "| lr 0.0018 | 84.02 | 54.7 | 56.8 |" in capsys.readouterr().out
+
+
 def test_the_same_number_of_trials_for_every_method():
     counts = {base: sum(name.startswith(f"{base} @") for name in recipes.trials()) for base in recipes.BASES}
     assert set(counts.values()) == {9}

@@ -99,7 +99,8 @@ def print_tables(table: "Table") -> str:
     print_rows(means, numeric=[metric.title for metric in COLUMNS])
     for note in table.notes:
         print(f"note: {note}")
-    base, compared = ({row.method: _by_seed(row) for row in table.rows}[method] for method in (BASE, COMPARED))
+    by_method = {row.method: _by_seed(row) for row in table.rows}
+    base, compared = by_method[BASE], by_method[COMPARED]
     differences = {seed: compared[seed] - base[seed] for seed in base}
     seeds = [f"seed {seed}" for seed in base]
     lines = ((BASE, base, ".1f"), (COMPARED, compared, ".1f"), ("difference", differences, "+.1f"))

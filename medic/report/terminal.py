@@ -36,11 +36,14 @@ def _columns(run: "Run") -> list[Metric]:
     return [acc, hscore, *PARTS, *oscr, *([] if score in ("cls", "bcls") else [find_metric(f"oscr/{score}")])]
 
 
-def _row(labels: Mapping[str, str], metrics: Mapping[str, Any], shown: Sequence[Metric]) -> dict[str, str]:
-    values = {metric.title: metrics.get(metric.key) for metric in shown}
-    scales = {metric.title: metric.scale for metric in shown}
-    cells = {title: "–" if value is None else f"{scales[title] * value:.1f}" for title, value in values.items()}
-    return {**labels, **cells}
+def _row(labels: Mapping[str, str], metrics: Mapping[str, Any], columns: Sequence[Metric]) -> dict[str, str]:
+    return {
+        **labels,
+        **{
+            column.title: f"{column.scale * metrics[column.key]:.1f}" if column.key in metrics else "–"
+            for column in columns
+        },
+    }
 
 
 def print_run(run: "Run") -> None:
@@ -48,15 +51,15 @@ def print_run(run: "Run") -> None:
 
     A line follows if its threshold is lenient and another threshold could help.
     """
-    shown, method, record = _columns(run), run.settings["method"], run.record
+    columns, method, record = _columns(run), run.settings["method"], run.record
     measured = dict(record["targets"])
     if len(measured) > 1:
         measured["average"] = record["target"]
     if record.get("source") is not None:
         measured["(sources)"] = record["source"]
     first = "held out of" if run.settings["target"] == [NONE] else "target"  # the former were trained on
-    rows = [_row({first: name, "method": method}, metrics, shown) for name, metrics in measured.items()]
-    print_rows(rows, numeric=[metric.title for metric in shown])
+    rows = [_row({first: name, "method": method}, metrics, columns) for name, metrics in measured.items()]
+    print_rows(rows, numeric=[column.title for column in columns])
     if run.learned and (hint := lenient(run.metrics)):
         print(f"{hint}: `medic calibrate {quote(str(run.path))}` shows other thresholds")
 

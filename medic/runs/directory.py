@@ -251,7 +251,7 @@ class Run:
 
     @property
     def learning_failure(self) -> str:
-        """Why the run learned nothing, with numbers; empty if it learned."""
+        """The reason, with numbers, if the run learned nothing; otherwise an empty string."""
         with self._reading(RECORDS):
             return learning_failure(self.records, select(self._hidden))
 

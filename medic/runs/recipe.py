@@ -128,7 +128,7 @@ class Recipe:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings by name, complete; of a soup, also its runs."""
+        """All settings by name, complete. A soup also has the hashes of its runs."""
         soup = {"soup": list(self.soup)} if self.soup else {}
         return {**{name: getattr(getattr(self, entry.group), name) for name, entry in SETTINGS.items()}, **soup}
 

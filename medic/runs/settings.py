@@ -150,7 +150,7 @@ def setting_name(spelling: str) -> str:
 
 
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that change the result; of a soup, also the hashes of the runs that it averages."""
+    """Return the settings that change the result. A soup also has the hashes of its runs."""
     soup = {"soup": settings["soup"]} if settings.get("soup") else {}
     return {**{name: settings.get(name) for name, declared in SETTINGS.items() if not declared.local}, **soup}
 

@@ -16,7 +16,7 @@ class Start:
     """A starting point and its settings."""
 
     when: str
-    """The condition, for people."""
+    """When a run has this starting point, as the documentation says it."""
     batch_norm: str
     optimizer: str = "sgd"
     momentum: float = 0.9

@@ -20,7 +20,7 @@ from medic.method import SMALL
 from medic.runs.command import without_secrets
 from medic.runs.directory import Run
 from medic.runs.draws import SHARED
-from medic.runs.recipe import make_recipe
+from medic.runs.recipe import Recipe, make_recipe
 from medic.runs.rehearsal import check_rehearsals, rehearsals
 from medic.runs.selection import Record
 from medic.runs.settings import SETTINGS, identity
@@ -51,7 +51,7 @@ class Study:
     sampler: str = "tpe"
     prune: bool = True
     selection: str = "validation"
-    """How a trial is judged: one of `SELECTIONS`."""
+    """The judge of a trial, one of `SELECTIONS`."""
     metric: str | None = None
     """The metric of the rehearsals of `leave-one-out` (default: OSCR, or accuracy if every class is known)."""
 
@@ -64,7 +64,7 @@ class Study:
             )
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # failed trials are logged below
         if self.metric_name is not None:
-            check_rehearsals(make_recipe(self.asked)[0], self.metric_name)
+            check_rehearsals(self.recipe, self.metric_name)
         space = search_space(self.asked)
         study = self.open()
         try:
@@ -83,9 +83,8 @@ class Study:
             raise MedicError("--storage is not an address: give sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME")
         unset = {name: entry.default for name, entry in SETTINGS.items()}
         settings = {name: v for name, v in identity({**unset, **self.asked}).items() if name != "seed"}
-        recipe, _ = make_recipe(self.asked)
-        defaults = {"batch_norm": recipe.model.batch_norm, "inner_lr": recipe.objective.inner_lr}
-        ours = json.loads(json.dumps({**settings, **defaults, "iterations": recipe.optim.iterations}))
+        defaults = {"batch_norm": self.recipe.model.batch_norm, "inner_lr": self.recipe.objective.inner_lr}
+        ours = json.loads(json.dumps({**settings, **defaults, "iterations": self.recipe.optim.iterations}))
         ours["judge"] = self.judge
         try:
             study = optuna.create_study(
@@ -146,6 +145,11 @@ class Study:
         return value
 
     @cached_property
+    def recipe(self) -> Recipe:
+        """The run that is searched for, with default hyperparameters."""
+        return make_recipe(self.asked)[0]
+
+    @cached_property
     def metric_name(self) -> str | None:
         """The metric of the rehearsals; None if source validation decides."""
         check_choice("selection", self.selection, SELECTIONS)
@@ -153,7 +157,7 @@ class Study:
             if self.metric is not None:
                 raise MedicError("--metric has no effect on --selection validation: use --selection leave-one-out")
             return None
-        unknown = make_recipe(self.asked)[0].data.unknown
+        unknown = self.recipe.data.unknown
         metric = check_choice("metric", self.metric or ("oscr" if unknown else "acc"), METRICS)
         if metric != "acc" and not unknown:
             raise MedicError(f"metric {metric!r} needs unknown classes, but every class is known: use --metric acc")

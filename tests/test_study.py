@@ -40,7 +40,7 @@ def test_rules_that_every_run_allows():
 
 
 PAGE = (Path(__file__).parents[1] / "docs" / "studies.md").read_text()
-COMMANDS = re.findall(r"^ +python -m benchmarks\.study ((?:rules|rates|methods) .*)$", PAGE, re.MULTILINE)
+COMMANDS = re.findall(r"^ +python -m benchmarks\.study ((?:rules|rates|methods|versions) .*)$", PAGE, re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -61,6 +61,25 @@ def test_the_judges_that_the_page_compares(monkeypatch, capsys):
     numbers = {number for line in section.splitlines() if line.startswith("|") for number in line.split("|")[2:]}
     for number in (text.strip(" *") for text in numbers):
         assert not re.fullmatch(r"\d+\.\d+", number) or re.search(rf"\| {number} \|", printed), number
+
+
+def test_the_defaults_that_the_page_compares(monkeypatch, capsys):
+    """Every difference in the table is printed from the records."""
+    section = PAGE[PAGE.index("### The new defaults") : PAGE.index("## How classes are dealt")]
+    command = re.search(r"python -m benchmarks\.study (versions .*)", section)[1]
+    monkeypatch.setattr(sys, "argv", ["study", *shlex.split(command)])
+    study.main()
+    rows = [[cell.strip() for cell in line.split("|")] for line in capsys.readouterr().out.splitlines()]
+    printed = {(row[1], row[2].lower()): row for row in rows if len(row) > 10}
+    for line in section.splitlines():
+        cells = [cell.strip(" *").replace("−", "-") for cell in line.split("|")]
+        if len(cells) < 10 or "±" not in line:
+            continue
+        row = printed[
+            cells[1].replace("medic++ - erm, now", "medic++ over erm, after"), cells[2].lower().replace("-", "")
+        ]
+        assert [cells[5], *cells[6:10]] == [row[5], *row[7:11]]
+        assert cells[3] in ("", row[3])
 
 
 def test_the_judges_of_frozen_backbones(monkeypatch, capsys):
@@ -105,5 +124,5 @@ def test_intervals_over_seeds_for_fixed_targets(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["study", "versions", records, records])
     study.main()
     out = capsys.readouterr().out
-    assert "| erm | oscr | 67.1 | 67.1 | +0.00 ± 0.00 | 4 |" in out
+    assert "| erm | oscr | 67.2 | 67.2 | +0.00 ± 0.00 | 5 |" in out
     assert "| medic++ over erm, after | oscr |" in out

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from throughput import rate
 
+from medic.config.recipe import Recipe, make_recipe
 from medic.data import Dataset
 from medic.methods import METHODS
 from medic.report.terminal import print_rows
 from medic.runs.build import build_trainer
-from medic.runs.recipe import Recipe, make_recipe
 
 APART: dict[str, dict[str, Any]] = {
     "aloft-e": {"backbone": "gfnet_h_ti"},

@@ -24,12 +24,12 @@ import psutil
 import torch
 from PIL import Image
 
+from medic.config.recipe import make_recipe
 from medic.data import RECIPES, Storage, benchmark
 from medic.data.augment import resample
 from medic.data.decode import decode
 from medic.report.terminal import print_rows
 from medic.runs.build import build_trainer
-from medic.runs.recipe import make_recipe
 
 SIDE = 48
 COUNTS = (1_000, 10_000, 100_000)

@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from medic.results.results import collect
 from medic.runs.seal import make_seal
-from medic.tables.results import collect
 
 
 def main() -> None:

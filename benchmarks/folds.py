@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from medic.config.settings import read_yaml, to_yaml
+from medic.evaluation.evaluator import LabelledOutputs
 from medic.openset import Score
 from medic.runs.directory import Run
-from medic.runs.evaluation import LabelledOutputs
 from medic.runs.layout import ASKED
-from medic.runs.settings import read_yaml, to_yaml
 
 SAME = ("dataset", "method", "objective", "seed")
 """Settings that a run shares with its folds."""

@@ -24,7 +24,7 @@ import psutil
 
 import medic
 from medic.deploy.predictor import Prediction
-from medic.files import IMAGE_SUFFIXES
+from medic.utils.files import IMAGE_SUFFIXES
 
 TOLERANCE = 1e-4
 ALONE = 50

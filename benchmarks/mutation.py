@@ -41,7 +41,7 @@ TESTS = {
     "medic/data/problem.py": "tests/data/test_problem.py tests/data/test_holdout.py tests/data/test_noise.py",
     "medic/data/classes.py": "tests/data/test_problem.py tests/runs/test_target.py",
     "medic/training/averaging.py": "tests/training/test_averaging.py",
-    "medic/runs/selection.py": "tests/runs/test_selection.py",
+    "medic/evaluation/selection.py": "tests/runs/test_selection.py",
     "medic/runs/seal.py": "tests/runs/test_damaged.py",
 }
 """Core modules, and the tests that belong to each."""

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from medic.evaluation.selection import select
 from medic.report.terminal import print_rows
-from medic.runs.selection import select
 
 RATES = (1.8e-3, 5.4e-3)
 VARIANTS = {

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 import medic
+from medic.config.specs import OptimSpec
 from medic.data import RECIPES, Samples
 from medic.data.images import Resident
 from medic.models import Classifier, create_backbone
 from medic.report.terminal import print_rows
-from medic.runs.specs import OptimSpec
 from medic.strategies import MultiStep
 from medic.tasks import Grid
 from medic.training import Trainer

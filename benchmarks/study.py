@@ -27,7 +27,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from benchmarks.recipes import trials
-from medic.runs.selection import select, without_target
+from medic.evaluation.selection import select, without_target
 
 METHODS: dict[str, dict[str, Any]] = {
     "erm": {"method": "erm"},
@@ -93,7 +93,7 @@ class Images:
     """The images of one process, which opens and loads every dataset once."""
 
     def __init__(self) -> None:
-        from medic.runs.recipe import open_once
+        from medic.config.recipe import open_once
 
         self.open = open_once()
         self._loaded: dict[tuple[int, int | None], Any] = {}
@@ -113,7 +113,7 @@ def rehearsed(settings: dict[str, Any], images: Images) -> dict[str, Any]:
     domains that are trained on two of them form three perfect matchings, one for each third of the known classes: so
     the three runs that rehearse one target leave out every known class once.
     """
-    from medic.runs.recipe import make_recipe
+    from medic.config.recipe import make_recipe
 
     if "," not in settings["target"]:
         return settings
@@ -139,9 +139,9 @@ def train(
     import torch
 
     from medic import openset
+    from medic.config.recipe import make_recipe
+    from medic.evaluation.evaluator import Evaluator
     from medic.runs.build import build_trainer
-    from medic.runs.evaluation import Evaluator
-    from medic.runs.recipe import make_recipe
 
     began, rate = time.perf_counter(), {} if run.lr is None else {"lr": run.lr}
     asked = {**settings, **METHODS[run.method], **rate, "target": run.target, "seed": run.seed}
@@ -241,7 +241,7 @@ def run_study(arguments: argparse.Namespace) -> None:
     targets = arguments.targets or benchmark(arguments.dataset).domains
     arguments.output.mkdir(parents=True, exist_ok=True)
     given = dict(option.split("=", 1) for option in arguments.option)
-    from medic.runs.settings import load_yaml
+    from medic.config.settings import load_yaml
 
     settings = {
         **{name: load_yaml(value) for name, value in given.items()},
@@ -374,7 +374,7 @@ class Study(NamedTuple):
 
 def mean(values: dict[tuple[str, int], float]) -> float:
     """Return the mean over targets of the means over seeds."""
-    from medic.tables.comparison import column_means
+    from medic.results.comparison import column_means
 
     return fmean(column_means(values))
 
@@ -384,7 +384,7 @@ def interval(differences: dict[tuple[str, int], float]) -> tuple[float, float]:
 
     Seeds of one target share its images, so a target counts once, with its mean over seeds.
     """
-    from medic.tables.comparison import column_means, t_interval
+    from medic.results.comparison import column_means, t_interval
 
     means = column_means(differences)
     if len(means) < 2:
@@ -398,7 +398,7 @@ def seed_interval(differences: dict[tuple[str, int], float]) -> tuple[float, flo
 
     The targets are fixed. A seed counts once, with its mean over targets, if it has all of them.
     """
-    from medic.tables.comparison import t_interval
+    from medic.results.comparison import t_interval
 
     targets = {target for target, _ in differences}
     seeds = sorted({seed for _, seed in differences})

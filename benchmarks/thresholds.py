@@ -24,11 +24,11 @@ from benchmarks.folds import Fold, find_folds
 from benchmarks.study import interval
 from benchmarks.views import read_views
 from medic import openset
+from medic.evaluation.evaluator import LabelledOutputs
 from medic.openset import Score, get_score
 from medic.openset.calibration import two_components
-from medic.outputs import Output
 from medic.runs.directory import Run
-from medic.runs.evaluation import LabelledOutputs
+from medic.utils.outputs import Output
 
 
 class Seen(NamedTuple):

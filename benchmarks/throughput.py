@@ -19,11 +19,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from medic.config.recipe import Recipe, make_recipe
 from medic.data import Dataset
 from medic.models import Classifier, create_backbone
 from medic.report.terminal import print_rows
 from medic.runs.build import build_trainer
-from medic.runs.recipe import Recipe, make_recipe
 
 BATCH = 144
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from medic.config.recipe import make_recipe
+from medic.config.settings import SETTINGS
 from medic.data.augment import make_augmentation
-from medic.outputs import Output
 from medic.runs.directory import Run
-from medic.runs.recipe import make_recipe
-from medic.runs.settings import SETTINGS
 from medic.training.inference import GPU_BATCH
+from medic.utils.outputs import Output
 
 FILE = "views.npz"
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from medic.deploy.predictor import load as load
     from medic.errors import MedicError as MedicError
     from medic.errors import TrainingError as TrainingError
+    from medic.evaluation.evaluate_model import evaluate as evaluate
     from medic.methods import METHODS as METHODS
     from medic.methods import Method as Method
     from medic.models import Classifier as Classifier
@@ -27,18 +28,17 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from medic.objectives import ce as ce
     from medic.objectives import objective as objective
     from medic.objectives import ova as ova
-    from medic.outputs import Output as Output
-    from medic.runs.any_model import evaluate as evaluate
+    from medic.results.frames import load_runs as load_runs
     from medic.runs.directory import Run as Run
     from medic.runs.soup import soup as soup
     from medic.strategies import Joint as Joint
     from medic.strategies import MultiStep as MultiStep
     from medic.strategies import TwoStep as TwoStep
     from medic.strategies import Update as Update
-    from medic.tables.frames import load_runs as load_runs
     from medic.tasks import Grid as Grid
     from medic.tasks import Step as Step
     from medic.tasks import matched_pairs as matched_pairs
+    from medic.utils.outputs import Output as Output
 
 _HOMES = {
     "medic.api": ["train"],
@@ -48,13 +48,13 @@ _HOMES = {
     "medic.methods": ["METHODS", "Method"],
     "medic.models": ["create_backbone"],
     "medic.objectives": ["Objective", "Ova", "ce", "objective", "ova"],
-    "medic.outputs": ["Output"],
-    "medic.runs.any_model": ["evaluate"],
+    "medic.utils.outputs": ["Output"],
+    "medic.evaluation.evaluate_model": ["evaluate"],
     "medic.runs.directory": ["Run"],
     "medic.runs.soup": ["soup"],
     "medic.strategies": ["Joint", "MultiStep", "TwoStep", "Update"],
     "medic.systems": ["Classifier"],  # with the heads of all systems
-    "medic.tables.frames": ["load_runs"],
+    "medic.results.frames": ["load_runs"],
     "medic.tasks": ["Grid", "Step", "matched_pairs"],
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -5,13 +5,13 @@ A plain name is the system as in the paper's open-set tables; a suffix names ano
 
 from functools import partial
 
-from medic.fields import Choice, Part, log10
-from medic.method import DOMAINBED_ADAM, Method, Rate
 from medic.objectives import Rsc
-from medic.plugins import Group
 from medic.strategies import AndMask, MultiStep, SandMask, Trajectories, TwoStep
 from medic.systems import SYSTEMS
+from medic.systems.base import DOMAINBED_ADAM, Method, Rate
 from medic.tasks import GridSpec
+from medic.utils.parts import Choice, Part, log10
+from medic.utils.plugins import Group
 
 __all__ = ["DOMAINBED_ADAM", "METHODS", "METHOD_GROUP", "Method", "Rate", "find_method"]
 

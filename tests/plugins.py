@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from medic.config import imports
 from medic.data import BENCHMARK_GROUP
 from medic.methods import METHOD_GROUP
 from medic.openset.registry import SCORE_GROUP
-from medic.runs import imports
 
 CALM = '''"""A penalty, a method that uses it, and a score."""
 from dataclasses import dataclass
 
 import medic
-from medic.fields import hyperparameter
+from medic.utils.parts import hyperparameter
 from medic.objectives import Penalty
 
 

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from medic.data import BENCHMARKS, Dataset, LazyDataset, Resident, Storage
+from medic.evaluation import evaluator as evaluation
+from medic.evaluation.evaluator import measure_validation
 from medic.models import HALVES, OURS, ConvNet
 from medic.models.backbones import import_timm
 from medic.models.gfnet import GFNet
-from medic.runs import evaluation
-from medic.runs.evaluation import measure_validation
 
 
 @dataclasses.dataclass(frozen=True)

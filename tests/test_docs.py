@@ -10,9 +10,9 @@ import pytest
 
 from medic.cli.main import COMMANDS, make_parser
 from medic.cli.options import SPELLINGS, canonical, given_settings
+from medic.config.recipe import make_recipe
 from medic.data import benchmark
 from medic.errors import MedicError
-from medic.runs.recipe import make_recipe
 
 DOCS = Path(__file__).parents[1] / "docs"
 TEXTS = {name: (DOCS / f"{name}.md").read_text() for name in ("analysis", "methods", "sweeps", "tables", "use")}

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from medic.files import atomic_folder, atomic_write, check_writable, csv_cell, csv_name, write_text
+from medic.utils.files import atomic_folder, atomic_write, check_writable, csv_cell, csv_name, write_text
 
 WRITE = """
 import sys
 from pathlib import Path
-from medic.files import atomic_folder, atomic_write
+from medic.utils.files import atomic_folder, atomic_write
 
 path = Path(sys.argv[2])
 with atomic_write(path) if sys.argv[1] == "file" else atomic_folder(path) as place:

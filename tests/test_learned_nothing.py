@@ -13,8 +13,8 @@ from medic.cli import main
 from medic.data import Dataset
 from medic.deploy.model_file import read_learned
 from medic.errors import MedicError
+from medic.results import paper_tables
 from medic.sweeps.search import best_trial
-from medic.tables import paper_tables
 from tests.data.pictures import picture
 from tests.deploy.hub import NAME, asked
 from tests.messages import naming

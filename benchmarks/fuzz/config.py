@@ -38,7 +38,7 @@ def _dump(values: object, **options: Any) -> str:
 
 def make_yaml(base: dict[str, object], draw: random.Random) -> bytes:
     """Return the text of a configuration or a sweep with something wrong."""
-    from medic.runs.settings import SETTINGS
+    from medic.config.settings import SETTINGS
 
     chance = draw.random()
     if chance < 0.3:
@@ -78,7 +78,7 @@ def _base(folder: Path) -> dict[str, object]:
 
 def attempt(folder: Path, draw: random.Random) -> bool:
     """Give a text to a command that trains nothing."""
-    from medic.runs.settings import SETTINGS
+    from medic.config.settings import SETTINGS
 
     base, file = _base(folder), folder / "file.yaml"
     kind = draw.choice(("config", "sweep", "span", "option", "option", "hparams"))

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import medic.runs.train  # noqa: F401, once for all children
-from medic.runs import memory
+from medic.utils import memory
 
 SECONDS = 10.0
 """The time after which an input counts as hanging."""

@@ -87,7 +87,7 @@ def bases() -> tuple[tuple[dict[str, Any], bytes], ...]:
     """Return the descriptions and weights of small models, which have no training behind them."""
     from medic.models import assemble, create_backbone
     from medic.openset import Fitted, get_score
-    from medic.outputs import Output
+    from medic.utils.outputs import Output
 
     torch.manual_seed(0)
     found = []

@@ -22,12 +22,12 @@ from torch import Tensor
 
 from medic import openset
 from medic.analysis import style
-from medic.analysis.of_runs import labels_of, with_features
+from medic.analysis.load import labels_of, with_features
 from medic.analysis.result import Result, mean_of, number, percent
 from medic.errors import MedicError, check_choice
+from medic.evaluation.evaluator import LabelledOutputs
 from medic.models.heads import HEADS
 from medic.runs.directory import Run
-from medic.runs.evaluation import LabelledOutputs
 
 Floats = NDArray[np.float64]
 LogOdds = Callable[[Tensor], Tensor]

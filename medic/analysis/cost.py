@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from medic.analysis import style
-from medic.analysis.of_runs import method_title
+from medic.analysis.load import method_title
 from medic.analysis.result import MissingRuns, Result, number
-from medic.tables.results import RunResult
+from medic.results.results import RunResult
 
 Floats = NDArray[np.float64]
 PAPER_ITERATIONS = 5000

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from medic.analysis import style
-from medic.analysis.of_runs import labels_of, with_features
+from medic.analysis.load import labels_of, with_features
 from medic.analysis.result import Result, number, percent
 from medic.errors import MedicError
 from medic.runs.directory import Run

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from medic import openset
 from medic.analysis import style
-from medic.analysis.of_runs import labels_of
+from medic.analysis.load import labels_of
 from medic.analysis.result import Result, percent
 from medic.errors import counted
-from medic.runs.decisions import pair_counts
+from medic.evaluation.decisions import pair_counts
 from medic.runs.directory import Run
 
 Floats = NDArray[np.float64]

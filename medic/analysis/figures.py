@@ -6,7 +6,7 @@ from typing import Any
 
 from medic.analysis.result import MissingRuns
 from medic.methods import METHODS
-from medic.tables.results import RunResult
+from medic.results.results import RunResult
 
 _ORDER = ("erm", "mldg", "fish", "medic", "medic++")
 _STEPS = (1, 3, 9)

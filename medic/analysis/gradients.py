@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from medic.analysis import style
-from medic.analysis.of_runs import Repeated, labels_of, moments_of, repeated
+from medic.analysis.load import Repeated, labels_of, moments_of, repeated
 from medic.analysis.result import Result, mean_of, number
 from medic.errors import MedicError
-from medic.modules import evaluating
 from medic.objectives.objective import Loss
-from medic.outputs import Output
 from medic.runs.directory import Run
 from medic.tasks.partition import chunks
 from medic.training.inference import load
+from medic.utils.modules import evaluating
+from medic.utils.outputs import Output
 
 KINDS = ("same domain", "same class", "both other")
 """Kinds of pairs: the same domain and other classes, the same class and other domains, or both other."""

@@ -10,11 +10,11 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from medic.analysis import style
-from medic.analysis.of_runs import method_title
+from medic.analysis.load import method_title
 from medic.analysis.result import MissingRuns, Result, number
 from medic.metrics import METRICS
-from medic.tables.cells import Cell, pick_cell
-from medic.tables.results import RunResult, runs_are
+from medic.results.cells import Cell, pick_cell
+from medic.results.results import RunResult, runs_are
 
 Floats = NDArray[np.float64]
 _SPLIT = frozenset({"known", "unknown", "split", "partial"})

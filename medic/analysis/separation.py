@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from medic.analysis import style
-from medic.analysis.of_runs import labels_of, with_features
+from medic.analysis.load import labels_of, with_features
 from medic.analysis.result import Result, mean_of, number
 from medic.errors import MedicError
 from medic.runs.directory import Run

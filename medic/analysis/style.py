@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from medic.errors import check_choice
-from medic.files import atomic_write, writing
+from medic.utils.files import atomic_write, writing
 
 WIDTH = 3.5
 """The width of a column of the paper in inches."""

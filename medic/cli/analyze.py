@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from medic.analysis import ANALYSES, Analysis
 from medic.cli.options import add_device_option, add_import_option, count, output_file
 from medic.errors import MedicError, check_choice
-from medic.files import check_writable, write_text, writing
 from medic.report.terminal import print_rows
 from medic.runs.layout import check_run
+from medic.utils.files import check_writable, write_text, writing
 
 if TYPE_CHECKING:
     from medic.analysis.result import Result
@@ -64,7 +64,7 @@ def run(arguments: Namespace) -> int:
         style.check_format(Path(arguments.output))
         check_writable("figure", Path(arguments.output).parent, folder=True)
     if arguments.imports:
-        from medic.runs.imports import execute
+        from medic.config.imports import execute
 
         execute(arguments.imports)
     result = analysis.measure(read_runs(analysis, arguments.runs), **options)
@@ -111,7 +111,7 @@ def read_runs(analysis: Analysis, paths: list[str]) -> Any:
     if analysis.takes == "nothing":
         return None
     if analysis.takes == "folders":
-        from medic.tables.results import collect
+        from medic.results.results import collect
 
         collection = collect(map(Path, paths))
         for note in collection.notes():

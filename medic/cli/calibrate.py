@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from medic.cli.opening import add_force_option, check_model, open_model
 from medic.cli.options import add_device_option, add_import_option, input_file, number, output_folder
 from medic.errors import MedicError, counted
-from medic.fields import FRACTION, POSITIVE
-from medic.files import atomic_folder, writing
 from medic.report.terminal import print_rows
+from medic.utils.files import atomic_folder, writing
+from medic.utils.parts import FRACTION, POSITIVE
 
 if TYPE_CHECKING:
     from medic.deploy.calibration import Calibration, Effect, Labelled
@@ -72,7 +72,7 @@ def run(arguments: Namespace) -> int:
     paths = None if arguments.images is None else image_paths(arguments.images)
     from medic.data.decode import BadImage  # now, because these import torch
     from medic.deploy.calibration import Calibration, Labelled, label_images
-    from medic.runs.prediction_files import read_labels
+    from medic.evaluation.prediction_files import read_labels
 
     rows = None if arguments.labels is None else read_labels(arguments.labels)
     predictor, run = open_model(arguments.run, arguments.device, arguments.imports, arguments.force)
@@ -132,7 +132,7 @@ def _chosen(arguments: Namespace, calibration: "Calibration") -> "Threshold | No
 def _held_out(run: "Run") -> "Labelled":
     """Return what a run has held out of its sources: validation images, and those of unknown classes."""
     from medic.deploy.calibration import Labelled
-    from medic.runs.evaluation import LabelledOutputs
+    from medic.evaluation.evaluator import LabelledOutputs
 
     parts = [run.outputs(split) for split in ("validation", "source-unknown") if split in run.splits]
     joined = LabelledOutputs.cat(parts)

@@ -13,11 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from medic.config.data import EACH, NONE, listed
 from medic.errors import MedicError, check_choice, respelled
-from medic.files import check_root, check_weights_file, check_writable
-from medic.plugins import check_files, installed
 from medic.runs.layout import HASH, check_run
-from medic.runs.specs.data import EACH, NONE, listed
+from medic.utils.files import check_root, check_weights_file, check_writable
+from medic.utils.plugins import check_files, installed
 
 FILE = Path(__file__).with_name("catalogue.json")
 DEFINED = (
@@ -54,9 +54,9 @@ def rows(kind: str, make: Callable[[], list[dict[str, Any]]], imports: Sequence[
     """Return the entries of one kind, with those of installed packages and imports: from the file, or new ones."""
     group = f"medic.{kind}"
     if imports or installed(group):
+        from medic.config.imports import execute
         from medic.data import BENCHMARK_GROUP
         from medic.methods import METHOD_GROUP
-        from medic.runs.imports import execute
 
         execute(imports)
         for one in (METHOD_GROUP, BENCHMARK_GROUP):

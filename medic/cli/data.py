@@ -12,15 +12,15 @@ from medic.cli import catalogue
 from medic.cli.datasets import make_rows
 from medic.cli.options import input_file, output_file
 from medic.errors import MedicError, check_choice, respelled
-from medic.files import csv_cell, write_text, writing
 from medic.report.terminal import print_rows
 from medic.runs.layout import check_run
+from medic.utils.files import csv_cell, write_text, writing
 
 if TYPE_CHECKING:
+    from medic.analysis.wrong_labels import Suspect
     from medic.data import Benchmark
     from medic.data.check import Check, Copy, Found, Place
     from medic.runs.directory import Run
-    from medic.runs.labels import Suspect
 
 SHOWN = 5
 """The number of items of a list that are printed before the others are counted."""
@@ -137,7 +137,7 @@ def _open_runs(paths: Sequence[str]) -> "list[Run]":
 
 def _wrong_labels(runs: "Sequence[Run]", places: Mapping[str, "Place"]) -> "list[Suspect]":
     """Print the labels that are probably wrong, and return all of them."""
-    from medic.runs.labels import held_out, wrong_labels
+    from medic.analysis.wrong_labels import held_out, wrong_labels
 
     predicted = held_out(runs, {name: place.label for name, place in places.items()})
     suspects, count = wrong_labels(predicted), len(predicted.path)

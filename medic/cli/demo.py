@@ -12,7 +12,7 @@ from medic.metrics import METRICS
 from medic.report.terminal import print_rows
 
 if TYPE_CHECKING:
-    from medic.tables.table import Row, Table
+    from medic.results.table import Row, Table
 
 BASE, COMPARED = "erm", "medic++"
 DOMAINS = ("handwritten", "printed", "blended", "street")
@@ -54,12 +54,12 @@ def run(arguments: Namespace) -> int:
     print(f"training {BASE} and {COMPARED} on the built-in digits, target {targets}, {seeds}", flush=True)
     from medic.report.run_page import write_report  # now, because it imports torch
     from medic.report.table_page import write_table_report
+    from medic.results.results import collect
+    from medic.results.table import tabulate
     from medic.runs.directory import Run
     from medic.sweeps.executors import make_executor
     from medic.sweeps.launch import launch, report
     from medic.sweeps.sweep import Planner, Sweep
-    from medic.tables.results import collect
-    from medic.tables.table import tabulate
 
     settings = {
         "dataset": "digits",

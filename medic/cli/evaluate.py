@@ -16,7 +16,7 @@ from medic.report.terminal import print_rows
 from medic.runs.layout import check_run
 
 if TYPE_CHECKING:
-    from medic.runs.decisions import ClassResult, Confused, Decisions, GroupResult
+    from medic.evaluation.decisions import ClassResult, Confused, Decisions, GroupResult
     from medic.runs.directory import Run
 
 SHOWN = 10
@@ -79,8 +79,8 @@ def run(arguments: Namespace) -> int:
     asked = None if arguments.threshold is None else _rule(arguments.threshold)
     check_names({"score": arguments.score, "threshold": asked, "imports": arguments.imports})
     check_run(Path(arguments.run))
+    from medic.config.imports import execute
     from medic.runs.directory import Run
-    from medic.runs.imports import execute
 
     execute(arguments.imports)
     run = Run(arguments.run)
@@ -89,7 +89,7 @@ def run(arguments: Namespace) -> int:
     if arguments.per_class or arguments.by:
         if arguments.rerun:
             raise MedicError("--per-class and --by read the predictions of the run: leave out --rerun")
-        from medic.runs.review import decide_again
+        from medic.runs.reevaluate import decide_again
 
         # By domain, the sources are worth a look beside the target.
         grouped, score = decide_again(run, arguments.score, rule, sources=arguments.by in ("domain", "split"))
@@ -121,7 +121,7 @@ def _shown(score: str, threshold: float) -> str:
 
 
 def _evaluate_run(run: "Run", arguments: Namespace, rule: str | float) -> int:
-    from medic.runs.review import infer_again, review
+    from medic.runs.reevaluate import infer_again, review
 
     outputs = infer_again(run, arguments.device or "auto") if arguments.rerun else None
     found = review(run, arguments.score, rule, outputs)
@@ -194,7 +194,7 @@ def _text(key: str, value: Any) -> str:
 
 def _evaluate_file(arguments: Namespace) -> int:
     """Print every metric of a file of predictions, or its classes and groups."""
-    from medic.runs.prediction_files import read_decisions
+    from medic.evaluation.prediction_files import read_decisions
 
     for name in ("score", "rerun"):
         if getattr(arguments, name):
@@ -239,7 +239,7 @@ def _number(text: str | None) -> float | None:
 def _print_decisions(found: "Decisions", grouped: "Decisions", arguments: Namespace, about: str) -> None:
     """Print the classes, confusions and groups that are asked for."""
     if arguments.groups is not None:
-        from medic.runs.prediction_files import with_column
+        from medic.evaluation.prediction_files import with_column
 
         grouped = with_column(grouped, arguments.groups, arguments.by)
     classes = found.by_class() if arguments.per_class else []
@@ -266,7 +266,7 @@ def _finite(value: float) -> float | None:
 
 
 def _print_classes(classes: Sequence["ClassResult"], confusions: Sequence["Confused"], decided: bool) -> None:
-    from medic.runs.decisions import wilson
+    from medic.evaluation.decisions import wilson
 
     for known, title in ((True, "known classes, in percent"), (False, "unknown classes, in percent")):
         own = [one for one in classes if one.known is known]

@@ -9,7 +9,7 @@ from medic.cli.opening import check_model, is_model, open_model
 from medic.cli.options import add_import_option, output_file
 from medic.deploy.layout import model_folder
 from medic.errors import MedicError, counted
-from medic.files import check_writable
+from medic.utils.files import check_writable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,7 +74,7 @@ def _pixels(predictor: "Predictor", finished: "Run | None", images: Iterable[str
     import torch
 
     from medic.deploy.inputs import to_pixels
-    from medic.runs.review import target_pixels
+    from medic.runs.reevaluate import target_pixels
 
     if images is not None:
         return torch.from_numpy(np.stack([to_pixels(path, predictor.decoded) for path in images]))

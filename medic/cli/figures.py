@@ -32,7 +32,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Draw every figure of the paper whose runs exist; report the commands that train missing runs."""
-    from medic.tables.results import collect
+    from medic.results.results import collect
 
     folder, output = Path(arguments.folder), arguments.output
     results = collect([folder]).results

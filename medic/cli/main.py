@@ -23,7 +23,7 @@ from medic.errors import (
     one_line,
     without_credentials,
 )
-from medic.logs import shown
+from medic.utils.logs import shown
 
 COMMANDS = {
     "demo": "train erm and medic++ on the built-in benchmark and compare them",
@@ -244,7 +244,7 @@ class Parser(ArgumentParser):
 
     def _unknown(self, argument: str) -> str:
         from medic.cli.options import SPELLINGS
-        from medic.runs.settings import meaning
+        from medic.config.settings import meaning
 
         if not argument.startswith("-"):
             return f"unexpected argument {argument!r}; see `{self.prog} --help`"

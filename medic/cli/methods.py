@@ -10,7 +10,7 @@ from medic.errors import check_choice, respelled
 from medic.report.terminal import print_facts, print_rows
 
 if TYPE_CHECKING:
-    from medic.method import Method
+    from medic.systems.base import Method
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -71,11 +71,11 @@ def describe_briefly(method: "Method") -> dict[str, Any]:
 
 def describe(method: "Method") -> dict[str, Any]:
     """Return everything about a method in plain values; in its training, None leaves a value to the starting point."""
-    from medic.fields import hyperparameters
+    from medic.config.recipe import DEFAULTS, method_parts, method_search
+    from medic.config.starts import STARTS
     from medic.objectives import OBJECTIVES, PENALTIES
-    from medic.runs.recipe import DEFAULTS, method_parts, method_search
-    from medic.runs.starts import STARTS
     from medic.training import AVERAGES
+    from medic.utils.parts import hyperparameters
 
     preset = {**DEFAULTS, **method.preset}
     of_penalty = PENALTIES[preset["penalty"]].preset if "penalty" in preset else {}

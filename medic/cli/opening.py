@@ -52,10 +52,10 @@ def open_model(
     Code of the user that the model needs, such as its score, is executed first. A model that learned nothing logs a
     warning, or raises an error without `force`.
     """
+    from medic.config.imports import execute
+    from medic.config.specs import ExecutionSpec
     from medic.deploy.predictor import load
     from medic.runs.directory import Run
-    from medic.runs.imports import execute
-    from medic.runs.specs import ExecutionSpec
 
     execute(imports)
     chosen, folder = ExecutionSpec(device=device).pick_device(), model_folder(place)

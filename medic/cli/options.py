@@ -9,12 +9,7 @@ from typing import Any, get_origin
 import yaml
 
 from medic.cli.catalogue import check_names, check_paths
-from medic.errors import MedicError
-from medic.fields import ANY, COUNT, NONNEGATIVE, Limits
-from medic.files import check_writable
-from medic.plugins import check_files
-from medic.runs.layout import ASKED, CONFIG
-from medic.runs.settings import (
+from medic.config.settings import (
     ALIASES,
     GROUPS,
     SETTINGS,
@@ -26,6 +21,11 @@ from medic.runs.settings import (
     read_yaml,
     setting_name,
 )
+from medic.errors import MedicError
+from medic.runs.layout import ASKED, CONFIG
+from medic.utils.files import check_writable
+from medic.utils.parts import ANY, COUNT, NONNEGATIVE, Limits
+from medic.utils.plugins import check_files
 
 SPELLINGS = tuple(f"--{alias.replace('_', '-')}" for alias in ALIASES)
 """Options of other codebases. Underscores are taken for hyphens too."""

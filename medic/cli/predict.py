@@ -15,7 +15,7 @@ from typing import TypeVar
 from medic.cli.opening import check_model, holds_run, open_model
 from medic.cli.options import add_device_option, add_import_option, count, output_file
 from medic.errors import MedicError
-from medic.logs import console, shown
+from medic.utils.logs import console, shown
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

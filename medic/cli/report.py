@@ -7,8 +7,8 @@ from shlex import quote
 
 from medic.cli.options import output_file
 from medic.errors import MedicError
-from medic.files import check_writable
 from medic.runs.layout import CONFIG, MODEL, check_run
+from medic.utils.files import check_writable
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def run(arguments: Namespace) -> int:
         raise MedicError(f"--root requires a single run, but {path} is a folder of runs: leave it out")
     check_writable("report", file)
     from medic.report.table_page import write_table_report
-    from medic.tables.results import collect
+    from medic.results.results import collect
 
     collection = collect([path])
     print(write_table_report(collection, str(path), file, arguments.paper))

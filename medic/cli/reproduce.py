@@ -10,7 +10,7 @@ from medic.cli.sweep import add_executor_options, chosen_executor
 from medic.errors import MedicError, check_choice
 from medic.report.formats import FORMATS, print_table
 from medic.report.terminal import print_rows
-from medic.tables.results import learned_nothing, read_runs, runs_are
+from medic.results.results import learned_nothing, read_runs, runs_are
 
 logger = logging.getLogger(__name__)
 
@@ -50,9 +50,9 @@ def run(arguments: Namespace) -> int:
     check_choice("table of the paper", arguments.table, [row["name"] for row in rows] or [arguments.table])
     given, executor = given_settings(arguments, dataset=None), chosen_executor(arguments)  # the table has a dataset
     from medic.report.against import AgainstPaper  # now, because these import torch
+    from medic.results.paper_tables import reproduction
     from medic.sweeps.launch import launch
     from medic.sweeps.sweep import Planner
-    from medic.tables.paper_tables import reproduction
 
     table = reproduction(arguments.table, arguments.quick, given.pop("protocol", None) or PROTOCOL)
     methods = {str(line.settings["method"]) for line in table.lines}
@@ -89,7 +89,7 @@ def run(arguments: Namespace) -> int:
 
 def make_rows() -> list[dict[str, str]]:
     """Return the tables as they are listed."""
-    from medic.tables.paper_tables import NAMES, reproduction
+    from medic.results.paper_tables import NAMES, reproduction
 
     rows = []
     for name in NAMES:

@@ -11,7 +11,7 @@ from medic.cli.options import add_format_option
 from medic.errors import counted
 from medic.metrics import DEFAULT
 from medic.report.terminal import print_rows
-from medic.tables.listing import Listed, list_runs
+from medic.results.listing import Listed, list_runs
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ import logging
 from argparse import ArgumentParser, Namespace
 
 from medic.cli.options import add_run_options, count, given_settings
+from medic.config.settings import SETTINGS
 from medic.errors import counted
-from medic.runs.settings import SETTINGS
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from medic.cli.opening import add_force_option, check_model, open_model
 from medic.cli.options import add_device_option, add_import_option, count, number
 from medic.deploy.service.limits import Limits
 from medic.errors import MedicError
-from medic.fields import Limits as Range
-from medic.logs import shown
+from medic.utils.logs import shown
+from medic.utils.parts import Limits as Range
 
 TOKEN = "MEDIC_TOKEN"
 PORTS = Range(0, 2**16 - 1)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from medic.cli.catalogue import check_paths
 from medic.cli.options import add_device_option, add_import_option
+from medic.config.settings import SETTINGS
 from medic.errors import MedicError
 from medic.report.terminal import print_rows, print_run
 from medic.runs.layout import check_run
-from medic.runs.settings import SETTINGS
 
 if TYPE_CHECKING:
     from medic.runs.directory import Run

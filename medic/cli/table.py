@@ -12,10 +12,10 @@ from medic.errors import MedicError, check_choice, counted
 from medic.metrics import DEFAULT, Metric, find_metric
 from medic.report.formats import FORMATS, Against, print_table
 from medic.report.terminal import print_rows
-from medic.tables import notes
-from medic.tables.cells import Pick
-from medic.tables.results import RunResult, collect, short
-from medic.tables.table import SELECTIONS, Row, Table, column_of, find_row, metric_keys, tabulate
+from medic.results import notes
+from medic.results.cells import Pick
+from medic.results.results import RunResult, collect, short
+from medic.results.table import SELECTIONS, Row, Table, column_of, find_row, metric_keys, tabulate
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ def _find_metrics(keys: Sequence[str], known: Sequence[Metric], results: Sequenc
 
 def _compare(table: Table, labels: Sequence[str], as_json: bool) -> None:
     """Print the differences between two rows."""
-    from medic.tables.comparison import compare  # it imports scipy
+    from medic.results.comparison import compare  # it imports scipy
 
     base, row = (find_row(table, label) for label in labels)
     if base is row:

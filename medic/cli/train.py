@@ -7,9 +7,9 @@ from shlex import quote
 from typing import Any
 
 from medic.cli.options import add_run_options, given_settings
+from medic.config.settings import to_yaml
 from medic.errors import one_line
 from medic.report.terminal import print_run
-from medic.runs.settings import to_yaml
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -29,8 +29,8 @@ def run(arguments: Namespace) -> int:
     """Train, or print what would be trained; the exit code is 1 if the run learned nothing."""
     asked = given_settings(arguments)
     if arguments.print_config:
+        from medic.config.recipe import make_recipe
         from medic.runs.extend import extended
-        from medic.runs.recipe import make_recipe
 
         print(_configuration(asked, make_recipe(extended(asked)[0])[0].settings), end="")
         return 0
@@ -40,8 +40,8 @@ def run(arguments: Namespace) -> int:
         for name, fact in describe_plan(asked):
             print(f"{name:<9} {one_line(fact)}")
         return 0
-    from medic import distributed
     from medic.runs.train import train
+    from medic.utils import distributed
 
     with distributed.group():
         run = train(asked, quiet=arguments.quiet)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medic.errors import warn
-from medic.files import atomic_write, is_locked, locked
+from medic.utils.files import atomic_write, is_locked, locked
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from medic.data.dataset import Dataset
 from medic.data.duplicates import SIZE, Copies, Prints, Relation, equal_images, perceptual_hash, similar_images
 from medic.data.listing import ImageList, cell_counts
 from medic.data.store import FileContent, Storage, make_index, read_files
-from medic.files import IMAGE_SUFFIXES
+from medic.utils.files import IMAGE_SUFFIXES
 
 Counts = dict[str, dict[str, int]]
 

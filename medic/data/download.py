@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from medic.errors import first_line
-from medic.logs import console
+from medic.utils.logs import console
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from medic.data.benchmarks.base import Benchmark, Download, File, keyed_drive
 from medic.data.classes import folded
 from medic.data.download import Unusable, download_file
 from medic.errors import MedicError, first_line, unwritten
-from medic.files import locked, write_text
+from medic.utils.files import locked, write_text
 
 logger = logging.getLogger(__name__)
 

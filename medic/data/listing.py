@@ -16,7 +16,7 @@ from medic.data.decode import read_file
 from medic.data.images import Images
 from medic.data.store import Storage, StoreIndex, find_index, open_store, stream
 from medic.errors import MedicError, first_line
-from medic.files import IMAGE_SUFFIXES
+from medic.utils.files import IMAGE_SUFFIXES
 
 _ESCAPED = "surrogateescape"  # a name that is not UTF-8 keeps its bytes
 

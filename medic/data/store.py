@@ -20,7 +20,7 @@ from medic.data.cache import cache_directory
 from medic.data.decode import THREADS, BadImage, decode, read_file
 from medic.data.images import Images, Mapped, Streamed
 from medic.errors import MedicError, counted, unwritten
-from medic.files import atomic_write, locked, write_text
+from medic.utils.files import atomic_write, locked, write_text
 
 if TYPE_CHECKING:
     from medic.data.listing import ImageList

@@ -12,7 +12,7 @@ from medic.deploy.predictor import Predictor
 from medic.errors import MedicError
 from medic.openset import Threshold, decide, predicted_class
 from medic.openset.calibration import best_threshold, conformal, highest_acceptance, two_components
-from medic.outputs import Output
+from medic.utils.outputs import Output
 
 SHARES = (0.99, 0.95, 0.9, 0.8, 0.7)
 """The acceptance rates that are shown for comparison, as far as there are enough images."""

@@ -19,8 +19,8 @@ from medic._version import __version__
 from medic.deploy.layout import DESCRIPTION
 from medic.deploy.predictor import Predictor
 from medic.errors import MedicError, first_line, lacking
-from medic.files import atomic_write, writing
 from medic.openset import SCORES, Fitted
+from medic.utils.files import atomic_write, writing
 
 OUTPUTS = ("label", "score", "logits")
 TOLERANCE = 1e-4

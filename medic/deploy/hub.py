@@ -15,9 +15,9 @@ from medic.deploy.layout import DESCRIPTION, WEIGHTS
 from medic.deploy.model_file import MAX_DESCRIPTION
 from medic.deploy.predictor import Predictor, load
 from medic.errors import MedicError, first_line
-from medic.files import make_folder, temporary_folder, writing
 from medic.metrics import find_metric
 from medic.openset import RULES, Threshold
+from medic.utils.files import make_folder, temporary_folder, writing
 
 CARD = "README.md"
 LIMITS = {CARD: 2**20, DESCRIPTION: MAX_DESCRIPTION, WEIGHTS: 2**34}

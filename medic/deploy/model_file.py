@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from medic.data.classes import check_class_names, has_controls
 from medic.deploy.layout import DESCRIPTION, WEIGHTS
 from medic.errors import MedicError, first_line, unread
-from medic.files import atomic_write, write_text
 from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone, is_sized, native_size
 from medic.openset import Fitted, Score, Threshold, get_score
+from medic.utils.files import atomic_write, write_text
 
 FORMAT = 2
 CHECKSUM = "checksum"

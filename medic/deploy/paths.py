@@ -11,7 +11,7 @@ from itertools import chain
 from typing import IO
 
 from medic.errors import MedicError
-from medic.files import IMAGE_SUFFIXES
+from medic.utils.files import IMAGE_SUFFIXES
 
 logger = logging.getLogger(__name__)
 

@@ -32,8 +32,8 @@ from medic.deploy.model_file import (
 from medic.errors import MedicError, first_line, is_shortage
 from medic.models import Classifier, Ensemble, Preprocessing
 from medic.openset import Score, Threshold, given, predicted_class
-from medic.outputs import Output
 from medic.training import infer
+from medic.utils.outputs import Output
 
 BATCH, GPU_BATCH = 64, 512
 """Images in a forward pass; two more batches are decoded meanwhile."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from medic.errors import MedicError, check_choice, lacking, one_line
-from medic.files import atomic_write, csv_cell, writing
+from medic.utils.files import atomic_write, csv_cell, writing
 
 if TYPE_CHECKING:  # which import torch
     from medic.data.decode import BadImage

@@ -1,6 +1,5 @@
 """Models: backbones by name, layers inside them, and the classifier on top."""
 
-from medic.fields import Part
 from medic.models.aloft import Aloft
 from medic.models.backbones import (
     HALVES,
@@ -18,6 +17,7 @@ from medic.models.ensemble import Ensemble, assemble
 from medic.models.heads import HEADS, Head
 from medic.models.hub import find_weights
 from medic.models.mixstyle import MixStyle
+from medic.utils.parts import Part
 
 LAYERS: dict[str, Part[MixStyle | Aloft]] = {
     "mixstyle": Part("mixstyle", MixStyle),

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medic.errors import MedicError, check_choice
-from medic.fields import hyperparameter
 from medic.models.gfnet import GlobalFilter
-from medic.modules import DeclaredModule
+from medic.utils.modules import DeclaredModule
+from medic.utils.parts import hyperparameter
 
 Variant = Literal["e", "s"]
 

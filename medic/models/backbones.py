@@ -18,7 +18,7 @@ from medic.errors import LONGEST_NAME, MedicError, closest, counted, first_line
 from medic.models import _torchvision
 from medic.models.convnet import ConvNet, MnistCnn
 from medic.models.gfnet import GFNet, load_official
-from medic.pixels import normalised
+from medic.utils.pixels import normalised
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from medic.errors import check_choice
 from medic.models.backbones import Backbone
 from medic.models.heads import HEADS, Head
 from medic.models.stages import Stage, collected, find_stages
-from medic.outputs import Output
+from medic.utils.outputs import Output
 
 Norms = Literal["trained", "frozen"]
 """The policy for batch-norm statistics in training."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from medic.models.backbones import Backbone
 from medic.models.classifier import Classifier, Norms
-from medic.outputs import Output
+from medic.utils.outputs import Output
 
 
 class Ensemble(nn.Module):

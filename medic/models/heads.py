@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from medic.outputs import Output
+from medic.utils.outputs import Output
 
 HEADS: dict[str, type["Head"]] = {}
 """Heads by name; each is made for F features, or the channels of the map that it reads, and C classes."""

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from medic.errors import MedicError, closest, first_line
-from medic.files import check_weights_file
 from medic.models.backbones import OURS, import_timm, native_size
+from medic.utils.files import check_weights_file
 
 V1 = "imagenet-v1"
 """The usual ImageNet weights: torchvision's first version, timm's `tv_in1k`."""

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from medic.errors import MedicError
-from medic.fields import hyperparameter
 from medic.models.stages import collected, find_stages
-from medic.modules import DeclaredModule, evaluating
+from medic.utils.modules import DeclaredModule, evaluating
+from medic.utils.parts import hyperparameter
 
 SMALLEST = 8
 """The least side of a map that has a style; smaller ones have too few positions for statistics."""

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from medic.fields import Part
 from medic.objectives.objective import ObjectiveKind
-from medic.outputs import Output
+from medic.utils.outputs import Output
+from medic.utils.parts import Part
 
 
 def ce(output: Output, y: Tensor) -> Tensor:

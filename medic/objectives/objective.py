@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from medic.errors import MedicError, check_choice, first_line
-from medic.fields import Part
-from medic.modules import DeclaredModule
 from medic.objectives.auxiliary import AuxiliaryNetwork
-from medic.objectives.own import adapted, name_of
-from medic.outputs import Output
-from medic.pixels import denormalised, normalised
+from medic.objectives.custom_losses import adapted, name_of
 from medic.tasks import Step
+from medic.utils.modules import DeclaredModule
+from medic.utils.outputs import Output
+from medic.utils.parts import Part
+from medic.utils.pixels import denormalised, normalised
 
 Loss = Callable[[Output, Tensor], Tensor]
 """Maps the outputs of N samples and their classes (N,) to one loss per sample (N,), or to their mean."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from medic.fields import hyperparameter, uniform
-from medic.modules import DeclaredModule
 from medic.objectives.objective import classify, features_of
-from medic.outputs import Output
 from medic.tasks import Step
+from medic.utils.modules import DeclaredModule
+from medic.utils.outputs import Output
+from medic.utils.parts import hyperparameter, uniform
 
 
 @dataclass(eq=False)

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from medic.errors import MedicError
-from medic.fields import POSITIVE, Limits, check_range
 from medic.openset.metrics import Outcomes, as_confidence
 from medic.openset.scores import Values
+from medic.utils.parts import POSITIVE, Limits, check_range
 
 
 def conformal(confidence: Values, accept: float) -> float:

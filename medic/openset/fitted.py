@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from medic.errors import MedicError, check_choice
-from medic.fields import Limits, check_range
 from medic.openset.metrics import as_classes, check_shapes
 from medic.openset.scores import AnyOutput, CheckedOutput, Values
 from medic.openset.weibull import fit_weibull
+from medic.utils.parts import Limits, check_range
 
 DISTANCES: dict[str, tuple[float, float]] = {"euclidean": (1.0, 0.0), "cosine": (0.0, 1.0), "eucos": (1 / 200, 1.0)}
 """The weights of ‖v − μ‖ and of 1 − cos(v, μ) in the distance of logits v to a class mean μ."""

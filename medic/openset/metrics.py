@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from medic.errors import MedicError, check_choice
-from medic.fields import Limits, check_range
 from medic.metrics import METRICS
 from medic.openset.scores import Values, ova_log_odds
+from medic.utils.parts import Limits, check_range
 
 UNKNOWN = -1
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from medic.errors import MedicError
 from medic.openset.fitted import Fitted, Mahalanobis, Nearest, OpenMax
 from medic.openset.scores import AnyOutput, Values, conf_bcls, conf_cls, energy, max_logit, rejection
-from medic.outputs import Output
-from medic.plugins import Group
+from medic.utils.outputs import Output
+from medic.utils.plugins import Group
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from medic.errors import MedicError
-from medic.outputs import Output
+from medic.utils.outputs import Output
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

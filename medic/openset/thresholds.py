@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from medic.errors import MedicError, check_choice
-from medic.fields import Limits, check_range
 from medic.openset.calibration import conformal, highest_acceptance, two_components
 from medic.openset.metrics import Outcomes, as_confidence
 from medic.openset.registry import SCORES, Score, get_score
 from medic.openset.scores import AnyOutput, CheckedOutput, Values
+from medic.utils.parts import Limits, check_range
 
 
 class Threshold(NamedTuple):

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 from medic.metrics import METRICS, Metric
 from medic.report.formats import Reference
-from medic.tables.conditions import Conditions, Difference, Differences
-from medic.tables.paper import PaperCell, published_table
-from medic.tables.paper_tables import reproduction
-from medic.tables.reproduction import Line, Reproduction
-from medic.tables.results import RunResult
-from medic.tables.table import AVERAGE, Row, Table, value_text
+from medic.results.conditions import Conditions, Difference, Differences
+from medic.results.paper import PaperCell, published_table
+from medic.results.paper_tables import reproduction
+from medic.results.reproduction import Line, Reproduction
+from medic.results.results import RunResult
+from medic.results.table import AVERAGE, Row, Table, value_text
 
 
 def paper_metrics(name: str) -> tuple[Metric, ...]:

@@ -15,10 +15,10 @@ from shutil import get_terminal_size
 from typing import Any, NamedTuple
 
 from medic.errors import one_line
-from medic.files import csv_cell
 from medic.metrics import Metric
-from medic.tables.cells import Cell
-from medic.tables.table import AVERAGE, Row, Table
+from medic.results.cells import Cell
+from medic.results.table import AVERAGE, Row, Table
+from medic.utils.files import csv_cell
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from medic.analysis.result import plain
-from medic.files import write_text, writing
+from medic.utils.files import write_text, writing
 
 ASSETS = files("medic.report") / "assets"
 

@@ -11,15 +11,15 @@ import torch
 from numpy.typing import NDArray
 
 from medic import openset
+from medic.config.data import NONE
 from medic.data import BENCHMARKS
+from medic.evaluation.decisions import Decisions
 from medic.metrics import METRICS, Metric
 from medic.openset.thresholds import RULES, Threshold
 from medic.report.pages import packed, write_page
 from medic.report.thumbnails import thumbnails
-from medic.runs.decisions import Decisions
+from medic.results.results import short
 from medic.runs.directory import Run
-from medic.runs.specs.data import NONE
-from medic.tables.results import short
 
 SHOWN = ("acc", "hscore", "acc_k", "acc_u", "oscr", "auroc")
 """The numbers at the top of a report."""
@@ -41,7 +41,7 @@ class Part(NamedTuple):
 
 def write_report(run: Run, path: Path, root: Path | None = None) -> Path:
     """Write the report of a finished run; images are shown from below `root`."""
-    settings, images, parts = run.settings, Decisions.of(run), _parts(run)
+    settings, images, parts = run.settings, run.decisions, _parts(run)
     threshold = _threshold(run) if (images.label >= images.known).any() else None
     gallery, bench = _gallery(images, parts), BENCHMARKS.get(settings["dataset"])  # None for a plug-in's
     items: list[dict[str, Any]] = [

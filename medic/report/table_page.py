@@ -11,9 +11,9 @@ from medic.errors import counted
 from medic.metrics import DEFAULT, METRICS, Metric
 from medic.report.formats import Against, columns_with_average, entry, written
 from medic.report.pages import write_page
-from medic.tables.cells import Cell, Pick
-from medic.tables.results import Collection, learned_nothing
-from medic.tables.table import AVERAGE, Row, Table, tabulate
+from medic.results.cells import Cell, Pick
+from medic.results.results import Collection, learned_nothing
+from medic.results.table import AVERAGE, Row, Table, tabulate
 
 FURTHER = tuple(METRICS[key] for key in ("acc_k", "acc_u", "auroc", "oscr_c", "oscr_b"))
 """Metrics beside the usual ones."""

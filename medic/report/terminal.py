@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from medic.config.data import NONE
 from medic.errors import one_line
 from medic.metrics import METRICS, Metric, find_metric
-from medic.runs.specs.data import NONE
 
 if TYPE_CHECKING:  # it imports torch, which `medic table` does not need
     from medic.runs.directory import Run

@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from medic import distributed
+from medic.config.recipe import Recipe
 from medic.data import Dataset, Images, Problem
 from medic.data.cache import cache_directory
 from medic.errors import MedicError, first_line
 from medic.models import Backbone, Classifier, Ensemble, Preprocessing, assemble, create_backbone
-from medic.modules import evaluating, statistics_kept
 from medic.objectives import Objective, Setup
-from medic.runs.frozen import frozen_features, weights_identity
-from medic.runs.recipe import Recipe
 from medic.tasks import Grid
 from medic.training import Trainer, derive, generator
+from medic.training.frozen import frozen_features, weights_identity
+from medic.utils import distributed
+from medic.utils.modules import evaluating, statistics_kept
 
 
 @dataclass(frozen=True)

@@ -14,18 +14,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from medic.config.recipe import Recipe
+from medic.config.settings import identity, load_yaml, read_yaml, to_yaml
 from medic.data import Dataset
 from medic.deploy.layout import WEIGHTS
 from medic.deploy.model_file import read_description
 from medic.deploy.predictor import Predictor, load
 from medic.errors import BusyError, MedicError, first_line, unread
-from medic.files import atomic_write, file_hash, is_locked, locked, read_arrays, write_text, writing
+from medic.evaluation.decisions import Decisions
+from medic.evaluation.evaluator import LabelledOutputs
+from medic.evaluation.learning import learning_failure
+from medic.evaluation.selection import by_evaluation, select, without_target
 from medic.models import Classifier, Ensemble, Preprocessing
 from medic.openset import Score
-from medic.outputs import Output
-from medic.plugins import Plugin
 from medic.runs.environment import commit, commits, environment, read_environment, read_plugins
-from medic.runs.evaluation import LabelledOutputs
 from medic.runs.layout import (
     ASKED,
     CHECKPOINT,
@@ -40,12 +42,11 @@ from medic.runs.layout import (
     SHOWN,
     check_run,
 )
-from medic.runs.learning import learning_failure
-from medic.runs.recipe import Recipe
 from medic.runs.seal import Damaged, Seal, make_seal, read_seal
-from medic.runs.selection import by_evaluation, select, without_target
-from medic.runs.settings import identity, load_yaml, read_yaml, to_yaml
 from medic.training import save_checkpoint
+from medic.utils.files import atomic_write, file_hash, is_locked, locked, read_arrays, write_text, writing
+from medic.utils.outputs import Output
+from medic.utils.plugins import Plugin
 
 RESULTS_VERSION = 5
 """Raised whenever the same settings give other metrics, so that earlier runs are not reused."""
@@ -304,6 +305,14 @@ class Run:
         known, labels, paths = self.classes, self.predictions["label"].tolist(), self.predictions["path"]
         folders = [str(path).replace("\\", "/").rpartition("/")[0].rpartition("/")[2] or "unknown" for path in paths]
         return np.array([known[k] if k >= 0 else name for k, name in zip(labels, folders, strict=True)])
+
+    @property
+    def decisions(self) -> Decisions:
+        """The images of all splits, with the run's own score and without a threshold."""
+        rows = self.predictions
+        columns = {name: rows[name].astype(str) for name in ("path", "split", "domain")}
+        images = self.true_classes, rows["label"], rows["logits"].argmax(1), rows["confidence"]
+        return Decisions.named(self.classes, *images, columns=columns)
 
     @property
     def splits(self) -> list[str]:

@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medic._version import __version__
-from medic.files import file_hash
-from medic.plugins import Plugin
-from medic.runs.command import noted_command
 from medic.runs.layout import ENVIRONMENT
+from medic.utils.command import noted_command
+from medic.utils.files import file_hash
+from medic.utils.plugins import Plugin
 
 if TYPE_CHECKING:
+    from medic.config.recipe import Recipe
     from medic.data import Dataset
-    from medic.runs.recipe import Recipe
 
 
 def environment(dataset: "Dataset", recipe: "Recipe") -> dict[str, Any]:
     """Return the environment of a run that starts."""
     import torch
 
-    from medic import distributed
+    from medic.utils import distributed
 
     device = recipe.execution.pick_device()
     counts = dataset.domain.bincount(minlength=len(dataset.domains)).tolist()

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from medic.config.imports import execute
+from medic.config.recipe import Recipe
+from medic.config.settings import SETTINGS, check_settings, load_yaml, read_yaml, to_yaml
 from medic.errors import MedicError
 from medic.runs.directory import Run
-from medic.runs.imports import execute
 from medic.runs.layout import ASKED, CHECKPOINT, HASH
-from medic.runs.recipe import Recipe
-from medic.runs.settings import SETTINGS, check_settings, load_yaml, read_yaml, to_yaml
 
 
 def check_extension(recipe: Recipe, base: Path) -> None:

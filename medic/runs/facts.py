@@ -5,10 +5,10 @@ from pathlib import Path
 
 import torch
 
+from medic.config.recipe import Recipe
 from medic.data import Dataset, Problem, Samples
 from medic.models import OURS
 from medic.runs.build import build_objective
-from medic.runs.recipe import Recipe
 
 SHOWN = 12
 """Number of names of a list that are shown."""

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Column
 
-from medic.logs import console
+from medic.utils.logs import console
 
 logger = logging.getLogger(__name__)
 

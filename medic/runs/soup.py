@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from medic.errors import MedicError, memory_checked
-from medic.files import file_hash, writing
-from medic.logs import shown
+from medic.evaluation.selection import validation_accuracy
 from medic.runs.build import build_network, generators_kept
 from medic.runs.directory import Run
-from medic.runs.review import images_again
-from medic.runs.selection import validation_accuracy
+from medic.runs.reevaluate import images_again
 from medic.runs.unfinished import UnfinishedRun, find_directory, finished_run
 from medic.training.averaging import RunningMean
+from medic.utils.files import file_hash, writing
+from medic.utils.logs import shown
 
 logger = logging.getLogger(__name__)
 

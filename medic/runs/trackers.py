@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from medic.errors import MedicError, check_choice, first_line, lacking
-from medic.runs.command import secrets_hidden
-from medic.runs.settings import identity
+from medic.config.execution import check_trackers
+from medic.config.settings import identity
+from medic.errors import MedicError, first_line, lacking
+from medic.utils.command import secrets_hidden
 
 logger = logging.getLogger(__name__)
 
@@ -121,13 +122,6 @@ def tracker_names(asked: str) -> list[str]:
         if importlib.util.find_spec(name) is None:
             raise lacking(f"tracker {name!r} needs the package {name}", name)
     return names
-
-
-def check_trackers(asked: str) -> list[str]:
-    """Return the named trackers, installed here or not."""
-    if asked in ("auto", "none"):
-        return []
-    return [check_choice("tracker", name, ["auto", "none", *TRACKERS]) for name in asked.split(",")]
 
 
 def start_trackers(asked: str, path: Path, run: str, settings: Settings, iteration: int) -> dict[str, Tracker]:

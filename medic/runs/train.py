@@ -11,25 +11,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from medic import distributed
+from medic.config.recipe import Recipe, make_recipe
 from medic.data import Dataset, LazyDataset
 from medic.errors import MedicError, TrainingError, counted, first_line, memory_checked, one_line
-from medic.files import writing
-from medic.logs import shown
+from medic.evaluation.learning import at_chance, describe_chance
+from medic.evaluation.selection import without_target
 from medic.metrics import DEFAULT
-from medic.runs import memory
 from medic.runs.build import Network, build_network, check_network, generators_kept
 from medic.runs.directory import Run, RunDirectory
 from medic.runs.extend import check_extension, extended
 from medic.runs.facts import describe, notes
 from medic.runs.interrupts import Interrupts, Stopped
-from medic.runs.learning import at_chance, describe_chance
 from medic.runs.progress import Pause, Progress
-from medic.runs.recipe import Recipe, make_recipe
-from medic.runs.selection import without_target
 from medic.runs.trackers import Tracker, close_all, record_all, start_trackers, tracker_names
 from medic.runs.unfinished import UnfinishedRun, divide, find_directory, finished_run
 from medic.training import WeightAverage, load_checkpoint
+from medic.utils import distributed, memory
+from medic.utils.files import writing
+from medic.utils.logs import shown
 
 logger = logging.getLogger(__name__)
 

@@ -10,17 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medic import distributed, openset
+from medic import openset
+from medic.config.recipe import COMPILED, Recipe
 from medic.data import Dataset, Problem
 from medic.deploy.model_file import describe_preprocessing, write_model
 from medic.errors import MedicError
+from medic.evaluation.evaluator import Evaluator, Outputs, choose_threshold, predictions
+from medic.evaluation.learning import learning_failure
+from medic.evaluation.selection import select, without_target
 from medic.models import Classifier
 from medic.runs.build import Network, build_trainer
 from medic.runs.directory import Run, RunDirectory, run_hash
-from medic.runs.evaluation import Evaluator, Outputs, choose_threshold, predictions
-from medic.runs.learning import learning_failure
-from medic.runs.recipe import COMPILED, Recipe
-from medic.runs.selection import select, without_target
+from medic.utils import distributed
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn.modules.loss import _Loss
 
 from medic.errors import MedicError, check_choice, counted, first_line
-from medic.fields import POSITIVE, Limits, check_hyperparameters, check_range
 from medic.objectives import Risk
 from medic.objectives import objective as make_objective
 from medic.tasks import Step
+from medic.utils.parts import POSITIVE, Limits, check_hyperparameters, check_range
 
 Objective = Callable[[nn.Module, Step], Risk]
 Gradients = list[Tensor | None]

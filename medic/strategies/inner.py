@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from medic import distributed
 from medic.errors import MedicError, check_choice
 from medic.objectives import Risk
-from medic.optimizers import load_optimizer, optimizer_state
 from medic.strategies.base import Gradients, InnerLoop, Measured, accumulate, weights_restored
+from medic.strategies.optimizers import load_optimizer, optimizer_state
 from medic.strategies.second_order import CheapSecondDerivatives
 from medic.tasks import Step
+from medic.utils import distributed
 
 Move = Callable[[Sequence[nn.Parameter], Gradients], None]
 """Moves the weights in place along the gradients of one inner step."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from medic import distributed
-from medic.fields import hyperparameter, log10, uniform
 from medic.strategies.base import Objective, Strategy, Update, accumulate, measured_call, summarise
 from medic.tasks import Step
+from medic.utils import distributed
+from medic.utils.parts import hyperparameter, log10, uniform
 
 
 @dataclass

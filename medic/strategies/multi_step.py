@@ -7,7 +7,6 @@ from typing import Literal
 from torch import nn
 
 from medic.errors import MedicError, check_choice
-from medic.fields import hyperparameter
 from medic.strategies.base import (
     Objective,
     Update,
@@ -29,6 +28,7 @@ from medic.strategies.inner import (
     stateful,
 )
 from medic.tasks import Step
+from medic.utils.parts import hyperparameter
 
 Weighting = Literal["equal", "last", "arithmetic"]
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from torch import nn
 
 from medic.errors import MedicError
-from medic.fields import hyperparameter
 from medic.objectives import Risk
 from medic.strategies.base import Objective, Update, buffers, measured_call, summarise
 from medic.strategies.inner import StatefulInnerLoop, displace, make_optimizer, stateful
 from medic.tasks import Step
+from medic.utils.parts import hyperparameter
 
 
 @dataclass

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from torch import nn
 
 from medic.errors import MedicError
-from medic.fields import hyperparameter
 from medic.objectives import Risk
 from medic.strategies.base import (
     Gradients,
@@ -24,6 +23,7 @@ from medic.strategies.base import (
 )
 from medic.strategies.inner import InnerOptimizer, check_inner, first_order, make_optimizer, second_order, sgd, stateful
 from medic.tasks import Step
+from medic.utils.parts import hyperparameter
 
 
 @dataclass

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from medic.config.settings import check_settings, known_setting, load_file, setting_name
 from medic.errors import MedicError
-from medic.runs.settings import check_settings, known_setting, load_file, setting_name
 from medic.sweeps.sweep import RANGE, Sweep
 
 

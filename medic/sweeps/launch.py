@@ -8,12 +8,12 @@ from statistics import fmean
 from typing import Any
 
 from medic.errors import MedicError, counted
+from medic.results.results import RunResult, collect
 from medic.runs.progress import duration
 from medic.sweeps.executors import Executor
 from medic.sweeps.overview import Overview
 from medic.sweeps.schedule import Schedule
 from medic.sweeps.sweep import Job
-from medic.tables.results import RunResult, collect
 
 
 def launch(

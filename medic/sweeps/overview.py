@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from medic.logs import console
+from medic.utils.logs import console
 
 if TYPE_CHECKING:
     from medic.sweeps.schedule import Schedule

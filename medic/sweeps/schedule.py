@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from medic.errors import DiskFullError, MedicError, counted
-from medic.files import make_folder, write_text, writing
+from medic.results.results import RunResult, read_error, read_result, read_runs
 from medic.runs.interrupts import Interrupts, Stopped
 from medic.runs.layout import ERROR
 from medic.runs.progress import duration
 from medic.sweeps.executors import Executor, Kind, Outcome
 from medic.sweeps.overview import Overview
 from medic.sweeps.sweep import Job, titles
-from medic.tables.results import RunResult, read_error, read_result, read_runs
+from medic.utils.files import make_folder, write_text, writing
 
 logger = logging.getLogger(__name__)
 

@@ -12,25 +12,25 @@ from statistics import fmean
 from typing import Any
 from urllib.parse import unquote
 
+from medic.config.draws import SHARED
+from medic.config.objective import parse_hparams
+from medic.config.recipe import Recipe, make_recipe
+from medic.config.settings import SETTINGS, identity
 from medic.data.holdout import seed_hash
 from medic.errors import DiskFullError, MedicError, OutOfMemoryError, TrainingError, check_choice, first_line, lacking
-from medic.fields import Choice, Law, Range
-from medic.files import make_folder
-from medic.method import SMALL
-from medic.runs.command import without_secrets
+from medic.evaluation.selection import Record
 from medic.runs.directory import Run
-from medic.runs.draws import SHARED
-from medic.runs.recipe import Recipe, make_recipe
-from medic.runs.rehearsal import check_rehearsals, rehearsals
-from medic.runs.selection import Record
-from medic.runs.settings import SETTINGS, identity
-from medic.runs.specs.objective import parse_hparams
 from medic.runs.train import train
+from medic.sweeps.rehearsal import check_rehearsals, rehearsals
+from medic.systems.base import SMALL
+from medic.utils.command import without_secrets
+from medic.utils.files import make_folder
+from medic.utils.parts import Choice, Law, Range
 
 logger = logging.getLogger(__name__)
 
 SELECTIONS = ("validation", "leave-one-out")
-"""Judges of a trial: accuracy on source validation, or a metric of its rehearsals (`medic.runs.rehearsal`)."""
+"""Judges of a trial: accuracy on source validation, or a metric of its rehearsals (`medic.sweeps.rehearsal`)."""
 METRICS = ("acc", "hscore", "oscr", "auroc")
 """Metrics of rehearsals; all but the first need unknown classes."""
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, get_origin
 
 import yaml
 
+from medic.config.data import EACH
+from medic.config.settings import SETTINGS, check_settings, load_yaml, setting_name
 from medic.errors import MedicError, check_choice
-from medic.runs.settings import SETTINGS, check_settings, load_yaml, setting_name
-from medic.runs.specs.data import EACH
 
 if TYPE_CHECKING:
     from medic.runs.directory import RunDirectory
@@ -53,7 +53,7 @@ class Planner:
     """Turns given settings into runs. Each dataset is opened and hashed once, each network made and tried once."""
 
     def __init__(self) -> None:
-        from medic.runs.recipe import open_once
+        from medic.config.recipe import open_once
 
         self._open = open_once()
         self._fingerprints: dict[tuple[Any, ...], str] = {}
@@ -63,9 +63,9 @@ class Planner:
 
     def job(self, asked: Mapping[str, Any]) -> Job:
         """Return the run that these settings describe; None stands for a setting's default."""
+        from medic.config.recipe import make_recipe
         from medic.runs.build import check_network
         from medic.runs.directory import RunDirectory, named_runs, run_hash
-        from medic.runs.recipe import make_recipe
 
         if asked.get("extend") is not None:
             raise MedicError("--extend continues one run: use it with `medic train`")
@@ -143,8 +143,8 @@ class Sweep:
 def expand(name: str, value: Any, run: Mapping[str, Any]) -> Sequence[Any]:
     """Return the values that a value of a span stands for: 0..2 for numbers, `each` for every domain of the dataset."""
     if value == EACH and name in ("target", "sources"):
+        from medic.config.imports import execute
         from medic.data import benchmark
-        from medic.runs.imports import execute
 
         execute(run.get("imports") or ())  # it may define the dataset
         bench, root = benchmark(run.get("dataset") or SETTINGS["dataset"].default), run.get("root")

@@ -6,11 +6,14 @@ A file of this folder is found by `SYSTEMS`, which collects the `METHODS` of eac
 import pkgutil
 from importlib import import_module
 
-from medic.method import Method
 from medic.models import Classifier
+from medic.systems.base import Method
 
 SYSTEMS: tuple[Method, ...] = tuple(
-    method for module in pkgutil.iter_modules(__path__) for method in import_module(f"{__name__}.{module.name}").METHODS
+    method
+    for module in pkgutil.iter_modules(__path__)
+    if module.name != "base"
+    for method in import_module(f"{__name__}.{module.name}").METHODS
 )
 
 __all__ = ["SYSTEMS", "Classifier"]

@@ -12,14 +12,14 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from medic.errors import MedicError
-from medic.fields import Part, hyperparameter
-from medic.method import Method
 from medic.models.heads import Head
-from medic.modules import DeclaredModule
 from medic.objectives import OBJECTIVES, AuxiliaryNetwork, Objective, ObjectiveKind, Risk, Setup
 from medic.objectives.auxiliary import adam, descend
-from medic.outputs import Output
+from medic.systems.base import Method
 from medic.tasks import Step
+from medic.utils.modules import DeclaredModule
+from medic.utils.outputs import Output
+from medic.utils.parts import Part, hyperparameter
 
 LATENT = 100
 """The length of the noise vector of an image."""

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from medic.errors import MedicError
-from medic.fields import hyperparameter
-from medic.method import Method, Rate
 from medic.models.heads import linear
 from medic.objectives import CE, OBJECTIVES, AuxiliaryNetwork, Objective, ObjectiveKind, Risk, Setup
 from medic.objectives.auxiliary import descend
 from medic.objectives.objective import classify, features_of
-from medic.outputs import Output
+from medic.systems.base import Method, Rate
 from medic.tasks import Step
+from medic.utils.outputs import Output
+from medic.utils.parts import hyperparameter
 
 TEMPERATURE = 0.5
 

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from medic.errors import MedicError
-from medic.fields import hyperparameter
-from medic.method import Method
-from medic.modules import evaluating, statistics_kept
 from medic.objectives import CE, OBJECTIVES, OVA, Objective, ObjectiveKind, Risk, Setup, ce
 from medic.objectives.losses import acceptance
 from medic.objectives.objective import features_of
-from medic.outputs import Output
+from medic.systems.base import Method
 from medic.tasks import Step
+from medic.utils.modules import evaluating, statistics_kept
+from medic.utils.outputs import Output
+from medic.utils.parts import hyperparameter
 
 TURNOVER = 16
 """Steps in which the pools are replaced."""

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medic.errors import MedicError
-from medic.fields import Part, hyperparameter
-from medic.method import Method, Rate
 from medic.objectives import CE, OBJECTIVES, Objective, ObjectiveKind, Setup
 from medic.objectives.objective import classify, features_of
-from medic.outputs import Output
 from medic.strategies import TwoStep
+from medic.systems.base import Method, Rate
 from medic.tasks import GridSpec, Step
+from medic.utils.outputs import Output
+from medic.utils.parts import Part, hyperparameter
 
 
 @dataclass(eq=False)

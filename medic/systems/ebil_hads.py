@@ -15,18 +15,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medic.errors import MedicError
-from medic.fields import Part, hyperparameter
-from medic.method import Method
 from medic.models.heads import Head, Separate
-from medic.modules import evaluating
 from medic.objectives import CE, OBJECTIVES, OVA, AuxiliaryNetwork, Objective, ObjectiveKind, Risk, Setup, ce
 from medic.objectives.auxiliary import adam, descend
 from medic.objectives.objective import split_features
 from medic.openset.scores import conf_bcls
-from medic.outputs import Output
 from medic.strategies import TwoStep
+from medic.systems.base import Method
 from medic.tasks import GridSpec, Step
 from medic.training import Callback, Inference, Trainer
+from medic.utils.modules import evaluating
+from medic.utils.outputs import Output
+from medic.utils.parts import Part, hyperparameter
 
 
 class Branches(Head, name="branches"):

@@ -12,17 +12,17 @@ from torch import Tensor, nn
 
 from medic.data import Samples
 from medic.errors import MedicError
-from medic.fields import Part, hyperparameter
-from medic.method import Method
 from medic.models.heads import Head, linear
-from medic.modules import statistics_kept
 from medic.objectives import CE, OBJECTIVES, OVA, Objective, ObjectiveKind, Risk, Setup
 from medic.objectives.losses import acceptance
 from medic.objectives.objective import features_of
-from medic.outputs import Output
 from medic.strategies import TwoStep
+from medic.systems.base import Method
 from medic.tasks import GridSpec, Step
 from medic.training import Callback, Trainer
+from medic.utils.modules import statistics_kept
+from medic.utils.outputs import Output
+from medic.utils.parts import Part, hyperparameter
 
 logger = logging.getLogger(__name__)
 

@@ -7,12 +7,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medic.errors import MedicError
-from medic.fields import Part, hyperparameter
-from medic.method import Method
 from medic.models.heads import Head
-from medic.modules import DeclaredModule
 from medic.objectives import OBJECTIVES, ObjectiveKind
-from medic.outputs import Output
+from medic.systems.base import Method
+from medic.utils.modules import DeclaredModule
+from medic.utils.outputs import Output
+from medic.utils.parts import Part, hyperparameter
 
 
 class Ring(Head, name="ring"):

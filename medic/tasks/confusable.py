@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medic.fields import hyperparameter
 from medic.tasks.lagged import Domains, Groups, Lagged, Split, block_sums
 from medic.tasks.partition import chunks
+from medic.utils.parts import hyperparameter
 
 
 @dataclass

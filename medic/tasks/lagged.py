@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medic.fields import check_hyperparameters, hyperparameter
+from medic.utils.parts import check_hyperparameters, hyperparameter
 
 Domains = Sequence[int]
 Groups = Sequence[tuple[int, ...]]

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medic.fields import hyperparameter
 from medic.tasks.confusable import Confusable
 from medic.tasks.lagged import Domains, Groups, Lagged, Sampler, Split, block_sums
 from medic.tasks.partition import chunks
+from medic.utils.parts import hyperparameter
 
 
 @dataclass

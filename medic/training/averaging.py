@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from medic.errors import MedicError, TrainingError
-from medic.fields import Part, check_hyperparameters, hyperparameter
+from medic.utils.parts import Part, check_hyperparameters, hyperparameter
 
 ROUNDING = 1e-12
 """Tolerance for the rounding of 1 - share: in floating point, 1 - 0.9 is less than 1 / 10."""

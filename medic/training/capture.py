@@ -6,8 +6,8 @@ from typing import Literal
 import torch
 
 from medic.errors import MedicError, first_line
-from medic.garbage import garbage_collection_paused
 from medic.training.iteration import Batch, Iteration, Outcome
+from medic.utils.memory import garbage_collection_paused
 
 logger = logging.getLogger(__name__)
 

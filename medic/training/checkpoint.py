@@ -7,7 +7,7 @@ from zipfile import BadZipFile, ZipFile
 import torch
 
 from medic.errors import MedicError, unread
-from medic.files import atomic_write
+from medic.utils.files import atomic_write
 
 FORMAT = 2
 

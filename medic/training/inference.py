@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from medic import distributed
 from medic.data import Augmentation, Images
 from medic.errors import is_shortage
-from medic.garbage import garbage_collection_paused
 from medic.models import Preprocessing
-from medic.modules import evaluating
-from medic.outputs import Output
 from medic.training.precision import Precision, arithmetic
+from medic.utils import distributed
+from medic.utils.memory import garbage_collection_paused
+from medic.utils.modules import evaluating
+from medic.utils.outputs import Output
 
 logger = logging.getLogger(__name__)
 

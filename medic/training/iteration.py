@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from medic import distributed
 from medic.models import Classifier
 from medic.models.heads import Head
-from medic.modules import evaluating
-from medic.outputs import Output
 from medic.tasks import Step
 from medic.tasks.lagged import softmax_sums
 from medic.training.precision import Bf16Weights, arithmetic
+from medic.utils import distributed
+from medic.utils.modules import evaluating
+from medic.utils.outputs import Output
 
 if TYPE_CHECKING:
     from medic.training.trainer import Trainer

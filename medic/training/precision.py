@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from medic.outputs import Output
+from medic.utils.outputs import Output
 
 Precision = Literal["fp32", "tf32", "bf16"]
 

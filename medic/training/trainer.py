@@ -9,19 +9,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from medic import distributed
 from medic.data import Augmentation, Images, Samples
 from medic.errors import MedicError, TrainingError
 from medic.models import Preprocessing
 from medic.objectives import Objective
-from medic.optimizers import load_optimizer, optimizer_state, reset_optimizer, set_rates
 from medic.strategies import Strategy
+from medic.strategies.optimizers import load_optimizer, optimizer_state, reset_optimizer, set_rates
 from medic.tasks import Cells, Grid, Task
 from medic.training.callbacks.base import Callback
 from medic.training.capture import Capture, Captured
 from medic.training.inference import Inference
 from medic.training.iteration import Batch, Iteration, Outcome
 from medic.training.precision import Precision, arithmetic
+from medic.utils import distributed
 
 logger = logging.getLogger(__name__)
 

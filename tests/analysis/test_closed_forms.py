@@ -12,13 +12,13 @@ from medic.analysis.boundary import midpoints, plane
 from medic.analysis.embed import centrality, overlap
 from medic.analysis.errors import confusion_rates
 from medic.analysis.gradients import gram, pairs, regularisation
-from medic.analysis.of_runs import moments_of, run_labels
+from medic.analysis.load import moments_of, run_labels
 from medic.analysis.result import Result
 from medic.analysis.separation import class_differences
 from medic.analysis.style import FIXED, WIDTH, method_colours
 from medic.analysis.tasks import Record, chances
 from medic.errors import MedicError
-from medic.outputs import Output
+from medic.utils.outputs import Output
 
 
 def test_the_expansion_has_half_the_coefficient_of_the_paper():

@@ -9,13 +9,13 @@ import torch
 import medic.analysis.gradients as gradients_module
 from medic.analysis import ANALYSES, boundary, cost, embed, errors, gradients, openness, separation, tasks
 from medic.analysis.figures import FIGURES, methods_side_by_side, one_three_nine
-from medic.analysis.of_runs import repeated
+from medic.analysis.load import repeated
 from medic.analysis.result import MissingRuns
 from medic.analysis.style import WIDTH, letter, new_figure
 from medic.errors import MedicError
-from medic.tables.results import collect
+from medic.results.results import collect
 from tests.messages import naming
-from tests.tables.written import write_run
+from tests.results.written import write_run
 
 
 def drawn(name, result):

@@ -13,11 +13,11 @@ import pytest
 
 from medic.cli import demo
 from medic.data import BENCHMARKS
-from medic.fields import hyperparameters
 from medic.methods import METHODS
 from medic.report.terminal import print_rows
 from medic.runs.directory import Run
 from medic.training import Trainer
+from medic.utils.parts import hyperparameters
 from tests.built import recipe_of
 from tests.messages import naming
 

@@ -11,8 +11,8 @@ import pytest
 from medic.cli import catalogue
 from medic.cli.main import COMMANDS, make_parser
 from medic.cli.options import given_settings
+from medic.config.settings import SETTINGS
 from medic.errors import MedicError
-from medic.runs.settings import SETTINGS
 from tests.messages import naming
 
 
@@ -153,7 +153,7 @@ def test_a_hint_is_for_commands_with_the_option(medic):
 
 
 def test_metrics_by_other_names(medic, tmp_path):
-    from tests.tables.written import write_run
+    from tests.results.written import write_run
 
     write_run(tmp_path, "a", "erm", "a", 0, [0.1, 0.2])
     code, _, err = medic("table", str(tmp_path), "--metrics", "accuracy")

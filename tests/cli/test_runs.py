@@ -10,13 +10,13 @@ import time
 
 import pytest
 
-from medic.files import locked
 from medic.report.terminal import LONG
 from medic.runs.directory import Run
 from medic.runs.seal import make_seal
 from medic.training import Trainer
+from medic.utils.files import locked
 from tests.messages import naming
-from tests.tables.written import write_run
+from tests.results.written import write_run
 
 STATES = ("finished", "unfinished", "failed", "damaged", "running")
 

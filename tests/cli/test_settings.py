@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from medic.cli.options import SPELLINGS
-from medic.runs.recipe import make_recipe
+from medic.config.recipe import make_recipe
 from tests.built import recipe_of
 
 

@@ -11,9 +11,9 @@ import medic
 from medic.cli import main
 from medic.deploy.calibration import Calibration, Labelled, label_images
 from medic.errors import MedicError
+from medic.evaluation.prediction_files import read_labels
 from medic.openset import SCORES, Threshold, decide, hard_hscore, predicted_class
-from medic.outputs import Output
-from medic.runs.prediction_files import read_labels
+from medic.utils.outputs import Output
 from tests.messages import naming
 
 

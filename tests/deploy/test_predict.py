@@ -19,7 +19,7 @@ import torch
 from medic.cli import main
 from medic.deploy import writers
 from medic.deploy.layout import DESCRIPTION, WEIGHTS
-from medic.runs.prediction_files import read_decisions
+from medic.evaluation.prediction_files import read_decisions
 from tests.data.pictures import picture
 from tests.messages import naming
 from tests.pages import DOCS, run_page

@@ -15,7 +15,7 @@ from medic.data.decode import BadImage
 from medic.deploy.layout import DESCRIPTION, WEIGHTS
 from medic.errors import MedicError
 from medic.openset import SCORES, Threshold
-from medic.outputs import Output
+from medic.utils.outputs import Output
 from tests.messages import naming
 
 

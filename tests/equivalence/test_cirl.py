@@ -8,10 +8,10 @@ from torch.nn import functional
 
 from medic.errors import MedicError
 from medic.objectives import Rsc, Setup, ce
-from medic.outputs import Output
 from medic.strategies import Joint
 from medic.systems.cirl import Cirl, factorisation, largest_draw, mix_amplitudes, quantised, ramped, random_pairs
 from medic.tasks import Step
+from medic.utils.outputs import Output
 from tests.messages import naming
 
 pytestmark = pytest.mark.usefixtures("double")

@@ -11,11 +11,11 @@ from medic.errors import MedicError
 from medic.models import Backbone, Classifier, Preprocessing
 from medic.objectives import Objective, Setup
 from medic.objectives.penalties.coral import Coral
-from medic.outputs import Output
 from medic.strategies import Joint, TwoStep
 from medic.systems.arpl import Arpl, ConfusingSamples, Reciprocal, batch_norms, peakedness, with_norms
 from medic.tasks import Step
 from medic.training.precision import Bf16Weights
+from medic.utils.outputs import Output
 from tests.built import built, recipe_of
 from tests.messages import naming
 

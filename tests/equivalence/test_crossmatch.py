@@ -12,10 +12,10 @@ from medic.errors import MedicError
 from medic.models import Classifier, create_backbone
 from medic.objectives import Setup, ce, ova
 from medic.objectives.losses import acceptance
-from medic.outputs import Output
 from medic.strategies import Joint, TwoStep
 from medic.systems.crossmatch import CrossMatch, disagreement, openness
 from medic.tasks import Step
+from medic.utils.outputs import Output
 from tests.built import recipe_of
 from tests.messages import naming
 

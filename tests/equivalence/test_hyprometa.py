@@ -9,10 +9,10 @@ from torch import nn
 from medic.errors import MedicError
 from medic.models import HEADS
 from medic.objectives import Objective, Ova, Setup, ce
-from medic.outputs import Output
 from medic.strategies import TwoStep
 from medic.systems.hyprometa import BORDER, HyProMeta, distance, exp0, mean
 from medic.tasks import Step
+from medic.utils.outputs import Output
 from tests.messages import naming
 
 pytestmark = pytest.mark.usefixtures("double")

@@ -8,10 +8,10 @@ import torch
 from medic.errors import MedicError
 from medic.models import HEADS
 from medic.objectives import Ova, ce, objective, ova
-from medic.outputs import Output
 from medic.systems.arpl import Arpl
 from medic.systems.onering import OneRing
 from medic.tasks import Step
+from medic.utils.outputs import Output
 
 
 def output_of(log_odds: list[float]) -> Output:

@@ -6,7 +6,7 @@ import torch
 from sklearn.metrics import auc, average_precision_score, precision_recall_curve, roc_auc_score, roc_curve
 
 from medic import openset
-from medic.outputs import Output
+from medic.utils.outputs import Output
 
 # Four known samples, the second of them misclassified, and three unknown ones.
 CONFIDENCE = torch.tensor([0.9, 0.8, 0.6, 0.4, 0.7, 0.5, 0.3], dtype=torch.float64)

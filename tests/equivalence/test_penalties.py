@@ -15,9 +15,9 @@ from medic.objectives.penalties.miro import Miro
 from medic.objectives.penalties.transport import Transport, transport_plan
 from medic.objectives.penalties.vrex import VRex
 from medic.objectives.rsc import percentile
-from medic.outputs import Output
 from medic.strategies import AndMask, Joint, SandMask
 from medic.tasks import Step
+from medic.utils.outputs import Output
 from tests.messages import naming
 
 pytestmark = pytest.mark.usefixtures("double")

@@ -7,13 +7,13 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from medic.config.draws import SHARED, draw
 from medic.errors import MedicError
-from medic.fields import Choice, Part, Range, hyperparameter, hyperparameters, log10
 from medic.methods import METHODS
 from medic.objectives import PENALTIES, Penalty
 from medic.runs.build import build_objective
-from medic.runs.draws import SHARED, draw
 from medic.strategies import SandMask
+from medic.utils.parts import Choice, Part, Range, hyperparameter, hyperparameters, log10
 from tests import built as builders
 from tests.built import built
 from tests.messages import naming

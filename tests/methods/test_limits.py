@@ -5,8 +5,8 @@ import math
 import pytest
 
 from medic.errors import MedicError
-from medic.fields import Limits
 from medic.methods import METHODS
+from medic.utils.parts import Limits
 from tests.built import recipe_of
 from tests.messages import naming
 

@@ -6,8 +6,8 @@ from torch import nn
 
 from medic.errors import MedicError
 from medic.objectives import ce, objective, ova
-from medic.outputs import Output
 from medic.tasks import Step
+from medic.utils.outputs import Output
 from tests.messages import naming
 
 STEP = Step(torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2]), (2, 4))

@@ -13,7 +13,7 @@ from medic.errors import MedicError
 from medic.openset import fitted
 from medic.openset.fitted import DISTANCES, Mahalanobis, Nearest, OpenMax
 from medic.openset.weibull import MAX_SHAPE, fit_weibull
-from medic.outputs import Output
+from medic.utils.outputs import Output
 
 FITTED = (OpenMax, Nearest, Mahalanobis)
 

@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from medic.errors import MedicError
 from medic.openset import SCORES, conf_bcls, conf_cls, oscr, predicted_class, score
-from medic.outputs import Output
+from medic.utils.outputs import Output
 from tests.messages import naming
 
 logit_arrays = arrays(

@@ -11,9 +11,9 @@ import medic
 from medic import openset
 from medic.report.run_page import write_report
 from medic.report.table_page import write_table_report
-from medic.tables.results import collect
+from medic.results.results import collect
 from tests.browser import needs_browser, open_address, requests
-from tests.tables.written import write_run
+from tests.results.written import write_run
 
 pytestmark = needs_browser
 

@@ -9,9 +9,9 @@ import pytest
 
 from medic.metrics import METRICS
 from medic.report.formats import FORMATS, Entry, Reference, print_table, rows_of, to_latex, to_terminal, written
-from medic.tables.results import collect
-from medic.tables.table import tabulate
-from tests.tables.written import write_run
+from medic.results.results import collect
+from medic.results.table import tabulate
+from tests.results.written import write_run
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import sys
 import medic
 from medic.metrics import METRICS, find_metric
 from medic.report.formats import entry, heading
-from medic.tables.results import collect
-from medic.tables.table import metric_keys, tabulate
+from medic.results.results import collect
+from medic.results.table import metric_keys, tabulate
+from tests.results.written import write_run
 from tests.runs.short import SHORT
-from tests.tables.written import write_run
 
 FAMILIES = ("oscr/",)
 

@@ -25,10 +25,10 @@ from medic.report.pages import ASSETS
 from medic.report.run_page import write_report
 from medic.report.table_page import _content, write_table_report
 from medic.report.thumbnails import _data_url
-from medic.tables.results import collect
-from medic.tables.table import tabulate
+from medic.results.results import collect
+from medic.results.table import tabulate
+from tests.results.written import write_run
 from tests.runs.short import SHORT
-from tests.tables.written import write_run
 
 HOSTILE = "<script>alert(1)</script>"
 LUMINANCE = np.array([0.2126, 0.7152, 0.0722])

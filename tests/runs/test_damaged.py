@@ -14,11 +14,11 @@ import pytest
 
 import medic
 from medic.errors import MedicError, memory_checked
+from medic.results.results import collect
 from medic.runs.directory import Run
 from medic.runs.layout import DONE, RECORDS
-from medic.runs.review import review
+from medic.runs.reevaluate import review
 from medic.runs.seal import Damaged, make_seal, read_seal
-from medic.tables.results import collect
 from medic.training import load_checkpoint
 from tests.messages import naming
 from tests.runs.short import SHORT
@@ -231,7 +231,7 @@ def test_an_unfinished_run_without_a_target(copy):
 
 
 def test_predictions_that_unpack_to_more_than_they_are_are_not_read(copy, monkeypatch):
-    monkeypatch.setattr("medic.files.MAX_ARRAYS", 2**16)
+    monkeypatch.setattr("medic.utils.files.MAX_ARRAYS", 2**16)
     path = copy()
     (path / "done").write_text("")
     arrays = dict(np.load(path / "predictions.npz"))

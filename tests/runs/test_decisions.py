@@ -9,8 +9,8 @@ import pytest
 from medic import openset
 from medic.cli import main
 from medic.errors import MedicError
-from medic.runs.decisions import Decisions, wilson
-from medic.runs.prediction_files import read_decisions
+from medic.evaluation.decisions import Decisions, wilson
+from medic.evaluation.prediction_files import read_decisions
 
 HEADER = "path,label,prediction,confidence,domain\n"
 ROWS = (
@@ -254,7 +254,7 @@ class TestFiles:
 
     def test_arrays_that_would_fill_the_memory_are_not_read(self, tmp_path, monkeypatch):
         path = tmp_path / "p.npz"
-        monkeypatch.setattr("medic.files.MAX_ARRAYS", 2**20)
+        monkeypatch.setattr("medic.utils.files.MAX_ARRAYS", 2**20)
         monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("the file is read"))
         np.savez_compressed(path, label=np.zeros(2**16, np.int64), logits=np.zeros((2**16, 2)))
         assert path.stat().st_size < 2**14
@@ -333,7 +333,7 @@ class TestCommand:
     def test_a_score_of_an_installed_package(self, mini, tmp_path, monkeypatch):
         import medic
         from medic.openset import registry
-        from medic.runs.review import decide_again
+        from medic.runs.reevaluate import decide_again
         from tests.runs.short import SHORT
 
         run = medic.train(dataset=mini, output=tmp_path, **SHORT)

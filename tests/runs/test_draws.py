@@ -15,7 +15,7 @@ def drawn(mini, **settings):
 @pytest.fixture(autouse=True)
 def large(monkeypatch):
     """DomainBed draws a weight decay for large images alone."""
-    monkeypatch.setattr("medic.runs.draws.SMALL", 0)
+    monkeypatch.setattr("medic.config.draws.SMALL", 0)
 
 
 def test_the_decay_of_fish_is_that_of_its_inner_adam(mini):

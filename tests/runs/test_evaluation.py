@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from medic import openset
+from medic.evaluation.evaluator import LabelledOutputs, mean_metrics, measure
 from medic.openset.metrics import RANKING_METRICS, Ranking
-from medic.outputs import Output
-from medic.runs.evaluation import LabelledOutputs, mean_metrics, measure
+from medic.utils.outputs import Output
 
 
 def labelled(samples, lowest, seed, domains=2):

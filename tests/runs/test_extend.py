@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 
 import medic
 from medic.cli import main
+from medic.config.settings import read_yaml, to_yaml
 from medic.errors import MedicError
-from medic.runs.settings import read_yaml, to_yaml
 from tests.messages import naming
 from tests.runs.short import SHORT
 
@@ -110,7 +110,7 @@ def test_a_sweep_extends_nothing(short, tmp_path):
 
 
 def test_the_training_of_an_extended_run_is_not_repeated(short, tmp_path):
-    from medic.analysis.of_runs import repeated
+    from medic.analysis.load import repeated
 
     longer = medic.train(extend=str(short.path), iterations=6, output=tmp_path)
     with pytest.raises(MedicError, match=naming("continues another")), repeated(longer):

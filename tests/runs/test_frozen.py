@@ -9,7 +9,7 @@ import medic
 from medic.data.cache import cache_directory
 from medic.errors import MedicError
 from medic.models import create_backbone
-from medic.runs.review import infer_again
+from medic.runs.reevaluate import infer_again
 from medic.training import Inference
 from tests.built import recipe_of
 from tests.messages import naming

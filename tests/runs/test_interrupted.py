@@ -8,9 +8,9 @@ import torch
 import medic
 from medic.errors import MedicError
 from medic.methods import METHODS
+from medic.results.results import collect, short
 from medic.runs import directory, environment
 from medic.runs.interrupts import Stopped
-from medic.tables.results import collect, short
 from medic.training import Trainer
 from tests.messages import naming
 from tests.runs.parts import in_parts

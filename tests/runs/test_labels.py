@@ -9,9 +9,9 @@ import pytest
 from PIL import Image, ImageDraw
 
 import medic
+from medic.analysis.wrong_labels import HeldOut, confident_classes, held_out, wrong_labels
 from medic.cli import main
 from medic.errors import MedicError
-from medic.runs.labels import HeldOut, confident_classes, held_out, wrong_labels
 
 
 def test_thresholds_are_mean_self_confidences():

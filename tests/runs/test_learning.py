@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from medic.outputs import Output
-from medic.runs.evaluation import LabelledOutputs, measure_validation
-from medic.runs.learning import at_chance, learning_failure
+from medic.evaluation.evaluator import LabelledOutputs, measure_validation
+from medic.evaluation.learning import at_chance, learning_failure
+from medic.utils.outputs import Output
 
 
 def record(acc=0.25, loss=1.0, cross_entropy=1.4, images=300, chance=0.25, **entries):

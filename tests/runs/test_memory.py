@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from medic.runs import memory
+from medic.utils import memory
 
 SIZE = 200 * 2**20
 

@@ -6,9 +6,9 @@ import pytest
 
 import medic
 from medic.errors import MedicError
+from medic.results.results import collect
 from medic.sweeps.search import Study
 from medic.sweeps.sweep import Planner
-from medic.tables.results import collect
 from medic.training import Trainer
 from tests.messages import naming
 from tests.runs.parts import in_parts

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from medic.runs.specs.optim import OptimSpec
+from medic.config.optim import OptimSpec
 
 
 def test_step_schedule_falls_after_80_percent():

@@ -7,7 +7,7 @@ import pytest
 
 import medic
 from medic.errors import MedicError
-from medic.tables.results import collect
+from medic.results.results import collect
 from medic.training import load_checkpoint
 from tests.processes import drop_root, in_child
 

@@ -11,10 +11,10 @@ import pytest
 
 import medic
 from medic.cli import main
+from medic.config import imports
+from medic.config.settings import read_yaml, to_yaml
 from medic.errors import MedicError
 from medic.methods import METHOD_GROUP
-from medic.runs import imports
-from medic.runs.settings import read_yaml, to_yaml
 from tests.messages import naming
 from tests.plugins import CALM, forgotten
 
@@ -235,8 +235,8 @@ def test_a_file_or_module_that_does_not_exist(settings, name):
 
 
 def test_the_search_of_a_hyperparameter_of_a_file_is_not_domainbeds(calm, capsys):
-    searched = "from medic.fields import hyperparameter, log10"
-    text = calm.read_text().replace("from medic.fields import hyperparameter", searched)
+    searched = "from medic.utils.parts import hyperparameter, log10"
+    text = calm.read_text().replace("from medic.utils.parts import hyperparameter", searched)
     calm.write_text(text.replace("hyperparameter(0.1)", 'hyperparameter(0.1, search=log10("w", -3, 1))'))
     assert main(["methods", "calm", "--import", str(calm)]) == 0
     out = capsys.readouterr().out

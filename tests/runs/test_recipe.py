@@ -6,17 +6,17 @@ import dataclasses
 import pytest
 import torch
 
+from medic.config.recipe import DEFAULTS
+from medic.config.settings import GROUPS, SETTINGS, identity, load_yaml, read_yaml, to_yaml
 from medic.errors import MedicError
-from medic.fields import Part
-from medic.method import Method
 from medic.methods import METHODS
+from medic.results.paper_tables import reproduction
 from medic.runs.build import build_objective, build_trainer
 from medic.runs.facts import notes as notes_of
-from medic.runs.recipe import DEFAULTS
-from medic.runs.settings import GROUPS, SETTINGS, identity, load_yaml, read_yaml, to_yaml
 from medic.strategies import MultiStep
-from medic.tables.paper_tables import reproduction
+from medic.systems.base import Method
 from medic.tasks import Grid, GridSpec
+from medic.utils.parts import Part
 from tests.built import loaded, recipe_of
 from tests.messages import naming
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import medic
+from medic.config.recipe import make_recipe
 from medic.errors import MedicError, TrainingError
-from medic.runs.recipe import make_recipe
 from medic.runs.train import _lower_rates
 from medic.training import Trainer
 from tests.messages import naming
@@ -105,6 +105,6 @@ def test_unknown_settings_are_named():
     ],
 )
 def test_a_backbone_that_does_not_fit_is_refused_before_images_are_read(mini, tmp_path, monkeypatch, settings, message):
-    monkeypatch.setattr("medic.runs.specs.DataSpec.load", lambda *_: pytest.fail("images were read"))
+    monkeypatch.setattr("medic.config.specs.DataSpec.load", lambda *_: pytest.fail("images were read"))
     with pytest.raises(MedicError, match=naming(message)):
         medic.train(dataset=mini, output=tmp_path, **{**SHORT, "method": "erm", **settings})

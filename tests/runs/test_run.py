@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import medic
+from medic.config.settings import SETTINGS, read_yaml
 from medic.errors import MedicError
+from medic.results.notes import differences
+from medic.results.results import collect
 from medic.runs.directory import Run
-from medic.runs.review import infer_again, review
-from medic.runs.settings import SETTINGS, read_yaml
-from medic.tables.notes import differences
-from medic.tables.results import collect
+from medic.runs.reevaluate import infer_again, review
 from medic.training import Trainer
 from tests.messages import naming
 from tests.runs.short import SHORT

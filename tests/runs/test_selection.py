@@ -5,7 +5,7 @@ import math
 import pytest
 
 from medic.errors import MedicError
-from medic.runs import selection
+from medic.evaluation import selection
 
 
 def record(step, target, out, inside=None, acc=None, **values):

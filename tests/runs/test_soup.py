@@ -11,20 +11,20 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import medic
-from medic.analysis.of_runs import repeated
+from medic.analysis.load import repeated
 from medic.cli import main
+from medic.config.settings import read_yaml, to_yaml
 from medic.data import BENCHMARKS
 from medic.errors import MedicError
+from medic.evaluation.evaluator import Evaluator
 from medic.models import HALVES, OURS
+from medic.results.listing import list_runs
+from medic.results.results import collect
+from medic.results.table import tabulate
 from medic.runs import soup as module
-from medic.runs.evaluation import Evaluator
-from medic.runs.review import infer_again
+from medic.runs.reevaluate import infer_again
 from medic.runs.seal import make_seal
-from medic.runs.settings import read_yaml, to_yaml
 from medic.runs.soup import SHARED, SPLIT, choose
-from medic.tables.listing import list_runs
-from medic.tables.results import collect
-from medic.tables.table import tabulate
 from medic.training import Trainer
 from tests.data.pictures import picture
 from tests.messages import naming
@@ -206,7 +206,7 @@ def test_an_interrupted_soup_is_made_by_the_same_command(folder, monkeypatch, tm
         raise KeyboardInterrupt
 
     runs = [folder / name for name in "ab"]
-    for function in ("medic.runs.evaluation.Evaluator.record", "medic.runs.unfinished.write_model"):
+    for function in ("medic.evaluation.evaluator.Evaluator.record", "medic.runs.unfinished.write_model"):
         with monkeypatch.context() as patch:
             patch.setattr(function, interrupted)
             with pytest.raises(KeyboardInterrupt):

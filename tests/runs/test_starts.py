@@ -4,9 +4,9 @@ import pytest
 from safetensors.torch import save_file
 from torch import nn
 
+from medic.config.recipe import make_recipe
+from medic.config.starts import STARTS
 from medic.models import OURS, Preprocessing, create_backbone
-from medic.runs.recipe import make_recipe
-from medic.runs.starts import STARTS
 from tests.pages import ROOT
 
 

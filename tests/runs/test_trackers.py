@@ -11,11 +11,11 @@ import pytest
 import medic
 from medic.data.benchmarks.own import parquet_rows
 from medic.errors import MedicError
-from medic.runs.command import without_secrets
 from medic.runs.environment import environment
 from medic.runs.trackers import TRACKERS, scalars, start_trackers, tracker_names
 from medic.sweeps.executors.ray import connect
 from medic.sweeps.search import import_optuna
+from medic.utils.command import without_secrets
 from tests.built import recipe_of
 from tests.messages import naming
 

@@ -6,7 +6,7 @@ import torch
 import medic
 from medic.models import create_backbone
 from medic.objectives import Ova
-from medic.runs.review import infer_again
+from medic.runs.reevaluate import infer_again
 from medic.tasks.lagged import softmax_sums
 from tests.built import built, recipe_of
 from tests.iterations import trained_on

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from medic.results.results import ERROR
 from medic.sweeps import executors
 from medic.sweeps.executors import Executor, Outcome
 from medic.sweeps.executors.here import Here
@@ -16,7 +17,6 @@ from medic.sweeps.executors.local import Local
 from medic.sweeps.overview import Overview
 from medic.sweeps.schedule import Schedule
 from medic.sweeps.sweep import Planner
-from medic.tables.results import ERROR
 
 LOSSES = Executor.losses
 

@@ -12,6 +12,7 @@ import torch
 
 import medic
 from medic.errors import MedicError
+from medic.results import results
 from medic.runs.interrupts import Stopped
 from medic.sweeps.executors import make_executor
 from medic.sweeps.executors import ray as executor
@@ -20,7 +21,6 @@ from medic.sweeps.launch import launch
 from medic.sweeps.overview import Overview
 from medic.sweeps.schedule import Schedule
 from medic.sweeps.sweep import Planner
-from medic.tables import results
 from medic.training import load_checkpoint
 from tests.processes import descendants
 

@@ -10,13 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 from medic.cli import main
+from medic.config.recipe import make_recipe
 from medic.errors import BusyError, DiskFullError, MedicError
-from medic.fields import Choice, Range
 from medic.runs.directory import Run
-from medic.runs.recipe import make_recipe
-from medic.runs.rehearsal import rehearsals
 from medic.runs.train import train
+from medic.sweeps.rehearsal import rehearsals
 from medic.sweeps.search import Study, finished_trials, search_space, suggest
+from medic.utils.parts import Choice, Range
 from tests.messages import naming
 
 optuna = pytest.importorskip("optuna")

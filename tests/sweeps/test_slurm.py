@@ -11,12 +11,12 @@ import yaml
 
 from medic.cli import main
 from medic.errors import MedicError
+from medic.results.results import collect
 from medic.sweeps.executors import make_executor
 from medic.sweeps.executors import slurm as executor
 from medic.sweeps.executors.slurm import parse_option
 from medic.sweeps.launch import launch
 from medic.sweeps.sweep import Planner
-from medic.tables.results import collect
 
 SECRET = "hunter2-in-the-environment"
 

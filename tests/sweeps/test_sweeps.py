@@ -18,10 +18,11 @@ import pytest
 import torch
 
 from medic.cli import main
+from medic.config.draws import SHARED, draw
 from medic.data.holdout import seed_hash
 from medic.errors import MedicError
+from medic.results.results import collect
 from medic.runs.directory import RunDirectory
-from medic.runs.draws import SHARED, draw
 from medic.sweeps.executors import Executor, executor_class, executor_names, executor_options
 from medic.sweeps.executors.here import Here
 from medic.sweeps.files import read_sweep
@@ -29,7 +30,6 @@ from medic.sweeps.launch import estimate, needed_device
 from medic.sweeps.overview import Overview
 from medic.sweeps.schedule import Schedule
 from medic.sweeps.sweep import Job, Planner, Sweep, parse_span, titles
-from medic.tables.results import collect
 from tests.built import recipe_of
 from tests.messages import naming
 from tests.processes import descendants

@@ -8,10 +8,10 @@ import torch
 from medic.data import Resident
 from medic.errors import MedicError
 from medic.models import HALVES, Classifier, create_backbone
-from medic.outputs import Output
 from medic.systems.ebil_hads import ResidualBlock
 from medic.training import infer
 from medic.training.precision import Bf16Weights
+from medic.utils.outputs import Output
 from tests.messages import naming
 
 X = torch.rand(4, 3, 32, 32)

@@ -8,14 +8,14 @@ from unittest.mock import patch
 import pytest
 
 from medic import systems
-from medic.fields import hyperparameters
 from medic.methods import METHODS
 from medic.models import HEADS
 from medic.models.heads import CloseSet
-from medic.modules import DeclaredModule
 from medic.objectives import CE, OBJECTIVES, PENALTIES, ObjectiveKind
 from medic.openset import SCORES
 from medic.systems import SYSTEMS
+from medic.utils.modules import DeclaredModule
+from medic.utils.parts import hyperparameters
 from tests.built import built
 
 FILES = [module.name for module in pkgutil.iter_modules(systems.__path__)]

@@ -7,10 +7,10 @@ from logging.handlers import BufferingHandler
 import pytest
 import torch
 
+from medic.evaluation.evaluator import Evaluator, measure
 from medic.methods import METHODS as TABLE
 from medic.openset import get_score
 from medic.runs.build import build_trainer
-from medic.runs.evaluation import Evaluator, measure
 from tests.built import built, loaded
 from tests.messages import naming
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import medic
-from medic import distributed
 from medic.errors import MedicError
 from medic.tasks import Step
 from medic.training.callbacks import informative as module
 from medic.training.callbacks.informative import InformativeTasks
+from medic.utils import distributed
 from tests.built import built
 from tests.messages import naming
 from tests.runs.parts import in_parts

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from medic import distributed
 from medic.models import HALVES, OURS
 from medic.runs.build import build_trainer
+from medic.utils import distributed
 from tests.built import loaded
 from tests.small import small_network
 

@@ -2,7 +2,7 @@
 
 from medic.data.benchmarks import cmnist, digits, digits_dg, domainnet, office_home, own, pacs, terra_incognita, vlcs
 from medic.data.benchmarks.base import Benchmark
-from medic.plugins import Group
+from medic.utils.plugins import Group
 
 _PUBLISHED = (digits, pacs, office_home, vlcs, terra_incognita, domainnet, digits_dg, cmnist)
 BENCHMARKS: dict[str, Benchmark] = {

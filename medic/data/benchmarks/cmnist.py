@@ -14,7 +14,7 @@ from torch import Tensor
 from medic.data.benchmarks.base import TFDS, Benchmark, Download, File
 from medic.data.dataset import Generated
 from medic.errors import MedicError
-from medic.files import check_root
+from medic.utils.files import check_root
 
 DOMAINS = ("+90%", "+80%", "-90%")
 CLASSES = ("0", "1")

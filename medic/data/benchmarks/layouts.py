@@ -8,7 +8,7 @@ from medic.data.benchmarks.base import Benchmark, Layout
 from medic.data.dataset import Part
 from medic.data.listing import ImageFile, ImageList, list_lines, walk
 from medic.errors import MedicError
-from medic.files import check_root
+from medic.utils.files import check_root
 
 PARTS: Mapping[str, Part] = {"train": "train", "full": "train", "val": "val", "crossval": "val", "test": "test"}
 """Folders between a domain and its classes, and the use of their images."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from medic.data.benchmarks.base import Benchmark
 from medic.data.listing import ImageFile, ImageList, list_lines, walk
 from medic.errors import MedicError, first_line, lacking, warn
-from medic.files import check_root
+from medic.utils.files import check_root
 
 
 def read_folder(root: Path) -> ImageList:

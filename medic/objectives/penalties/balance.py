@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from medic.fields import hyperparameter
 from medic.objectives.objective import Penalty
-from medic.outputs import Output
 from medic.tasks import Step
+from medic.utils.outputs import Output
+from medic.utils.parts import hyperparameter
 
 
 @dataclass(eq=False)

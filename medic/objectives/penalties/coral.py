@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from medic.errors import MedicError
-from medic.fields import hyperparameter, log10
 from medic.objectives.objective import Penalty, split_features
-from medic.outputs import Output
 from medic.tasks import Step
+from medic.utils.outputs import Output
+from medic.utils.parts import hyperparameter, log10
 
 
 @dataclass(eq=False)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medic.fields import hyperparameter, log10, uniform
 from medic.objectives.objective import Penalty, Setup, split_features
-from medic.outputs import Output
 from medic.tasks import Step
+from medic.utils.outputs import Output
+from medic.utils.parts import hyperparameter, log10, uniform
 
 
 def _samples(output: Output, step: Step) -> list[tuple[Tensor, Tensor, Tensor]]:

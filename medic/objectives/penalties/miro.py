@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medic.errors import MedicError
-from medic.fields import hyperparameter
 from medic.objectives.objective import Penalty, Setup
-from medic.outputs import Output
 from medic.tasks import Step
+from medic.utils.outputs import Output
+from medic.utils.parts import hyperparameter
 
 LEAST = 1e-5
 """The least variance."""

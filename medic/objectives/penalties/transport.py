@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from medic.fields import hyperparameter
 from medic.objectives.objective import Penalty, split_features
-from medic.outputs import Output
 from medic.tasks import Step
+from medic.utils.outputs import Output
+from medic.utils.parts import hyperparameter
 
 SMOOTHING = 0.05
 ROUNDS = 50

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from medic.fields import hyperparameter, log10
 from medic.objectives.objective import Penalty
-from medic.outputs import Output
 from medic.tasks import Step
+from medic.utils.outputs import Output
+from medic.utils.parts import hyperparameter, log10
 
 
 @dataclass(eq=False)

@@ -13,8 +13,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from medic.files import make_folder, writing
 from medic.sweeps.executors import PATIENCE, Executor, Outcome
+from medic.utils.files import make_folder, writing
 
 if TYPE_CHECKING:
     from medic.sweeps.sweep import Job

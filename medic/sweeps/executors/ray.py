@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from medic.errors import MedicError, first_line, lacking, warn
-from medic.files import atomic_write, make_folder, write_text, writing
-from medic.runs.command import noted_command
 from medic.runs.interrupts import Stopped
 from medic.runs.layout import DONE
 from medic.runs.seal import make_seal, read_seal
 from medic.sweeps.executors import PATIENCE, Executor, Outcome, option
+from medic.utils.command import noted_command
+from medic.utils.files import atomic_write, make_folder, write_text, writing
 
 if TYPE_CHECKING:
     from medic.runs.directory import RunDirectory

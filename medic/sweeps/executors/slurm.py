@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import yaml
 
 from medic.errors import MedicError
-from medic.files import make_folder, write_text, writing
 from medic.sweeps.executors import PATIENCE, Executor, Outcome, option
+from medic.utils.files import make_folder, write_text, writing
 
 if TYPE_CHECKING:
     from medic.sweeps.sweep import Job

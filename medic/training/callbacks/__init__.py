@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from medic.fields import Part
 from medic.training.callbacks.base import Callback
 from medic.training.callbacks.informative import InformativeTasks
+from medic.utils.parts import Part
 
 SAMPLER_CALLBACKS: Mapping[str, Part[Callback]] = {
     "informative": Part("informative", InformativeTasks),

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from medic.fields import check_hyperparameters
 from medic.objectives import Objective
 from medic.tasks import GridSpec
+from medic.utils.parts import check_hyperparameters
 
 if TYPE_CHECKING:
     from medic.training.trainer import Trainer

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from medic.fields import hyperparameter
-from medic.modules import evaluating
-from medic.outputs import Output
 from medic.strategies.base import Measured, buffers, weights_restored
 from medic.strategies.inner import sgd
 from medic.tasks import Cells, Step
 from medic.training.callbacks.base import Callback
 from medic.training.inference import load
 from medic.training.precision import arithmetic
+from medic.utils.modules import evaluating
+from medic.utils.outputs import Output
+from medic.utils.parts import hyperparameter
 
 if TYPE_CHECKING:
     from medic.training.trainer import Trainer

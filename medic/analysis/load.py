@@ -1,0 +1,118 @@
+"""The runs that analyses read: their labels, their kept outputs, and their training repeated."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from medic.config.recipe import Recipe
+from medic.data import Dataset, Problem
+from medic.errors import MedicError, check_choice
+from medic.evaluation.evaluator import LabelledOutputs
+from medic.methods import METHODS
+from medic.runs.build import build_trainer, generators_kept
+from medic.runs.directory import Run
+from medic.runs.reevaluate import images_again, infer_again
+from medic.training import Trainer
+
+_TELLING = ("steps", "sampling", "objective", "head", "known", "dataset", "target", "backbone", "lr", "seed")
+"""Settings that tell apart runs of the same method, in this order."""
+
+
+def method_title(method: str) -> str:
+    """Return the paper's name of a method, or its own."""
+    entry = METHODS.get(method)
+    return method if entry is None or entry.paper is None else entry.paper
+
+
+def run_labels(settings: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+    """Return a short label for each run: its method, and the settings that tell it from others of the method."""
+    labels = [method_title(str(one["method"])) for one in settings]
+    for setting in _TELLING:
+        again = [label for label in set(labels) if labels.count(label) > 1]
+        for label in again:
+            rows = [row for row, other in enumerate(labels) if other == label]
+            if len({str(settings[row].get(setting)) for row in rows}) > 1:
+                for row in rows:
+                    labels[row] = f"{label}, {_short(setting, settings[row].get(setting))}"
+    return [f"{label}, {name}" if labels.count(label) > 1 else label for label, name in zip(labels, names, strict=True)]
+
+
+def _short(setting: str, value: Any) -> str:
+    if setting == "steps":
+        return f"{len(value)} steps" if len(value) > 1 else "1 step"
+    if setting == "known":
+        return f"{len(value)} known"
+    shown = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return shown if setting in ("target", "dataset", "backbone", "sampling", "objective") else f"{setting} {shown}"
+
+
+def labels_of(runs: Sequence[Run]) -> list[str]:
+    """Return a short label for each run."""
+    return run_labels([run.settings for run in runs], [run.path.name for run in runs])
+
+
+def with_features(
+    run: Run, split: str, rerun: bool = False, root: str | None = None, device: str = "auto"
+) -> LabelledOutputs:
+    """Return the outputs of a run for a split, with features (N, F): those it kept, or computed again on request."""
+    if rerun:
+        outputs = infer_again(run, device, root)
+        return outputs[check_choice("split", split, outputs, f"of run {run.path}")]
+    check_choice("split", split, run.splits, f"of run {run.path}")
+    found = run.outputs(split)
+    if found.output.features is None:
+        raise MedicError(f"run {run.path} kept no features: add --rerun to compute them, or train with --save-features")
+    return found
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """The training of a run, about to be repeated."""
+
+    recipe: Recipe
+    dataset: Dataset
+    problem: Problem
+    trainer: Trainer
+
+    def iterate(self, iterations: int | None = None) -> Iterator[int]:
+        """Train; yield the number of iterations after each, when the weights are those of the run at this point.
+
+        Fewer `iterations` than the run has end early: the learning rates are those of the whole run.
+        """
+        trainer = self.trainer
+        trainer.model.train()
+        for iteration in range(1, self.last(iterations) + 1):
+            trainer.step()
+            yield iteration
+        trainer.wait()
+
+    def last(self, iterations: int | None) -> int:
+        """Return the last iteration to repeat."""
+        whole = self.recipe.optim.iterations
+        if iterations is not None and not 1 <= iterations <= whole:
+            raise MedicError(f"--iterations {iterations}: the run has {whole}, so give a number from 1 to {whole}")
+        return whole if iterations is None else iterations
+
+
+@contextmanager
+def repeated(run: Run, root: str | None = None, device: str = "auto") -> Iterator[Repeated]:
+    """Build the trainer of a finished run again, from its settings, its images and its weights.
+
+    `root` replaces the folder of the images. Global random generators are as before afterwards.
+    """
+    if run.settings.get("soup"):
+        raise MedicError(f"run {run.path} is a soup, so there is no training to repeat: give one of its runs")
+    if run.settings.get("extend"):
+        raise MedicError(f"run {run.path} continues another one, so its training cannot be repeated: give that run")
+    with generators_kept():
+        recipe, dataset = images_again(run, device, root)
+        problem = recipe.data.divide(dataset, recipe.seed)
+        yield Repeated(recipe, dataset, problem, build_trainer(recipe, dataset, problem))
+
+
+def moments_of(iterations: int, moments: int) -> list[int]:
+    """Return `moments` iterations, evenly spaced, up to and with the last; fewer if there are not as many."""
+    if moments < 1:
+        raise MedicError(f"--moments {moments}: give 1 or more")
+    return sorted({round(iterations * (index + 1) / moments) for index in range(moments)} - {0})

@@ -1,0 +1,154 @@
+"""Files and modules that `--import` names: their code is executed, and may register methods and parts of its own.
+
+This is the only place that executes code because a setting names it. `make_recipe` calls it for settings that are given
+to a command; settings that are read from a finished run come here only if the user names the code again.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import linecache
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from medic.config.settings import LONGEST
+from medic.data import BENCHMARKS, Benchmark
+from medic.errors import MedicError, first_line
+from medic.methods import METHODS, Method
+from medic.models import HEADS, LAYERS, OURS
+from medic.objectives import OBJECTIVES, PENALTIES
+from medic.openset import RULES, SCORES, Score
+from medic.tasks import SAMPLERS
+from medic.training import AVERAGES
+from medic.utils.plugins import Plugin, absolute, check_files, is_module, module_hash
+
+logger = logging.getLogger(__name__)
+
+_REGISTRIES: Mapping[str, MutableMapping[str, Any]] = {
+    "method": METHODS,
+    "dataset": BENCHMARKS,
+    "score": SCORES,
+    "threshold rule": RULES,
+    "penalty": PENALTIES,
+    "objective": OBJECTIVES,
+    "head": HEADS,
+    "layer": LAYERS,
+    "backbone": OURS,
+    "sampler": SAMPLERS,
+    "average": AVERAGES,
+}
+"""The registries that a plug-in may add to, by what an entry is called."""
+_KINDS: Mapping[str, type] = {"method": Method, "dataset": Benchmark, "score": Score}
+"""The classes of entries that have a name of their own, which must be that of the registry."""
+
+_executed: dict[str, str] = {}
+"""The hash of the code that was executed last, by absolute path or by module."""
+_owners: dict[tuple[str, str], str] = {}
+"""The path or module that has added an entry, by the registry and the entry's name."""
+
+
+def execute(names: str | Iterable[str]) -> list[Plugin]:
+    """Execute files and modules, each once unless it has changed, and return what was executed."""
+    check_files(names)
+    return [_execute_module(name) if is_module(name) else _execute_file(name) for name in absolute(names)]
+
+
+def executed() -> dict[str, str]:
+    """Return the hashes of the code that was executed in this process, by absolute path or by module."""
+    return dict(_executed)
+
+
+def _execute_file(name: str) -> Plugin:
+    path = Path(name)
+    try:
+        with path.open("rb") as file:  # which may be a device without an end
+            source = file.read(LONGEST + 1)
+        if len(source) > LONGEST:
+            raise ValueError(f"it has more than {LONGEST >> 20} MiB")
+    except (OSError, ValueError) as error:
+        raise MedicError(f"--import {name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    digest = hashlib.sha256(source).hexdigest()
+    if digest not in _executed.values():  # it may be the same code at another place
+        module = ModuleType(f"medic_import_{digest[:16]}")
+        module.__file__ = name
+        sys.modules[module.__name__] = module  # where dataclasses and pickle look for it
+        linecache.checkcache(name)
+        try:
+            with _registering(name):
+                # Compiled from the bytes that were hashed, whatever happens to the file meanwhile.
+                exec(compile(source, name, "exec"), module.__dict__)
+        except BaseException:
+            del sys.modules[module.__name__]
+            raise
+        logger.info("executed %s (sha256 %s…)", name, digest[:12])
+    _executed[name] = digest
+    return Plugin(name, digest)
+
+
+def _execute_module(name: str) -> Plugin:
+    if name not in _executed:
+        if Path(f"{name}.py").is_file() and importlib.util.find_spec(name.partition(".")[0]) is None:
+            raise MedicError(f"--import {name}: there is no such module, but a file: give {name}.py")
+        with _registering(name):
+            importlib.import_module(name)
+        _executed[name] = module_hash(name)
+        logger.info("executed module %s", name)
+    return Plugin(name, _executed[name])
+
+
+@contextmanager
+def _registering(name: str) -> Iterator[None]:
+    """Note what the code inside registers; undo it if the code fails or replaces an entry that is not its own."""
+    before = {kind: dict(registry) for kind, registry in _REGISTRIES.items()}
+    try:
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            if isinstance(error, MedicError):
+                raise MedicError(f"--import {name}: {error}") from error
+            raise MedicError(f"--import {name}{_line(error, name)}: {_reason(error)}") from error
+        for kind, registry in _REGISTRIES.items():
+            for entry, value in registry.items():
+                if before[kind].get(entry) is not value:
+                    _check(name, kind, entry, value, entry in before[kind])
+    except BaseException:
+        for kind, registry in _REGISTRIES.items():
+            registry.clear()
+            registry.update(before[kind])
+        raise
+    for kind, registry in _REGISTRIES.items():
+        _owners.update(dict.fromkeys(((kind, one) for one in registry.keys() - before[kind].keys()), name))
+
+
+def _check(name: str, kind: str, entry: str, value: Any, replaced: bool) -> None:
+    """Refuse an entry of another type or name, or one that replaces an entry of somebody else."""
+    wanted = _KINDS.get(kind)
+    if wanted is not None and not isinstance(value, wanted):
+        raise MedicError(f"--import {name}: {kind} {entry!r} is a {type(value).__name__}: give a {wanted.__name__}")
+    if wanted is not None and value.name != entry:
+        raise MedicError(f"--import {name}: {kind} {entry!r} is called {value.name!r}: give it one name")
+    if replaced and (owner := _owners.get((kind, entry))) != name:
+        of = "is built in" if owner is None else f"is defined in {owner}"
+        raise MedicError(f"--import {name} defines the {kind} {entry!r}, which {of}: give it another name")
+
+
+def _line(error: BaseException, name: str) -> str:
+    """Return the last line of the file that an error came through."""
+    if isinstance(error, SyntaxError):
+        return f", line {error.lineno}" if error.filename == name else ""
+    trace, line = error.__traceback__, None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == name:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return "" if line is None else f", line {line}"
+
+
+def _reason(error: BaseException) -> str:
+    text = error.msg if isinstance(error, SyntaxError) else first_line(error)
+    return f"{type(error).__name__}: {text}"

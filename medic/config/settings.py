@@ -1,0 +1,326 @@
+"""Settings by name: the leaves of all specs, as a command line, a YAML file or Python gives them.
+
+Nothing here imports torch or executes code. Of all settings only `imports` can name code (see `medic.config.imports`).
+"""
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+import yaml
+
+from medic.config.fields import Spec, check_setting, setting
+from medic.config.specs import DataSpec, EvaluationSpec, ExecutionSpec, ModelSpec, ObjectiveSpec, OptimSpec, TaskSpec
+from medic.errors import MedicError, check_choice, first_line
+from medic.utils.parts import NONNEGATIVE
+
+ALIASES = {
+    "target_domains": "target",
+    "source_domains": "sources",
+    "known_classes": "known",
+    "algorithm": "method",
+    "learning_rate": "lr",
+    "output_dir": "output",
+    "data_dir": "root",
+    "holdout_fraction": "holdout",
+}
+"""Names of settings in other codebases."""
+
+MEANINGS: Mapping[str, tuple[str, str]] = {
+    "epochs": ("iterations", "runs are measured in iterations of --images images: use --iterations N"),
+    "resume": ("output", "a stopped run resumes when the same command is run again: leave it out"),
+    "num_workers": (
+        "threads",
+        "images are decoded once, by threads: leave it out, or limit the threads of the CPU with --threads N",
+    ),
+    "gpu": ("device", "use --device cuda; the variable CUDA_VISIBLE_DEVICES selects the GPU"),
+    "gpus": ("device", "use --device cuda; `medic sweep` has a run on every GPU, torchrun one run on several"),
+    "lr_scheduler": ("schedule", "use --schedule step, cosine or constant"),
+    "batch": ("batch_size", "use --batch-size N, the images per task, or --images N, those per iteration"),
+    "img_size": ("image_size", "use --image-size PX"),
+    "data": ("root", "use --root DIR"),
+    "test_envs": ("target", "domains are given by name, not by number: use --target NAME"),
+    "arch": ("backbone", "use --backbone NAME; a file for --import can add your own network to medic.models.OURS"),
+    "amp": ("precision", "use --precision bf16"),
+    "metric": ("metrics", "use --metrics NAME"),
+    "methods": ("span", "use --span method=erm,medic++"),
+    "pretrained": ("weights", "use --weights FILE, or --weights imagenet-v1"),
+    "rule": ("threshold", "use --threshold RULE"),
+    "soup": ("output", "use `medic soup` to average the weights of finished runs"),
+}
+"""Options of other tools: the setting that people mean, and what to do. A hint is for commands with that option."""
+_SAME = {
+    "epochs": ("epoch", "num_epochs", "max_epochs", "n_epochs"),
+    "num_workers": ("workers",),
+    "gpu": ("cuda", "gpu_id"),
+    "gpus": ("num_gpus",),
+    "lr_scheduler": ("scheduler", "lr_schedule", "sched"),
+    "batch": ("bs", "b"),
+    "img_size": ("imgsz", "input_size", "resolution"),
+    "data": ("data_path", "data_root", "dataset_root"),
+    "test_envs": ("test_env", "test_domain", "test_domains"),
+    "arch": ("model", "architecture", "net"),
+    "amp": ("fp16", "half", "bf16", "mixed_precision"),
+}
+_SPELLED = {other: name for name, others in _SAME.items() for other in others}
+
+
+def meaning(spelling: str) -> tuple[str, str] | None:
+    """Return the setting that an option of another tool stands for, and a hint, if the option is known."""
+    name = spelling.lstrip("-").replace("-", "_")
+    return MEANINGS.get(_SPELLED.get(name, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec(Spec):
+    """The method of a run, and the seed of its random draws."""
+
+    method: str = setting("medic++", "what to train (`medic methods` lists them)")
+    imports: list[str] | None = setting(
+        None,
+        "Python file or module to execute first, which may register methods, penalties, datasets and scores",
+        local=True,
+        takes="FILE|MODULE",
+    )
+    seed: int = setting(0, "root of all random draws", limits=NONNEGATIVE, takes="N")
+    extend: str | None = setting(
+        None, "finished run to continue to more --iterations, with its other settings", takes="RUN"
+    )
+    protocol: str | None = setting(
+        None,
+        "settings of the paper's experiments: paper, as in its text, or authors, as in their code (default: neither)",
+        choices=("paper", "authors"),
+    )
+
+
+GROUPS: Mapping[str, type] = {
+    "run": RunSpec,
+    "data": DataSpec,
+    "model": ModelSpec,
+    "tasks": TaskSpec,
+    "objective": ObjectiveSpec,
+    "optim": OptimSpec,
+    "evaluation": EvaluationSpec,
+    "execution": ExecutionSpec,
+}
+"""The specs of a run by the names of their groups."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting: its declaration, its type, and the group it belongs to."""
+
+    field: "dataclasses.Field[Any]"
+    hint: Any
+    group: str
+
+    @property
+    def default(self) -> Any:
+        """The value of a setting that nobody gave."""
+        return self.field.default
+
+    @property
+    def local(self) -> bool:
+        """Whether the setting does not change the result."""
+        return bool(self.field.metadata["local"])
+
+    @property
+    def kinds(self) -> tuple[Any, ...]:
+        """The types that a value may have."""
+        return get_args(self.hint) if get_origin(self.hint) is UnionType else (self.hint,)
+
+
+SETTINGS: Mapping[str, Setting] = {
+    field.name: Setting(field, get_type_hints(spec)[field.name], group)
+    for group, spec in GROUPS.items()
+    for field in dataclasses.fields(spec)
+}
+"""All settings by name, in the order of their groups."""
+
+
+def setting_name(spelling: str) -> str:
+    """Return the name of a setting that may be spelled as in other codebases, or with hyphens."""
+    name = spelling.replace("-", "_")
+    return ALIASES.get(name, name)
+
+
+def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that change the result. A soup also has the hashes of its runs."""
+    soup = {"soup": settings["soup"]} if settings.get("soup") else {}
+    return {**{name: settings.get(name) for name, declared in SETTINGS.items() if not declared.local}, **soup}
+
+
+_CALLED: Mapping[Any, str] = {
+    str: "text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    list[str]: "a list of names",
+    list[int]: "a list of whole numbers",
+    dict[str, int]: "names with whole numbers",
+    dict[str, list[str]]: "names with lists",
+    dict[str, Any]: "names with values",
+}
+"""The names of types in messages."""
+
+
+def known_setting(name: str, where: str = "") -> str:
+    """Return the name of a setting, or raise with the one that is meant; `where` names the file it is in."""
+    if name not in SETTINGS and (meant := meaning(name)):
+        raise MedicError(f"unknown setting {name!r}{where and ' '}{where}: {meant[1]}")
+    return check_choice("setting", name, SETTINGS, where)
+
+
+def check_settings(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the names, types and limits of settings; return them with paths as text and without None."""
+    found: dict[str, Any] = {}
+    for name, value in asked.items():
+        declared = SETTINGS[known_setting(name)]
+        if value is None:
+            continue
+        value = str(value) if isinstance(value, os.PathLike) else value
+        if isinstance(value, list | tuple):
+            value = [str(part) if isinstance(part, os.PathLike) else part for part in value]
+        if not any(_fits(value, kind) for kind in declared.kinds):
+            wanted = " or ".join(_CALLED[kind] for kind in declared.kinds if kind is not NoneType)
+            several = isinstance(value, list | tuple) and not any(get_origin(kind) is list for kind in declared.kinds)
+            hint = "; a sweep combines several values of a setting under `span`" if several else ""
+            raise MedicError(f"{name} is {value!r}: give {wanted}{hint}")
+        check_setting(declared.field, value)
+        found[name] = value
+    return found
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    parts = get_args(kind)
+    if kind == list[str] and not isinstance(value, list | tuple):  # one name, or several with commas
+        value = [value]
+    if get_origin(kind) is list:
+        return isinstance(value, list | tuple) and all(_fits(part, parts[0]) or type(part) is int for part in value)
+    if get_origin(kind) is dict:
+        return isinstance(value, Mapping) and all(_fits(part, parts[1]) for part in value.values())
+    if isinstance(value, int) and abs(value) >= 2**63:  # neither torch nor numpy takes it
+        return False
+    if isinstance(value, str) and _UNWRITABLE.search(value):
+        return False
+    taken = {float: (int, float)}.get(kind, kind)
+    return kind is Any or (isinstance(value, taken) and (kind is bool or not isinstance(value, bool)))
+
+
+_UNWRITABLE = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
+"""NUL, which no path has, and halves of characters; other halves stand for bytes of names that are not UTF-8."""
+
+
+MOST_ALIASES = 20
+
+
+class RepeatedKey(yaml.constructor.ConstructorError):
+    """A key is given twice."""
+
+
+class Loader(yaml.SafeLoader):
+    """Reads plain values, takes 1e-3 for a number, and refuses repeated keys, of which YAML would keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping. Two spellings of a setting are the same key."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            written = str(key.value)
+            name = known if (known := setting_name(written)) in SETTINGS else written
+            if name in seen:
+                raise RepeatedKey(None, None, f"{name} is given twice: leave one out", key.start_mark)
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Return the next node. A few aliases of aliases make a text of any length."""
+        if self.check_event(yaml.AliasEvent):
+            self._aliases = getattr(self, "_aliases", 0) + 1
+            if self._aliases > MOST_ALIASES:
+                raise yaml.YAMLError(f"it has more than {MOST_ALIASES} aliases: write the values out")
+        return super().compose_node(parent, index)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """Return a whole number that torch and numpy can take too; some larger ones cannot even be printed."""
+        try:
+            value = int(super().construct_yaml_int(node))
+        except ValueError:  # Python does not read 5,000 digits
+            value = 2**63
+        if abs(value) >= 2**63:
+            raise ValueError("a whole number is too large: give one below 2^63")
+        return value
+
+
+Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
+
+
+class Dumper(yaml.SafeDumper):
+    """Quotes text that the loader would take for a number, such as the name 31e4."""
+
+
+for kind in (Loader, Dumper):
+    kind.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+"), list("-+0123456789"))
+
+
+DEEPEST = 100
+"""The limit of brackets inside each other."""
+
+
+LONGEST = 2**24
+"""The limit of a file in bytes."""
+
+
+def load_yaml(text: str) -> Any:
+    """Return the value of a YAML text. Every fault of the text is a `YAMLError`."""
+    depths = accumulate((letter in "[{") - (letter in "]}") for letter in text)
+    try:
+        if max(depths, default=0) > DEEPEST:  # the library would take seconds to notice
+            raise RecursionError
+        return yaml.load(text, Loader)  # a SafeLoader
+    except RecursionError:
+        raise yaml.YAMLError("its brackets or lines are nested too deeply") from None
+    except ValueError as error:  # the 31st of April
+        raise yaml.YAMLError(first_line(error)) from error
+
+
+def load_file(what: str, path: Path) -> Any:
+    """Return the value of a YAML file."""
+    try:
+        with path.open("rb") as file:  # it may be a pipe, or a device without an end
+            content = file.read(LONGEST + 1)
+        if len(content) > LONGEST:
+            raise ValueError(f"it has more than {LONGEST >> 20} MiB")
+        return load_yaml(content.decode("utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:  # a ValueError is text that is not UTF-8, or a NUL in a path
+        raise _unreadable(what, path, error) from error
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read settings from a YAML file, by name."""
+    values = load_file("configuration", path)
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+        raise MedicError(f"configuration {path} holds no settings: write a line `name: value` for each")
+    return values
+
+
+def to_yaml(settings: Mapping[str, Any]) -> str:
+    """Write settings as YAML."""
+    layout: dict[str, Any] = {"allow_unicode": True, "default_flow_style": None, "width": 120}
+    return str(yaml.dump(dict(settings), Dumper=Dumper, sort_keys=False, **layout))
+
+
+def _unreadable(what: str, path: Path, error: Exception) -> MedicError:
+    """Return the error for a YAML file that cannot be read, with the line and the reason."""
+    if isinstance(error, FileNotFoundError):
+        return MedicError(f"{what} {path} does not exist: check the path, or write the file first")
+    mark = getattr(error, "problem_mark", None)
+    if not isinstance(error, yaml.MarkedYAMLError) or mark is None:
+        return MedicError(f"{what} {path} cannot be read: {getattr(error, 'strerror', None) or first_line(error)}")
+    begun = "" if error.context_mark is None else f", {error.context} that begins on line {error.context_mark.line + 1}"
+    return MedicError(f"{what} {path}, line {mark.line + 1}: {error.problem}{begun}")

@@ -1,0 +1,257 @@
+"""Evaluation of a model on validation and target images: the only module that reads target labels."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from medic import openset
+from medic.data import Dataset, Problem, Samples
+from medic.errors import TrainingError
+from medic.evaluation.selection import pack
+from medic.openset.metrics import OVA_METRICS, KnownOdds, Outcomes
+from medic.openset.scores import CheckedOutput
+from medic.openset.thresholds import best_of_ten
+from medic.training import Inference
+from medic.utils.outputs import Output
+
+
+class LabelledOutputs(NamedTuple):
+    """The outputs of a model for N images, with their labels and domains (N,)."""
+
+    output: Output
+    label: Tensor
+    domain: Tensor
+
+    @classmethod
+    def of(cls, output: Output, samples: Samples) -> "LabelledOutputs":
+        """Attach the labels and domains of samples to their outputs, on the device of the outputs."""
+        device = output.logits.device
+        return cls(output, samples.label.to(device), samples.domain.to(device))
+
+    @classmethod
+    def cat(cls, several: "Sequence[LabelledOutputs]") -> "LabelledOutputs":
+        """Concatenate labelled outputs."""
+        outputs, labels, domains = zip(*several, strict=True)
+        return cls(Output.cat(outputs), torch.cat(labels), torch.cat(domains))
+
+    def where(self, mask: Tensor) -> "LabelledOutputs":
+        """Return the images that a mask (N,) selects."""
+        return LabelledOutputs(self.output.map(lambda rows: rows[mask]), self.label[mask], self.domain[mask])
+
+    def cpu(self) -> "LabelledOutputs":
+        """Return a copy on the CPU."""
+        return LabelledOutputs(self.output.map(Tensor.cpu), self.label.cpu(), self.domain.cpu())
+
+    @property
+    def correct(self) -> Tensor:
+        """Whether the largest logit of an image is that of its label, (N,)."""
+        return self.output.logits.argmax(1) == self.label
+
+    @property
+    def accuracy(self) -> float:
+        """The share of correct images."""
+        return float(self.correct.double().mean())
+
+
+Outputs = dict[str, LabelledOutputs]
+"""Labelled outputs by split: `validation`, `target` and, if the problem has such images, `source-unknown`."""
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Evaluates a model on a problem with one score and one threshold rule, on the device of the model."""
+
+    domains: tuple[str, ...]
+    problem: Problem
+    inference: Inference
+    score: openset.Score
+    rule: str
+
+    def infer(self, samples: Samples, features: bool) -> LabelledOutputs:
+        """Return the model's outputs for samples, with backbone features if requested."""
+        output = self.inference(samples.indices, features)
+        if not bool(output.logits.isfinite().all()) or not (output.ova is None or bool(output.ova.isfinite().all())):
+            raise TrainingError("an output of the model became infinite or not a number")
+        return LabelledOutputs.of(output, samples)
+
+    def infer_all(self, features: bool = False) -> Outputs:
+        """Return the model's outputs for every evaluated split."""
+        return {split: self.infer(samples, features) for split, samples in measured(self.problem).items()}
+
+    def validation(self) -> dict[str, float]:
+        """Return the metrics on source validation alone."""
+        return measure_validation(self.infer(self.problem.validation, features=False))
+
+    def record(self) -> dict[str, Any]:
+        """Return the metrics of one evaluation, including DomainBed's keys (`env0_in_acc`, …)."""
+        features = "features" in self.score.needs
+        train, outputs = self.infer(self.problem.train, features), self.infer_all(features)
+        return {
+            "validation": measure_validation(outputs["validation"]),
+            **measure(outputs, self.domains, self.score.fit(train.output, train.label), self.rule),
+            **self._by_domain(train, outputs["validation"], outputs["target"]),
+        }
+
+    def _by_domain(
+        self, train: LabelledOutputs, validation: LabelledOutputs, target: LabelledOutputs
+    ) -> dict[str, float | str]:
+        """Return the accuracy on known classes by domain, on DomainBed's `in` (training) and `out` parts.
+
+        For held-out and target images, also return which ones are classified correctly, so that two evaluations can be
+        compared image by image.
+        """
+        known, held_out = target.label >= 0, self.problem.held_out.to(target.label.device)
+        source_parts = {"in": train, "out": validation}
+        target_parts = {"in": target.where(known & ~held_out), "out": target.where(known & held_out)}
+        by_domain: dict[str, float | str] = {}
+        for domain in sorted(self.problem.sources + self.problem.targets):
+            for part, outputs in (source_parts if domain in self.problem.sources else target_parts).items():
+                here = outputs.where(outputs.domain == domain)
+                if len(here.label):
+                    by_domain[f"env{domain}_{part}_acc"] = here.accuracy
+                if len(here.label) and outputs is not train:
+                    by_domain[f"env{domain}_{part}_correct"] = pack(here.correct.tolist())
+        return by_domain
+
+    def fitted_score(self) -> openset.Score:
+        """Return the score, fitted on the current outputs for the training images if it needs fitting."""
+        if self.score.fitter is None:
+            return self.score
+        train = self.infer(self.problem.train, "features" in self.score.needs)
+        return self.score.fit(train.output, train.label)
+
+
+def measured(problem: Problem) -> dict[str, Samples]:
+    """Return the samples of every evaluated split that is not empty."""
+    splits = {"validation": problem.validation, "source-unknown": problem.source_unknown, "target": problem.target}
+    return {split: samples for split, samples in splits.items() if len(samples)}
+
+
+def predictions(
+    dataset: Dataset, problem: Problem, outputs: Outputs, score: openset.Score, threshold: float
+) -> dict[str, Any]:
+    """Return NumPy arrays with a row per image: path, labels, outputs, and the decision at the threshold."""
+    samples = {**measured(problem), "train": problem.train}
+    indices = torch.cat([samples[split].indices for split in outputs])
+    output, label, domain = LabelledOutputs.cat(list(outputs.values())).cpu()
+    confidence = score(output)
+    parts = {"ova_logits": output.ova, "unknown_logit": output.unknown, "features": output.features}
+    return {
+        "path": np.array([dataset.paths[index] for index in indices.tolist()]),
+        "class": np.array(dataset.classes)[dataset.label[indices].numpy()],
+        "split": np.array([split for split, part in outputs.items() for _ in part.label]),
+        "domain": np.array([dataset.domains[index] for index in domain.tolist()]),
+        "label": label.numpy(),
+        "prediction": openset.decide(confidence, openset.predicted_class(output), threshold).numpy(),
+        "confidence": confidence.numpy(),
+        "logits": output.logits.numpy(),
+        **{name: part.numpy() for name, part in parts.items() if part is not None},
+    }
+
+
+def measure_validation(outputs: LabelledOutputs) -> dict[str, float]:
+    """Return accuracy and cross-entropy pooled over source domains, the mean of the domains' cross-entropies, and N.
+
+    `class_acc` is the mean accuracy of the C classes that occur. The other keys belong to a model that ignores the
+    image: its `class_acc` is 1 / C (`chance_acc`) with the standard error `chance_error`, and its cross-entropy is at
+    least the entropy of the class shares in nats (`chance_loss`).
+    """
+    counts = outputs.label.bincount().double()
+    correct = outputs.label[outputs.correct].bincount(minlength=len(counts))
+    occurs = counts > 0
+    chance = 1 / int(occurs.sum())
+    losses = functional.cross_entropy(outputs.output.logits.double(), outputs.label, reduction="none")
+    domains = [losses[outputs.domain == domain].mean() for domain in outputs.domain.unique()]
+    return {
+        "acc": outputs.accuracy,
+        "loss": float(losses.mean()),
+        "domain_loss": float(torch.stack(domains).mean()),
+        "images": len(losses),
+        "class_acc": float((correct / counts)[occurs].mean()),
+        "chance_acc": chance,
+        "chance_error": chance * math.sqrt(chance * (1 - chance) * float((1 / counts[occurs]).sum())),
+        "chance_loss": float(torch.special.entr(counts / counts.sum()).sum()),
+    }
+
+
+def choose_threshold(outputs: Outputs, score: openset.Score, rule: str | float) -> openset.Threshold:
+    """Return one threshold for a model, by a rule or as given; an oracle rule sees all target domains together."""
+    if not isinstance(rule, str):
+        return openset.given(score, rule)
+    target = outputs["target"]
+    return openset.threshold(
+        rule, score, validation=outputs["validation"].output, target=target.output, label=target.label
+    )
+
+
+def measure(outputs: Outputs, domains: Sequence[str], score: openset.Score, rule: str | float) -> dict[str, Any]:
+    """Return the metrics by target domain (`targets`), their mean (`target`), and those on the sources (`source`).
+
+    `source` is open set recognition without a domain shift: validation images against images of unknown classes in the
+    source domains. Its errors are due to the unknown classes alone; further errors on `target` are due to the domain.
+    """
+    target, validation = outputs["target"], outputs["validation"]
+    open_set = bool((target.label < 0).any()) or "source-unknown" in outputs
+    threshold = choose_threshold(outputs, score, rule) if open_set else None
+    targets = {
+        domains[domain]: measure_outputs(target.where(target.domain == domain), score, threshold)
+        for domain in target.domain.unique().tolist()
+    }
+    found = {"target": mean_metrics(list(targets.values())), "targets": targets}
+    if "source-unknown" in outputs:
+        found["source"] = measure_outputs(
+            LabelledOutputs.cat([validation, outputs["source-unknown"]]), score, threshold
+        )
+    return found
+
+
+def mean_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the mean of every number that all records have, and the first value of everything else."""
+    first, *others = metrics
+    shared = {key: value for key, value in first.items() if all(key in other for other in others)}
+    return {
+        key: math.fsum(one[key] for one in metrics) / len(metrics) if isinstance(value, float) else value
+        for key, value in shared.items()
+    }
+
+
+def measure_outputs(
+    outputs: LabelledOutputs, score: openset.Score, threshold: openset.Threshold | None
+) -> dict[str, Any]:
+    """Return every metric of labelled outputs, or the accuracy alone if none of the images is unknown.
+
+    Without a threshold, metrics at the threshold are left out.
+    """
+    output = CheckedOutput(outputs.output)
+    outcomes = Outcomes.of(output.prediction, outputs.label)
+    if not outcomes.sizes[1]:
+        return {"acc": outcomes.acc}
+    plain = [entry for entry in openset.SCORES.values() if entry.fitter is None and entry.reads(outputs.output)]
+    scores = {entry.name: entry for entry in (*plain, score)}
+    confidences = {name: entry(output) for name, entry in scores.items()}
+    rankings = {name: outcomes.rank(confidence) for name, confidence in confidences.items()}
+    oracle = best_of_ten(score, output, confidences[score.name], outcomes)
+    values = [oracle.value] if threshold is None else [oracle.value, threshold.value]
+    at_oracle, *at_threshold = outcomes.hscores(confidences[score.name], values)
+    rule = {} if threshold is None else {"threshold_rule": threshold.rule, "threshold": threshold.value}
+    ranked = openset.evaluate(rankings.pop(score.name))
+    areas = {name: ranked["oscr"] if name == score.name else openset.oscr(rankings[name]) for name in scores}
+    ova = None if outputs.output.ova is None else KnownOdds.of(output.log_odds, outcomes.label, outcomes.known)
+    return {
+        "acc": ranked.pop("acc"),
+        "score": score.name,
+        **rule,
+        **{name: value for hscore in at_threshold for name, value in hscore._asdict().items()},
+        "hscore/oracle-10": at_oracle.hscore,
+        **{f"oscr/{name}": area for name, area in areas.items()},
+        "oscr_c": areas["cls"],
+        **({"oscr_b": areas["bcls"]} if "bcls" in areas else {}),
+        **ranked,
+        **({} if ova is None else {key: metric(ova) for key, metric in OVA_METRICS.items()}),
+    }

@@ -1,0 +1,62 @@
+"""Whether a run learned anything: pure functions over its records, without torch.
+
+Records written before version 0.4 do not contain chance levels. Their runs count as having learned.
+"""
+
+from medic.evaluation.selection import Record, Records
+
+FALL = 0.01
+"""Fraction of its first value by which a training loss must fall."""
+
+
+def at_chance(record: Record) -> bool:
+    """Return whether the mean validation accuracy of the classes is not significantly above chance, 1 / classes.
+
+    Constant predictions are always at chance, unless there are too few validation images to tell.
+    """
+    limit = _chance_limit(record)
+    return limit is not None and bool(record["validation"]["class_acc"] <= limit)
+
+
+def _chance_limit(record: Record) -> float | None:
+    """Return the accuracy two standard errors above chance.
+
+    None if the record has no chance levels, or so few images that a perfect accuracy would not exceed the limit.
+    """
+    validation = record["validation"]
+    if "chance_acc" not in validation:
+        return None
+    limit = float(validation["chance_acc"] + 2 * validation["chance_error"])
+    return limit if limit < 1 else None
+
+
+def describe_chance(record: Record) -> str:
+    """Compare the validation accuracy of a record at chance with chance."""
+    accuracy, chance = (f"{100 * record['validation'][key]:.1f}%" for key in ("class_acc", "chance_acc"))
+    return f"validation accuracy {accuracy} is not significantly above chance ({chance})"
+
+
+def learning_failure(records: Records, selected: int) -> str:
+    """Return why a run learned nothing, or an empty string if it learned.
+
+    A run learned nothing if its selected record is at chance. It also learned nothing if its training loss never fell
+    and the validation cross-entropy of its selected record is no better than chance: some objectives have a loss that
+    rises while the model learns. Others have logits that are no log-probabilities, so an accuracy at least halfway
+    between chance and 1 also counts as learning.
+    """
+    record = records[selected]
+    if at_chance(record):
+        return describe_chance(record)
+    validation = record["validation"]
+    if _chance_limit(record) is None or 2 * validation["class_acc"] >= 1 + validation["chance_acc"]:
+        return ""
+    losses = [float(one["loss"]) for one in records if not one.get("averaged")]
+    if len(losses) < 2:  # a soup has none
+        return ""
+    first, *later = losses
+    if min(later) < first - FALL * abs(first) or validation["loss"] < validation["chance_loss"]:
+        return ""
+    return (
+        f"training loss never fell (first {first:.3g}, lowest later {min(later):.3g}), and validation cross-entropy "
+        f"{validation['loss']:.3g} is no better than chance ({validation['chance_loss']:.3g})"
+    )

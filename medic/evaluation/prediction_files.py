@@ -1,0 +1,307 @@
+"""Anyone's predictions as decisions: a CSV, JSON lines, Parquet or NumPy file with a row per image."""
+
+import json
+import math
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from medic import openset
+from medic.data.benchmarks.own import csv_rows, parquet_rows
+from medic.errors import MedicError, first_line, warn
+from medic.evaluation.decisions import Decisions
+from medic.openset.metrics import UNKNOWN
+from medic.utils.files import csv_name, read_arrays
+
+SUFFIXES = (".csv", ".jsonl", ".parquet", ".npz")
+UNKNOWN_NAMES = (str(UNKNOWN), "unknown")
+"""Labels of an image of an unknown class whose name is not given."""
+LOGIT = "logit_"
+"""The prefix of a column of logits, before the name of the class."""
+PREDICT = {"label", "known", "score", "threshold", "top1"}
+"""Columns of a file that `medic predict` has written. Its `label` is the decision."""
+
+Columns = dict[str, NDArray[Any]]
+
+
+def read_columns(path: Path) -> Columns:
+    """Return the columns of a file by name; those of a text file are texts (N,)."""
+    if not path.is_file():
+        raise MedicError(f"file {path} {'is a folder' if path.is_dir() else 'does not exist'}")
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise MedicError(f"file {path} does not end in {', '.join(SUFFIXES)}: save it as one of these")
+    if suffix == ".npz":
+        return _arrays(path)
+    rows = csv_rows(path) if suffix == ".csv" else parquet_rows(path) if suffix == ".parquet" else _json_rows(path)
+    if not rows:
+        raise MedicError(f"file {path} has no rows")
+    text = csv_name if suffix == ".csv" else str
+    return {name: np.array([text(row.get(name, "")) for row in rows], dtype=str) for name in rows[0]}
+
+
+def _arrays(path: Path) -> Columns:
+    try:
+        found = read_arrays(path)
+    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise MedicError(f"file {path} cannot be read: {first_line(error)}") from error
+    lengths = {name: len(values) if values.ndim else 0 for name, values in found.items()}
+    if len(set(lengths.values())) > 1:
+        raise MedicError(f"file {path} has columns of different lengths: {_listed(lengths)}")
+    if not any(lengths.values()):
+        raise MedicError(f"file {path} has no rows")
+    return found
+
+
+def _json_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of JSON lines as texts; a list `top` becomes the columns top1, top2, …"""
+    rows, number = [], 0
+    try:
+        # Not splitlines, which cuts at U+2028 inside of a text, too.
+        for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):  # noqa: B007, of the error
+            if line.strip():
+                row = dict(json.loads(line))
+                for rank, one in enumerate(row.pop("top", ()), start=1):
+                    row[f"top{rank}"] = one["class"]
+                rows.append(row)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise MedicError(f"file {path} cannot be read, line {number}: {first_line(error)}") from error
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return [{name: "" if row.get(name) is None else str(row[name]) for name in names} for row in rows]
+
+
+def _listed(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def read_decisions(
+    path: Path, labels: Path | None = None, known: Sequence[str] = (), threshold: float | None = None
+) -> Decisions:
+    """Return the decisions of a file; the columns are described in docs/use.md.
+
+    `labels` is a file with the true class of each path, and `known` are the known classes. Without these, the classes
+    are those of the logits; else all labels, if an image is labelled −1 or unknown; else the predicted ones, which must
+    then include every label.
+    """
+    columns = read_columns(path)
+    written = columns.keys() >= PREDICT
+    if written:
+        columns, threshold = _of_predict(path, columns, threshold)
+    elif "split" in columns and (target := columns["split"] == "target").any():  # the predictions of a run
+        columns = {name: values[target] for name, values in columns.items()}
+    if "path" in columns:
+        _check_unique(path, columns["path"])
+    names = _true_names(path, columns, labels, written, ", or a file with --labels")
+    classes, logits = _logits(path, columns)
+    if logits is not None:
+        taken = np.array(classes)[logits.argmax(axis=1)]
+    else:
+        taken = _texts(_need(path, columns, "prediction"))
+    marked = np.isin(names, UNKNOWN_NAMES)
+    if "class" in columns and "label" in columns and not written and labels is None:
+        marked |= np.isin(_texts(columns["label"]), UNKNOWN_NAMES)
+        classes, taken = _renamed(columns, names, classes, taken)
+    present = {*classes, *_predicted(columns, taken)}
+    classes = _known_classes(path, known, classes if logits is not None else [], names, marked, present)
+    if known and logits is not None and (missing := sorted(set(taken.tolist()) - set(classes))):
+        raise MedicError(f"file {path} has logits of class {missing[0]!r}, which --known lacks: add it")
+    place = {name: number for number, name in enumerate(classes)}
+    label = np.array([place.get(name, UNKNOWN) for name in names.tolist()])
+    if not known:
+        label[marked] = UNKNOWN
+    predicted = np.array([place.get(name, UNKNOWN) for name in taken.tolist()])
+    if not (label >= 0).any():
+        raise MedicError(
+            f"file {path} has no image of a known class ({', '.join(classes[:5])}): check labels, or --known"
+        )
+    texts = {name: _texts(values) for name, values in columns.items() if values.ndim == 1}
+    confidence = _confidence(path, columns, logits)
+    return Decisions.named(classes, names, label, predicted, confidence, threshold, texts)
+
+
+def _of_predict(path: Path, columns: Columns, threshold: float | None) -> tuple[Columns, float]:
+    """Return what `medic predict` wrote as columns of predictions, without unreadable images, and its threshold."""
+    readable = columns["score"] != ""
+    if not readable.any():
+        raise MedicError(f"file {path} has no row of a readable image")
+    if unreadable := int((~readable).sum()):
+        warn(f"file {path}: {unreadable:,} of {len(readable):,} images were unreadable and are not evaluated")
+    columns = {name: values[readable] for name, values in columns.items()}
+    if threshold is None:
+        own = np.unique(_numbers(path, "threshold", columns["threshold"])).tolist()
+        if len(own) > 1:
+            raise MedicError(
+                f"file {path} has rows of {len(own)} thresholds, such as {own[0]:g} and {own[1]:g}: "
+                "give one with --threshold"
+            )
+        threshold = float(own[0])
+    renamed = {"prediction": columns["top1"], "confidence": columns["score"], "decision": columns["label"]}
+    dropped = ("label", "score")
+    kept = {name: values for name, values in columns.items() if name not in dropped}
+    return {**kept, **renamed}, threshold
+
+
+def _need(path: Path, columns: Columns, name: str, or_else: str = "") -> NDArray[Any]:
+    if name not in columns:
+        raise MedicError(f"file {path} has no column {name!r}{or_else}; it has {', '.join(columns) or 'none'}")
+    return columns[name]
+
+
+def _texts(values: NDArray[Any]) -> NDArray[np.str_]:
+    """Return values as texts; whole numbers without a decimal point."""
+    if values.dtype.kind == "f" and (values == np.floor(values)).all():
+        values = values.astype(np.int64)
+    return np.char.strip(values.astype(str))
+
+
+def _numbers(path: Path, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the numbers of a column; the row of one that is none is named."""
+    if values.ndim != 1 or values.dtype.kind not in "USfiub":
+        raise MedicError(f"file {path}, column {name!r}: give a number per row")
+    try:
+        numbers: NDArray[np.float64] = values.astype(np.float64)
+        wrong = np.flatnonzero(np.isnan(numbers))
+    except ValueError:
+        wrong = np.array([row for row, value in enumerate(values.tolist()) if not _is_number(value)])
+    if len(wrong):
+        value = str(values[wrong[0]])
+        raise MedicError(f"file {path}, row {wrong[0] + 1}: {name} {value!r} is not a number")
+    return numbers
+
+
+def _is_number(value: str) -> bool:
+    try:
+        return not math.isnan(float(value))
+    except ValueError:
+        return False
+
+
+def _check_unique(path: Path, paths: NDArray[Any]) -> None:
+    name, count = Counter(paths.tolist()).most_common(1)[0]
+    if count > 1:
+        raise MedicError(f"file {path} has {count} rows of {name}: keep one row per image")
+
+
+def _true_names(path: Path, columns: Columns, labels: Path | None, written: bool, others: str) -> NDArray[np.str_]:
+    """Return the names of the true classes, from the file or from `labels`; `others` are ways to give them."""
+    if labels is not None:
+        return joined(labels, ("class", "label"), _need(path, columns, "path", ", to find its images in --labels"))
+    if "class" in columns:
+        names = _texts(columns["class"])
+    elif written:
+        way = "add a column 'class' with the true classes"
+        raise MedicError(f"file {path} was written by `medic predict`, so its labels are predictions: {way}{others}")
+    else:
+        names = _texts(_need(path, columns, "label", f" with the true class; give one{others}"))
+    if (empty := np.flatnonzero(names == "")).size:
+        raise MedicError(f"file {path}, row {empty[0] + 1}: no label; give a class, or {UNKNOWN} for unknown")
+    return names
+
+
+def read_labels(path: Path) -> list[tuple[str, str]]:
+    """Return the paths of images, relative to the folder of a file, and their true classes."""
+    columns = read_columns(path)
+    names = _true_names(path, columns, None, columns.keys() >= PREDICT, "")
+    paths = _need(path, columns, "path").astype(str)
+    _check_unique(path, paths)
+    return [(str(path.parent / one), name) for one, name in zip(paths.tolist(), names.tolist(), strict=True)]
+
+
+def joined(path: Path, names: Sequence[str], paths: NDArray[Any]) -> NDArray[np.str_]:
+    """Return the values (N,) of the first column among `names` of a file, for images by their paths (N,)."""
+    columns = read_columns(path)
+    keys = _need(path, columns, "path").astype(str)
+    _check_unique(path, keys)
+    name = next((name for name in names if name in columns), names[0])
+    found = dict(zip(keys.tolist(), _texts(_need(path, columns, name)).tolist(), strict=True))
+    missing = [one for one in paths.astype(str).tolist() if one not in found]
+    if missing:
+        raise MedicError(f"file {path} has no row for {len(missing)} of {len(paths)} images, such as {missing[0]}")
+    return np.array([found[one] for one in paths.astype(str).tolist()], dtype=str)
+
+
+def _logits(path: Path, columns: Columns) -> tuple[list[str], NDArray[np.float64] | None]:
+    """Return the classes of logits and the logits (N, C), if the file has any."""
+    if "logits" in columns:
+        logits = columns["logits"]
+        if logits.ndim != 2 or logits.dtype.kind != "f":
+            raise MedicError(f"file {path}, column 'logits': give floats of shape (images, classes)")
+        classes = [str(number) for number in range(logits.shape[1])]
+    elif own := [name for name in columns if name.startswith(LOGIT)]:
+        classes = [name.removeprefix(LOGIT) for name in own]
+        logits = np.column_stack([_numbers(path, name, columns[name]) for name in own])
+    else:
+        return [], None
+    if (wrong := np.flatnonzero(np.isnan(logits).any(axis=1))).size:
+        raise MedicError(f"file {path}, row {wrong[0] + 1}: a logit is not a number")
+    return classes, logits.astype(np.float64)
+
+
+def _renamed(
+    columns: Columns, names: NDArray[np.str_], classes: list[str], taken: NDArray[np.str_]
+) -> tuple[list[str], NDArray[np.str_]]:
+    """Return classes and predictions by name, where `label` numbers the known classes that `class` names."""
+    title = dict(zip(_texts(columns["label"]).tolist(), names.tolist(), strict=True))
+    for name in UNKNOWN_NAMES:
+        title.pop(name, None)
+    found = [title.get(one, one) for one in taken.tolist()]
+    return [title.get(name, name) for name in classes or sorted(title, key=str)], np.array(found, dtype=str)
+
+
+def _predicted(columns: Columns, taken: NDArray[np.str_]) -> list[str]:
+    """Return the classes that a file names as predictions, sorted."""
+    ranks = [values for name, values in columns.items() if name.startswith("top") and name[3:].isdecimal()]
+    names = {name for values in (taken, *ranks) for name in values.tolist()}
+    return sorted(names - {*UNKNOWN_NAMES, ""}, key=str.casefold)
+
+
+def _known_classes(
+    path: Path,
+    known: Sequence[str],
+    logits: Sequence[str],
+    names: NDArray[np.str_],
+    marked: NDArray[np.bool_],
+    predicted: set[str],
+) -> list[str]:
+    """Return the known classes; images that are `marked` (N,) are labelled as unknown."""
+    if known:
+        return list(dict.fromkeys(known))
+    if logits:
+        return list(logits)
+    labelled = set(names[~marked].tolist())
+    # Nothing shows whether a class that is never predicted is unknown or always mistaken.
+    if not marked.any() and (missing := sorted(labelled - predicted, key=_by_number)):
+        raise MedicError(
+            f"file {path} has images of class {missing[0]!r}, which no prediction names: give the known classes with "
+            f"--known, or label images of unknown classes {UNKNOWN}"
+        )
+    return sorted((labelled | predicted) - set(UNKNOWN_NAMES), key=_by_number)
+
+
+def _by_number(name: str) -> tuple[int, str]:
+    return (int(name), name) if name.isascii() and name.isdecimal() and len(name) < 10 else (2**31, name.casefold())
+
+
+def _confidence(path: Path, columns: Columns, logits: NDArray[np.float64] | None) -> NDArray[np.float64]:
+    for name in ("confidence", "score"):
+        if name in columns:
+            return _numbers(path, name, columns[name])
+    if logits is None:
+        _need(path, columns, "confidence", " or 'score', large for known images")
+    return openset.conf_cls(torch.from_numpy(logits)).numpy()
+
+
+def with_column(decisions: Decisions, path: Path, column: str) -> Decisions:
+    """Add a column of a file to decisions, joined by path."""
+    if "path" not in decisions.columns:
+        raise MedicError(f"--groups {path} is joined by path, but the predictions have no column 'path'")
+    values = joined(path, (column,), decisions.columns["path"])
+    return replace(decisions, columns={**decisions.columns, column: values})

@@ -1,0 +1,162 @@
+"""Cells of a table: the evaluations that a cell averages, their mean and its standard error."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from medic.errors import MedicError
+from medic.evaluation import selection
+from medic.metrics import Metric
+from medic.results.results import RunResult, short
+
+
+@dataclass(frozen=True)
+class Pick:
+    """The selected evaluation of a trial."""
+
+    result: RunResult
+    record: int
+    decided_by: tuple[RunResult, ...] = ()
+    """Runs with a source domain as a second target, if they decided the selection."""
+
+    @property
+    def evaluation(self) -> Mapping[str, Any]:
+        """The selected record."""
+        return self.result.records[self.record]
+
+    def value(self, metric: Metric) -> float | None:
+        """Return a metric on the target (its mean over several targets) as it is shown, or None if it is missing."""
+        record = self.evaluation
+        if metric.key == "domainbed":  # DomainBed tests on the part of the target that it would train on
+            environments = self.result.environments  # none of a run without a target
+            found = selection.target_mean(record, environments, "in") if environments else None
+        else:
+            found = record["target"].get(metric.key, record.get(metric.key))
+        return None if found is None else metric.scale * float(found)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The selected evaluations of a cell: one per trial, or one per trial and target if the cell averages targets."""
+
+    picks: tuple[Pick, ...] = ()
+    parts: int = 1
+    """Number of evaluations per trial. A trial with fewer does not count."""
+
+    def values(self, metric: Metric) -> list[float]:
+        """Return a metric of every trial that has it, as the mean over the trial's parts."""
+        trials: dict[tuple[int, int | None], list[float]] = {}
+        for pick in self.picks:
+            if (value := pick.value(metric)) is not None:
+                trials.setdefault(pick.result.trial, []).append(value)
+        return [sum(values) / self.parts for values in trials.values() if len(values) == self.parts]
+
+    def mean(self, metric: Metric) -> float | None:
+        """Return the mean over trials, or None without trials."""
+        values = self.values(metric)
+        return sum(values) / len(values) if values else None
+
+    def error(self, metric: Metric) -> float | None:
+        """Return the standard error of the mean over trials, from the population deviation, as DomainBed does."""
+        values = self.values(metric)
+        if len(values) < 2:
+            return None
+        mean = sum(values) / len(values)
+        return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values) / len(values))
+
+
+def pick_cell(runs: Sequence[RunResult], rule: str, pairs: Sequence[RunResult] = ()) -> Cell:
+    """Select one evaluation of every trial by a rule of `medic.evaluation.selection`.
+
+    The runs of a trial differ in their hyperparameters and compete. `pairs` are the runs with a source domain as a
+    second target, which the rule `leave-one-out` needs.
+    """
+    trials: dict[tuple[int, int | None], list[RunResult]] = {}
+    for run in runs:
+        trials.setdefault(run.trial, []).append(run)
+    picks = [
+        _pick(candidates, rule, [pair for pair in pairs if pair.trial == trial])
+        for trial, candidates in sorted(trials.items(), key=lambda item: str(item[0]))
+    ]
+    return Cell(tuple(pick for pick in picks if pick is not None))
+
+
+def _pick(runs: Sequence[RunResult], rule: str, pairs: Sequence[RunResult]) -> Pick | None:
+    """Select an evaluation of the runs of one trial."""
+    candidates = _without_copies(runs)
+    records = [_eligible(run, rule) for run in candidates]
+    hidden = [
+        [selection.without_target(record, run.environments) for record in several]
+        for run, several in zip(candidates, records, strict=True)
+    ]
+    decided_by: list[tuple[RunResult, ...]] = [() for _ in candidates]
+    chosen: selection.Chosen | None
+    if rule == "oracle":
+        targets = candidates[0].environments
+        chosen = selection.by_oracle(records, targets) if targets else None
+    elif rule == "leave-one-out":
+        decided_by = [_partners(run, pairs) for run in candidates]
+        left_out = [_left_out(run, partners) for run, partners in zip(candidates, decided_by, strict=True)]
+        chosen = selection.by_leaving_out(hidden, left_out, len(candidates[0].settings["sources"]))
+    else:
+        rules = {
+            "validation": selection.by_validation,
+            "evaluation": selection.by_evaluation,
+            "domainbed": selection.by_domains,
+            "last": selection.by_last,
+        }
+        chosen = rules[rule](hidden)
+    return None if chosen is None else Pick(candidates[chosen.run], chosen.record, decided_by[chosen.run])
+
+
+def _eligible(run: RunResult, rule: str) -> Sequence[Mapping[str, Any]]:
+    """Return the records that a rule may select.
+
+    DomainBed's rules and `last` are about evaluations: averaged weights count only for a method that requires them.
+    """
+    return selection.evaluations(run.records) if rule in ("domainbed", "last", "oracle") else run.records
+
+
+def _partners(run: RunResult, pairs: Sequence[RunResult]) -> tuple[RunResult, ...]:
+    """Return the runs with a second target that have the hyperparameters of a run."""
+    return tuple(pair for pair in pairs if pair.draw == run.draw and pair.agrees(run, {*pair.given, *run.given}))
+
+
+def _left_out(run: RunResult, partners: Sequence[RunResult]) -> dict[int, Sequence[Mapping[str, Any]]]:
+    """Return the records of the run that has a source domain as a second target, by the index of that domain."""
+    return {env: pair.records for pair in partners for env in pair.environments if env not in run.environments}
+
+
+def _without_copies(runs: Sequence[RunResult]) -> list[RunResult]:
+    """Return one run for each choice of hyperparameters, ordered by the number of the draw.
+
+    Runs with the same settings must have the same results.
+    """
+    if len(runs) == 1:
+        return list(runs)
+    names = sorted({name for run in runs for name in run.given})
+    found: dict[tuple[int, str], RunResult] = {}
+    for run in runs:
+        settings = [run.setting(name) for name in names]
+        other = found.setdefault((run.draw, repr([*settings, run.settings.get("soup")])), run)
+        if other is not run and _measured(other) != _measured(run):
+            raise MedicError(
+                f"{other.path} and {run.path} have the same settings but different results"
+                f"{_environment_differences(other, run)}: move one of them away, or give their folders separately"
+            )
+    return [found[key] for key in sorted(found)]
+
+
+def _measured(run: RunResult) -> str:
+    """Return all measurements as text, in which NaN equals NaN; earlier versions recorded less about validation."""
+    found = [(record["iteration"], record["target"], record["validation"]["acc"]) for record in run.records]
+    return json.dumps(found, sort_keys=True)
+
+
+def _environment_differences(first: RunResult, second: RunResult) -> str:
+    names = ("images", "commit", "gpu", "packages", "platform")
+    values = [(name, first.environment.get(name), second.environment.get(name)) for name in names]
+    differing = ", ".join(f"{name} ({short(one)}, {short(other)})" for name, one, other in values if one != other)
+    return f"; they differ in {differing}" if differing else ""

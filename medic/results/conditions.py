@@ -1,0 +1,144 @@
+"""Comparison of our runs with the paper's: the complete settings behind a cell, and the differences from them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from medic.config.protocols import PROTOCOLS, STATED
+from medic.config.recipe import make_recipe
+from medic.data import Benchmark, Generated, LazyDataset, benchmark
+from medic.errors import MedicError
+from medic.results.reproduction import UNTRAINED, Line, Reproduction
+from medic.results.results import RunResult
+
+IGNORED = ("seed", "trial_seed", "protocol", "precision", "save_features", "store_size")
+"""Settings that the paper averages over or does not depend on, or whose effects are elsewhere.
+
+A protocol gives other settings, and the precision that was used is in the environment.
+"""
+PRECISION = "fp32"
+"""The precision of the authors' code."""
+PUBLISHED = (".jpg", ".jpeg", ".png")
+"""File formats in which the benchmarks are published."""
+
+
+class Difference(NamedTuple):
+    """A condition that differs from the paper's: our value, the paper's, and the source of the paper's."""
+
+    ours: Any
+    theirs: Any
+    source: str
+
+
+Differences = Mapping[str, Difference]
+"""Conditions that differ from the paper's, by name."""
+
+
+class Conditions:
+    """The complete settings of the paper's runs behind the cells of a table, by each protocol."""
+
+    def __init__(self, tables: Mapping[str, Reproduction]) -> None:
+        self._runs = {protocol: table.runs() for protocol, table in tables.items()}
+        self._complete_settings: dict[tuple[str, tuple[str, ...]], Mapping[str, Any]] = {}
+
+    def differences(self, line: Line, title: str, result: RunResult) -> Differences:
+        """Return the differences of a run from the paper's runs of a cell; from the most similar of several.
+
+        Where the protocols agree on a value, its source is the paper, if the paper states this setting.
+        """
+        place = line.label, title
+        by_protocol = {
+            protocol: min((self._differences(asked, result) for asked in runs[place]), key=len)
+            for protocol, runs in self._runs.items()
+        }
+        nearest = min(by_protocol, key=lambda protocol: len(by_protocol[protocol]))
+
+        def source(name: str, values: tuple[Any, Any]) -> str:
+            if any(found.get(name) != values for found in by_protocol.values()):
+                return PROTOCOLS[nearest].source
+            return "paper" if name in STATED else "both protocols"
+
+        found = by_protocol[nearest]
+        return {name: Difference(*values, source(name, values)) for name, values in found.items()}
+
+    def _differences(self, asked: Mapping[str, Any], result: RunResult) -> dict[str, tuple[Any, Any]]:
+        """Return the conditions in which a run differs from one of the paper's: our value and theirs."""
+        ours, environment = result.settings, result.environment
+        if ours["dataset"] != asked["dataset"]:
+            return {"dataset": (ours["dataset"], asked["dataset"])}
+        bench = benchmark(asked["dataset"])
+        try:
+            theirs = self._complete(asked, ours)
+        except MedicError:  # the run has classes that the benchmark lacks
+            return {"classes": (f"{len(ours['known'])} known", asked.get("split") or bench.split)}
+        found = {
+            name: (ours[name], value)
+            for name, value in theirs.items()
+            if name not in IGNORED and name in ours and not _equal(ours[name], value)
+        }
+        if ours.get("validation") == "official":  # the authors' lists define the held-out images
+            found = {name: values for name, values in found.items() if name not in ("validation", "holdout")}
+        if found.keys() & {"known", "unknown"}:
+            found["classes"] = _class_counts(ours), _class_counts(theirs)
+        weights, from_scratch = environment.get("weights"), theirs["backbone"] in UNTRAINED
+        if (weights is None) != from_scratch:
+            found["weights"] = ("given", "none") if from_scratch else ("none", "given")
+        if soup := ours.get("soup"):
+            found["soup"] = len(soup), "none"
+        if (precision := environment.get("precision", PRECISION)) != PRECISION:
+            found["precision"] = precision, PRECISION
+        counts = environment.get("counts")  # missing in runs of earlier versions
+        if counts and not _as_published(bench, counts):
+            found["images"] = sum(counts.values()), "as published"
+        if formats := [suffix for suffix in environment.get("formats", ()) if suffix not in PUBLISHED]:
+            found["images"] = ", ".join(formats), "as published"
+        return {name: values for name, values in found.items() if name not in ("known", "unknown")}
+
+    def _complete(self, asked: Mapping[str, Any], ours: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the complete settings of a run on the published benchmark, without reading images."""
+        classes = benchmark(asked["dataset"]).classes or _all_classes(ours)
+        key = repr(asked), classes
+        if key not in self._complete_settings:
+
+            def find(bench: Benchmark, root: Path | None, seed: int) -> LazyDataset:
+                return Generated(bench.name, bench.domains, classes, _no_images)
+
+            self._complete_settings[key] = make_recipe(asked, find)[0].identity
+        return self._complete_settings[key]
+
+
+def _all_classes(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the classes of a benchmark without a published list, from a run on it, in the order of its folders."""
+    return tuple(sorted({*settings["known"], *settings.get("unknown", ())}, key=str.casefold))
+
+
+def _as_published(bench: Benchmark, counts: Mapping[str, int]) -> bool:
+    """Whether all domains have the published number of images, apart from known damaged or duplicate images."""
+    if bench.unique:
+        return True
+    expected = {domain: sum(numbers) for domain, numbers in bench.counts.items()}
+    missing = sum(expected.values()) - sum(counts.get(domain, 0) for domain in expected)
+    no_more = all(counts.get(domain, 0) <= number for domain, number in expected.items())
+    total = bench.images is None or sum(counts.values()) == bench.images
+    return no_more and 0 <= missing <= len(bench.dropped) and total
+
+
+def _class_counts(settings: Mapping[str, Any]) -> str:
+    return f"{len(settings['known'])} known, {len(settings.get('unknown', ()))} unknown"
+
+
+def _no_images() -> NoReturn:
+    raise MedicError("this benchmark is only described")
+
+
+def _equal(ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, float) and isinstance(theirs, float):
+        return math.isclose(ours, theirs)
+    return bool(_unordered(ours) == _unordered(theirs))
+
+
+def _unordered(value: Any) -> Any:
+    """Sort names of domains or classes, whose order does not matter."""
+    named = isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(one, str) for one in value)
+    return sorted(value) if named else value

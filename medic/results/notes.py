@@ -1,0 +1,196 @@
+"""Notes below a table: the ways in which runs side by side are not comparable."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from medic.errors import counted
+from medic.evaluation.learning import learning_failure
+from medic.metrics import Metric
+from medic.results.results import RunResult, runs_are, short
+from medic.runs.layout import ENVIRONMENT
+
+if TYPE_CHECKING:
+    from medic.results.table import Row
+
+PROTOCOL = {
+    "backbone": "backbones",
+    "iterations": "numbers of iterations",
+    "image_size": "image sizes",
+    "label_noise": "shares of noisy labels",
+}
+"""Settings that compared methods should share, with their plurals."""
+
+
+def selection(rule: str) -> Iterator[str]:
+    """Yield the selection rule, if it is not the default."""
+    if rule != "validation":
+        looks = ", which uses target labels: not a valid result" if rule == "oracle" else ""
+        yield f"model selection: {rule}{looks}"
+
+
+def averaging(rows: Iterable["Row"]) -> Iterator[str]:
+    """Yield which results are averaged weights, if any; the others are evaluations that the rule has selected."""
+    picks = [pick for row in rows for pick in row.picks]
+    names = [
+        "soup" if pick.result.settings.get("soup")
+        else str(pick.result.settings.get("averaging")) if pick.evaluation.get("averaged")
+        else "none"
+        for pick in picks
+    ]  # fmt: skip
+    for name in sorted(set(names) - {"none"}):
+        few = "" if names.count(name) == len(names) else f" in {names.count(name)} of {counted(len(names), 'run')}"
+        yield f"results are averaged weights ({name}){few}"
+
+
+def learning(rows: Iterable["Row"]) -> Iterator[str]:
+    """Yield the cells and runs whose selected evaluation learned nothing, if there are any."""
+    places = [
+        f"{row.label}, {column} ({pick.result.path.name})"
+        for row in rows
+        for column, cell in row.cells.items()
+        for pick in cell.picks
+        if learning_failure(pick.result.records, pick.record)
+    ]
+    if places:
+        some = f"{'; '.join(places[:3])}{'; …' if len(places) > 3 else ''}"
+        yield f"{counted(len(places), 'run')} learned nothing, so these numbers are meaningless: {some}"
+
+
+def seeds(rows: Iterable["Row"]) -> Iterator[str]:
+    """Yield the number of seeds that means are over, if there are several, and the cells with fewer."""
+    counts = {
+        (row.label, column): len({pick.result.trial for pick in cell.picks})
+        for row in rows
+        for column, cell in row.cells.items()
+        if cell.picks
+    }
+    most = max(counts.values(), default=0)
+    if most > 1:
+        fewer = [f"{label}, {column} ({count})" for (label, column), count in counts.items() if count < most]
+        some = f"; fewer in {'; '.join(fewer[:3])}{'; …' if len(fewer) > 3 else ''}" if fewer else ""
+        yield f"mean ± standard error over {most} seeds (population deviation / √seeds, as DomainBed){some}"
+
+
+def scores(rows: Iterable["Row"], metrics: Sequence[Metric]) -> Iterator[str]:
+    """Yield the score that ranks the images of each row, in one line; nothing if no metric of the table needs one."""
+    found: dict[str, list[str]] = {}
+    ranked: dict[str, None] = {}
+    for row in rows:
+        targets = [pick.evaluation["target"] for pick in row.picks]
+        for metric, target in product(metrics, targets):
+            key = row.reads(metric).key  # a key with a score in it is by that one, whatever the score of the run
+            if _by_own_score(key) and key in target and "score" in target:
+                ranked[metric.title] = None
+                labels = found.setdefault(str(target["score"]), [])
+                labels += [row.label] if row.label not in labels else []
+    what = " and ".join(filter(None, [", ".join(list(ranked)[:-1]), *list(ranked)[-1:]]))
+    if len(found) == 1:
+        yield f"{what} by score {next(iter(found))}"
+    elif found:
+        shown = (
+            f"{score} ({'; '.join(labels[:3])}{'; …' if len(labels) > 3 else ''})" for score, labels in found.items()
+        )
+        yield f"{what} by the score of each row: {', '.join(shown)}"
+
+
+def _by_own_score(key: str) -> bool:
+    """Whether a metric depends on the score of the run."""
+    return key.startswith(("hscore", "ccr@")) or key in (
+        "oscr",
+        "auroc",
+        "aupr_in",
+        "aupr_out",
+        "fpr95",
+        "acc_k",
+        "acc_u",
+    )
+
+
+def target_labels(metrics: Iterable[Metric]) -> Iterator[str]:
+    """Yield the metrics that are at a threshold chosen by target labels, if any."""
+    for metric in metrics:
+        if metric.key == "hscore/oracle-10":
+            best = f"{metric.title} is at the best of ten thresholds by target labels"
+            yield f"{best}: not a valid result"
+
+
+def mixed_datasets(results: Iterable[tuple[str, RunResult]]) -> Iterator[str]:
+    """Yield the columns with results of several datasets that share the name of a domain."""
+    found: dict[str, set[str]] = {}
+    for column, result in results:
+        found.setdefault(column, set()).add(str(result.settings["dataset"]))
+    for column, datasets in found.items():
+        if len(datasets) > 1:
+            names = ", ".join(sorted(datasets))
+            yield f"column {column!r} mixes {len(datasets)} datasets ({names}): give their folders separately"
+
+
+_SEEING = {
+    "oracle-10": "target labels, which is not a valid result",
+    "two-components": "the target's images without labels (transductive)",
+}
+"""The threshold rules that see the target, and what they use of it."""
+
+
+def differences(results: Iterable[RunResult]) -> Iterator[str]:
+    """Yield differences between runs side by side that numbers depend on, apart from the rows' own settings."""
+    used = list(dict.fromkeys(results))
+    # An installed package knows only its version. Runs of earlier versions do not record their precision.
+    yield from _environments(used, "image lists", ("images",), _image_source)
+    yield from _environments(used, "commits", ("commit", "medic"), lambda settings: None)
+    yield from _environments(used, "weight files", ("weights",), lambda settings: settings["backbone"])
+    yield from _environments(used, "precisions", ("precision",), lambda settings: None)
+    for rule, sees in _SEEING.items():
+        seeing = [result.path.name for result in used if result.settings.get("threshold") == rule]
+        if seeing:
+            found = f"{runs_are(len(seeing))} of threshold {rule}, such as {seeing[0]}"
+            yield f"{found}: H-score, acc_k and acc_u use {sees}"
+    unknown = [result.path.name for result in used if not result.environment]
+    if unknown:
+        yield f"{runs_are(len(unknown))} of an unknown commit: {unknown[0]} has no readable {ENVIRONMENT}"
+    for name, plural in PROTOCOL.items():
+        yield from _protocols(used, name, plural)
+
+
+def _environments(
+    results: Sequence[RunResult], plural: str, keys: Sequence[str], per: Callable[[Mapping[str, Any]], Any]
+) -> Iterator[str]:
+    """Yield the values of an entry of `environment.json`, if runs that should share it do not.
+
+    Runs should share it where `per` of their settings is equal. The first of `keys` that is not None counts.
+    """
+    values = []
+    for result in results:
+        entries = [result.environment[key] for key in keys if key in result.environment]
+        if entries:
+            values.append((result, next((str(entry) for entry in entries if entry is not None), None)))
+    if len({value for _, value in values}) < 2:
+        return
+    found: dict[Any, RunResult] = {}
+    for result, value in values:
+        found.setdefault((per(result.settings), value), result)
+    if len(found) > len({shared for shared, _ in found}):
+        some = ", ".join(f"{short(value)} ({result.path.name})" for (_, value), result in list(found.items())[:3])
+        yield f"these runs have {len(found)} different {plural}: {some}"
+
+
+def _image_source(settings: Mapping[str, Any]) -> Any:
+    """Return the settings that image lists depend on: some benchmarks draw images for every seed."""
+    from medic.data import BENCHMARKS  # imports torch, which most tables do not need
+
+    bench = BENCHMARKS.get(settings["dataset"])
+    return settings["dataset"], settings["seed"] if bench is not None and bench.seeded else None
+
+
+def _protocols(results: Iterable[RunResult], name: str, plural: str) -> Iterator[str]:
+    """Yield the values of a setting that methods on one dataset do not share."""
+    datasets: dict[str, dict[str, set[str]]] = {}
+    for result in results:
+        methods = datasets.setdefault(result.settings["dataset"], {})
+        methods.setdefault(result.method, set()).add(str(result.settings.get(name) or "none"))
+    for methods in datasets.values():
+        if any(values != next(iter(methods.values())) for values in methods.values()):  # otherwise labels differ
+            by_value = {value: method for method, values in methods.items() for value in values}
+            some = ", ".join(f"{value} ({method})" for value, method in list(by_value.items())[:3])
+            yield f"these methods have different {plural}: {some}"

@@ -1,0 +1,33 @@
+"""The numbers that the paper publishes."""
+
+import csv
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+from medic.errors import check_choice
+
+
+class PaperCell(NamedTuple):
+    """A cell of a table of the paper, for one metric."""
+
+    metric: str
+    variant: str
+    method: str
+    column: str
+
+
+@cache
+def published() -> Mapping[str, Mapping[PaperCell, float]]:
+    """Return every number of the paper's tables in percent, by table and cell."""
+    found: dict[str, dict[PaperCell, float]] = {}
+    with (files("medic.results") / "paper.csv").open(encoding="utf-8") as file:
+        for table, metric, variant, method, column, value in list(csv.reader(file))[1:]:
+            found.setdefault(table, {})[PaperCell(metric, variant, method, column)] = float(value)
+    return found
+
+
+def published_table(name: str) -> Mapping[PaperCell, float]:
+    """Return the numbers of one table of the paper."""
+    return published()[check_choice("table of the paper", name, published())]

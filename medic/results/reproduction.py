@@ -1,0 +1,172 @@
+"""Reproduction of a table of the paper: its rows and columns, the runs of its cells, and the finished table."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from medic.data import benchmark
+from medic.errors import MedicError, check_choice
+from medic.metrics import Metric
+from medic.models.hub import describe_weights, has_v1
+from medic.results import notes
+from medic.results.cells import Cell, pick_cell
+from medic.results.results import RunResult
+from medic.results.table import Row, Table
+
+Settings = Mapping[str, Any]
+Columns = Mapping[str, Sequence[Settings]]
+"""Columns by title: the settings of one run, or of several runs whose mean a cell shows."""
+Place = tuple[str, str]
+"""A cell, by the label of its row and the title of its column."""
+
+UNTRAINED = ("convnet", "mnist-cnn")
+"""Backbones that the paper trains from scratch."""
+CHANGEABLE = {"backbone", "iterations", "batch_size", "images", "evaluate_every", "lr"}
+"""Settings of a table that options may replace in all cells."""
+SEARCHED = {"lr", "weight_decay", "batch_size", "images"}
+"""Settings that a draw of DomainBed's search replaces."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a table of the paper, with the settings of its runs."""
+
+    paper: str
+    settings: Settings
+    variant: str = ""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Keys of metrics that this row reads in place of the table's."""
+    places: Mapping[str, Settings] = field(default_factory=dict)
+    """Further settings in some columns, by their titles."""
+    tuned: bool = False
+    """Whether its hyperparameters are its authors' choice, so that DomainBed's search does not draw others."""
+
+    @property
+    def label(self) -> str:
+        """The label of the row in our table."""
+        return f"{self.paper}, {self.variant}" if self.variant else self.paper
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table or figure of the paper: rows, columns and metrics."""
+
+    name: str
+    title: str
+    settings: Settings
+    lines: Sequence[Line]
+    columns: Columns
+    metrics: tuple[Metric, ...]
+    figure: bool = False
+    """Whether the paper shows a figure, without numbers to compare with."""
+    note: str = ""
+    rule: str = "validation"
+    """Rule that selects an evaluation of each run."""
+
+    def runs(
+        self,
+        seeds: Sequence[int] = (0,),
+        methods: Sequence[str] = (),
+        columns: Sequence[str] = (),
+        settings: Settings | None = None,
+    ) -> dict[Place, list[dict[str, Any]]]:
+        """Return the settings of the runs of every cell, or of some methods and columns; `settings` go over them."""
+        given = settings or {}
+        self._check(given)
+        found: dict[Place, list[dict[str, Any]]] = {}
+        for line in self.lines:
+            if methods and line.settings["method"] not in methods:
+                continue
+            for title, several in self.columns.items():
+                if columns and title not in columns:
+                    continue
+                own = {**line.settings, **line.places.get(title, {})}
+                asked = {name: value for name, value in given.items() if not (line.tuned and name == "hparams_seed")}
+                if asked.get("hparams_seed"):
+                    own = {name: value for name, value in own.items() if name not in SEARCHED}
+                found[line.label, title] = [
+                    _usable({**self.settings, **column, **own, "seed": seed, **asked})
+                    for column in several
+                    for seed in seeds
+                ]
+        if "weights" in given and not any("weights" in run for cell in found.values() for run in cell):
+            raise MedicError(f"{self.name} trains its backbones from scratch: leave out --weights")
+        return found
+
+    def column(self, name: str) -> str:
+        """Return the title of a column, from the title in any case or from the name of its domain."""
+        for title, several in self.columns.items():
+            domains = [run.get("target") or run.get("sources") for run in several]
+            if name.casefold() == title.casefold() or domains in ([name], [[name]]):
+                return title
+        return check_choice("column", name, self.columns, f"of {self.name}")
+
+    def warnings(self, cells: Mapping[Place, Sequence[Settings]]) -> Iterator[str]:
+        """Yield reasons why the runs cannot reach the paper's numbers, for display before they start."""
+        runs = [run for cell in cells.values() for run in cell]
+        if any(run.get("weights") is None and _backbone(run) not in UNTRAINED for run in runs):
+            named = " or --weights imagenet-v1" if all(map(has_v1, {_backbone(run) for run in runs})) else ""
+            yield (
+                "without --weights, backbones start from random weights, but the paper's start from ImageNet's: "
+                f"give a file{named}"
+            )
+
+    def weights(self, cells: Mapping[Place, Sequence[Settings]]) -> Iterator[str]:
+        """Yield a line for every backbone of the runs: its weights file, their source, and the preprocessing."""
+        backbones = dict.fromkeys((_backbone(run), run.get("image_size")) for cell in cells.values() for run in cell)
+        yield from (f"weights of {describe_weights(name, size)}" for name, size in backbones)
+
+    def _check(self, given: Settings) -> None:
+        """Reject settings that define the rows or columns of the table, unless all of its runs have the same value."""
+        parts: list[Settings] = [self.settings, *(line.settings for line in self.lines)]
+        parts += [place for line in self.lines for place in line.places.values()]
+        parts += [column for several in self.columns.values() for column in several]
+        own = {"method", "seed", "target", "sources", *(name for part in parts for name in part)} - CHANGEABLE
+        for name, value in given.items():
+            if name in own and not (name in self.settings and all(part.get(name, value) == value for part in parts)):
+                raise MedicError(
+                    f"--{name.replace('_', '-')} would change the rows or columns of {self.name}: "
+                    "select some of them with --methods, --only and --seeds"
+                )
+
+    def tabulate(self, cells: Mapping[Place, Sequence[str]], results: Mapping[str, RunResult]) -> Table:
+        """Return the table of the finished runs. `cells` are names of runs, `results` the finished runs by name."""
+        titles = tuple(title for title in self.columns if any(column == title for _, column in cells))
+        rows = []
+        for line in self.lines:
+            filled = {
+                title: self._cell([results[name] for name in cells[line.label, title] if name in results], len(several))
+                for title, several in self.columns.items()
+                if (line.label, title) in cells
+            }
+            if filled:
+                rows.append(Row(line.label, str(line.settings["method"]), filled, line.paper, line.variant, line.keys))
+        used = [result for row in rows for result in row.results]
+        about = (
+            *notes.learning(rows),
+            *([self.note] if self.note else []),
+            *notes.scores(rows, self.metrics),
+            *notes.target_labels(self.metrics),
+            *notes.seeds(rows),
+            *notes.differences(used),
+        )
+        return Table(titles, tuple(rows), self.metrics, about, "column", self.rule, self.title)
+
+    def _cell(self, results: Sequence[RunResult], parts: int) -> Cell:
+        """Return the selected evaluations of all targets of a column."""
+        by_target: dict[tuple[str, ...], list[RunResult]] = {}
+        for result in results:
+            by_target.setdefault((*result.targets, *result.settings["sources"]), []).append(result)
+        return Cell(tuple(p for runs in by_target.values() for p in pick_cell(runs, self.rule).picks), parts)
+
+
+def _backbone(settings: Settings) -> str:
+    return str(settings.get("backbone") or benchmark(settings["dataset"]).backbone)
+
+
+def _usable(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run without those that it cannot use."""
+    unused = {"weights"} if _backbone(settings) in UNTRAINED else set()
+    if settings.get("batch_size"):
+        unused.add("images")
+    return {name: value for name, value in settings.items() if name not in unused}

@@ -1,0 +1,147 @@
+"""Measure a finished run again: with another score or threshold, or with new outputs of its model."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from medic.config.data import NONE
+from medic.config.imports import executed
+from medic.config.recipe import Recipe, make_recipe
+from medic.config.settings import SETTINGS
+from medic.data import Dataset, LazyDataset
+from medic.errors import MedicError, check_choice, warn
+from medic.evaluation.decisions import Decisions
+from medic.evaluation.evaluator import LabelledOutputs, Outputs, choose_threshold, measure, measured
+from medic.openset import RULES, SCORES, Score, get_score
+from medic.runs.directory import Run
+from medic.training import infer
+
+
+def review(run: Run, score: str | None, rule: str | float, outputs: Outputs | None = None) -> dict[str, dict[str, Any]]:
+    """Return the metrics of a run by score: for one score, or for all available ones.
+
+    Metrics have the keys of a record. They are computed from the run's predictions, or from `outputs` if given. `rule`
+    is that of the threshold, or a number on the scale of one score, by default the run's own; see `openset.given`.
+    """
+    score = _score_for(run, score, rule)
+    outputs = outputs or {split: run.outputs(split) for split in run.splits}
+    if score is not None:
+        chosen = [_ready(run, get_score(score), outputs)]
+    else:
+        goes = RULES[str(rule)].goes_with
+        fits = [entry for entry in SCORES.values() if goes(entry) and _available(run, entry, outputs)]
+        if not fits:
+            raise MedicError(f"run {run.path} has no score for --threshold {rule}: use source or oracle-10")
+        chosen = [_ready(run, entry, outputs) for entry in fits]
+    measured_on = {split: seen for split, seen in outputs.items() if split != "train"}
+    return {entry.name: measure(measured_on, run.domains, entry, rule) for entry in chosen}
+
+
+def decide_again(run: Run, score: str | None, rule: str | float, sources: bool = False) -> tuple[Decisions, str]:
+    """Return the decisions on target images by a score and a threshold rule or number, and the name of the score.
+
+    The score is the run's own by default. The threshold is None if no image is of an unknown class. With `sources`,
+    held-out images of the source domains are among the images.
+    """
+    score = _score_for(run, score, rule)
+    found, outputs = run.predictions, {split: run.outputs(split) for split in run.splits}
+    chosen = _ready(run, get_score(score or run.settings["score"]), outputs)
+    confidence = np.empty(len(found["label"]))
+    for split, seen in outputs.items():
+        confidence[found["split"] == split] = chosen(seen.output).numpy()
+    threshold = choose_threshold(outputs, chosen, rule).value if (found["label"] < 0).any() else None
+    decisions = replace(run.decisions, confidence=confidence, threshold=threshold)
+    # Without a target, the held-out images are the target images.
+    others = ["validation", "source-unknown"] if sources and run.settings["target"] != [NONE] else []
+    return decisions.where(np.isin(found["split"], ["target", *others])), chosen.name
+
+
+def _score_for(run: Run, score: str | None, rule: str | float) -> str | None:
+    """Check a threshold rule, and return the score to use: for a number, the run's own by default."""
+    if isinstance(rule, str):
+        check_choice("threshold rule", rule, RULES)
+        return score
+    return score or str(run.settings["score"])
+
+
+def _available(run: Run, score: Score, outputs: Outputs) -> bool:
+    """Whether a run has the outputs that a score reads and, if it must be fitted, its fit or training outputs."""
+    fitted = score.fitter is None or run.settings.get("score") == score.name or "train" in outputs
+    return score.reads(outputs["target"].output) and fitted
+
+
+def _ready(run: Run, score: Score, outputs: Outputs) -> Score:
+    """Return a score, fitted if necessary, for the outputs of a run."""
+    if not score.reads(outputs["target"].output) and score.needs != ("features",):
+        part = {"ova": "a one-vs-all head", "unknown": "an output for unknown"}[score.needs[0]]
+        raise MedicError(f"score {score.name!r} needs {part}, which run {run.path} lacks")
+    if not _available(run, score, outputs):
+        raise MedicError(
+            f"score {score.name!r} is fitted on the training images: add --rerun, or train with --save-features"
+        )
+    if score.fitter is None:
+        return score
+    if run.settings.get("score") == score.name:
+        return run.score
+    return score.fit(outputs["train"].output, outputs["train"].label)
+
+
+def target_pixels(run: Run, count: int, root: str | None = None) -> Tensor:
+    """Return the pixels (n, C, H, W) of at most `count` target images of a run, spread evenly, on the CPU."""
+    recipe, dataset = images_again(run, "cpu", root, weights=None)
+    indices = recipe.data.divide(dataset, recipe.seed).target.indices
+    chosen = torch.linspace(0, len(indices) - 1, min(count, len(indices))).long()
+    return dataset.images.gather(indices[chosen], torch.device("cpu"))
+
+
+def recipe_again(run: Run, device: str, root: str | None, **changes: Any) -> tuple[Recipe, LazyDataset]:
+    """Return the recipe of a finished run for a device, and its images, not read; `root` replaces their folder.
+
+    Code that the settings of the run name is not executed here: the user must have named it again.
+    """
+    settings = {name: value for name, value in run.settings.items() if name in SETTINGS}
+    names, moved = settings.pop("imports", None) or [], {} if root is None else {"root": root}
+    ran = executed()
+    recorded = {plugin.name: plugin.sha256 for plugin in run.plugins}
+    try:
+        recipe, opened = make_recipe({**settings, "device": device, **changes, **moved})
+    except MedicError as error:
+        missing = [name for name in names if name not in ran and recorded.get(name) not in ran.values()]
+        if not missing:
+            raise
+        options = " ".join(f"--import {name}" for name in missing)
+        raise MedicError(
+            f"run {run.path} was trained with code that is executed only if you name it: add {options}"
+        ) from error
+    used = {*ran.values(), *(plugin.sha256 for plugin in recipe.plugins)}
+    for name, digest in recorded.items():
+        if used and digest not in used:
+            warn(f"{name} has changed since run {run.path} was trained: results may differ")
+    return recipe, opened
+
+
+def images_again(run: Run, device: str, root: str | None, **changes: Any) -> tuple[Recipe, Dataset]:
+    """Return the recipe of a finished run for a device, and its images; `root` replaces their folder."""
+    recipe, opened = recipe_again(run, device, root, **changes)
+    dataset = recipe.data.load(opened, recipe.execution.pick_device())
+    if dataset.hash != run.description["provenance"]["images"]:
+        raise MedicError(f"run {run.path} was trained on other images of {dataset.name!r}: restore them")
+    return recipe, dataset
+
+
+def infer_again(run: Run, device: str, root: str | None = None) -> Outputs:
+    """Run the model of a finished run on its images, including the training images; `root` replaces their folder."""
+    recipe, dataset = images_again(run, device, root, weights=None)
+    place = recipe.execution.pick_device()
+    model, problem = run.model.to(place), recipe.data.divide(dataset, recipe.seed)
+    held_out = [dataset.paths[index] for index in problem.validation.indices.tolist()]
+    if held_out != run.predictions["path"][run.predictions["split"] == "validation"].tolist():
+        raise MedicError(f"run {run.path} is of a version that held out other validation images: leave out --rerun")
+    given = (run.preprocessing, place, recipe.evaluation.views)
+    return {
+        split: LabelledOutputs.of(infer(model, dataset.images, samples.indices, *given), samples)
+        for split, samples in {**measured(problem), "train": problem.train}.items()
+    }

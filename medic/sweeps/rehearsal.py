@@ -1,0 +1,55 @@
+"""Rehearsals: runs that test settings on a domain and on classes that they have not seen, with source data alone."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from medic.config.recipe import Recipe, make_recipe, open_once
+from medic.errors import MedicError
+from medic.runs.unfinished import divide
+
+FOLDER = "rehearsals"
+"""The folder for rehearsals inside the output directory, where tables do not look for runs."""
+
+
+def rehearsals(recipe: Recipe) -> Iterator[dict[str, Any]]:
+    """Yield the settings of one run per source domain, which trains on the other sources and is tested on it.
+
+    If the run has unknown classes, each rehearsal leaves out some known classes in turn, which act as its unknown ones.
+    Images of the run's own unknown classes and of its target have no part in a rehearsal.
+    """
+    data = recipe.data
+    sources, known = list(data.sources or ()), list(data.known or ())
+    if len(sources) < 2:
+        raise MedicError("leave-one-out needs two source domains: add some to --sources, or use --selection validation")
+    if data.partial:
+        raise MedicError("leave-one-out does not support partial classes: use --selection validation")
+    if data.unknown and len(known) < 3:
+        raise MedicError(
+            f"leave-one-out needs three known classes, some of which act as unknown, but there are {len(known)}: "
+            "add some to --known, or use --selection validation"
+        )
+    folds = min(max(len(sources), 3), len(known))  # so that at least two classes stay known
+    for number, source in enumerate(sources):
+        left_out = known[number % folds :: folds] if data.unknown else []
+        yield {
+            **{name: value for name, value in recipe.asked.items() if name not in ("split", "name", "output")},
+            "target": [source],
+            "sources": [name for name in sources if name != source],
+            "known": [name for name in known if name not in left_out],
+            "unknown": left_out,
+            "output": f"{recipe.execution.output}/{FOLDER}",
+        }
+
+
+def check_rehearsals(recipe: Recipe, metric: str) -> None:
+    """Raise an error if a rehearsal cannot be trained, or if its domain has no unknown images for the metric."""
+    find = open_once()
+    for settings in rehearsals(recipe):
+        rehearsal, opened = make_recipe(settings, find)
+        problem = divide(rehearsal, rehearsal.data.look(opened))
+        if metric != "acc" and not bool((problem.target.label < 0).any()):
+            (source,), left_out = settings["target"], ", ".join(settings["unknown"])
+            raise MedicError(
+                f"leave-one-out leaves out {left_out}, but source domain {source!r} has no image of them: "
+                "use --metric acc or --selection validation"
+            )

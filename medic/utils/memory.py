@@ -1,0 +1,43 @@
+"""Memory of this process: its peak, and pauses of the garbage collector."""
+
+import contextlib
+import gc
+import re
+import resource
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+_OWN = Path("/proc/self")
+
+
+def reset_peak() -> None:
+    """Reset the peak to the current use; only Linux can, elsewhere the peak is that of the whole process."""
+    with contextlib.suppress(OSError):
+        (_OWN / "clear_refs").write_text("5")
+
+
+def peak() -> int:
+    """Return the peak memory in bytes since the last reset."""
+    try:
+        found = re.search(r"^VmHWM:\s+(\d+) kB$", (_OWN / "status").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    if found:
+        return 1024 * int(found[1])
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS reports bytes, others kibibytes
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@contextlib.contextmanager
+def garbage_collection_paused(collect: bool = False) -> Iterator[None]:
+    """Pause the garbage collector inside; with `collect`, free all garbage first."""
+    if collect:
+        gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

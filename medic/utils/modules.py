@@ -1,0 +1,48 @@
+"""Modules that are dataclasses, and modes that a model has for a while."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+from torch import nn
+
+from medic.utils.parts import check_hyperparameters
+
+
+class DeclaredModule(nn.Module):
+    """A module whose subclasses are dataclasses: `@dataclass(eq=False)`, with hyperparameters as declared fields."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Initialise the module before the generated `__init__` assigns fields, some of which may be modules."""
+        module = super().__new__(cls)
+        nn.Module.__init__(module)
+        return module
+
+    def __post_init__(self) -> None:
+        check_hyperparameters(self)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode inside; every layer returns to its own mode afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def statistics_kept(model: nn.Module) -> Iterator[None]:
+    """Leave the running statistics of batch norm unchanged inside; its mode stays."""
+    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    tracked = [norm for norm in norms if norm.track_running_stats]
+    for norm in tracked:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in tracked:
+            norm.track_running_stats = True

@@ -1,0 +1,175 @@
+"""Parts of a method, such as penalties, strategies and samplers, and their declared hyperparameters.
+
+A part is a dataclass whose hyperparameters are fields declared by `hyperparameter`, with limits and search range
+beside its default. Nothing here imports torch.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from medic.errors import MedicError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class Range:
+    """A search range: uniform between two ends, or `base` to the power of that; `whole` truncates.
+
+    `name` is DomainBed's name of the hyperparameter, from which its draws are seeded.
+    """
+
+    name: str
+    low: float
+    high: float
+    base: float | None = None
+    whole: bool = False
+
+    def __str__(self) -> str:
+        power = "" if self.base is None else f"{self.base:g}^"
+        law = f"{power}U({self.low:g}, {self.high:g})"
+        return f"int({law})" if self.whole else law
+
+    def draw(self, random: "np.random.RandomState") -> float | int:
+        """Draw one value."""
+        exponent = random.uniform(self.low, self.high)
+        value = exponent if self.base is None else self.base**exponent
+        return int(value) if self.whole else float(value)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A search range of a few equally likely values; `name` as in `Range`."""
+
+    name: str
+    values: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return "one of " + ", ".join(f"{value:g}" for value in self.values)
+
+    def draw(self, random: "np.random.RandomState") -> float:
+        """Draw one value."""
+        return float(random.choice(self.values))
+
+
+Law = Range | Choice
+"""The search range of a hyperparameter."""
+
+
+def uniform(name: str, low: float, high: float, whole: bool = False) -> Range:
+    """Return a uniform range."""
+    return Range(name, low, high, whole=whole)
+
+
+def log10(name: str, low: float, high: float, whole: bool = False) -> Range:
+    """Return a range that is uniform in the decimal logarithm."""
+    return Range(name, low, high, 10.0, whole)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The values a number may have: from `least` to `most`, or strictly `above` the one and `below` the other."""
+
+    least: float = 0.0
+    most: float = math.inf
+    above: bool = False
+    below: bool = False
+
+    def allow(self, value: float) -> bool:
+        """Whether a value is finite and within the limits."""
+        low = value > self.least if self.above else value >= self.least
+        high = value < self.most if self.below else value <= self.most
+        return low and high and -math.inf < value < math.inf  # a whole number may be too large for `isfinite`
+
+    def __str__(self) -> str:
+        low = f"above {self.least:g}" if self.above else f"of at least {self.least:g}"
+        high = f"{'below' if self.below else 'at most'} {self.most:g}"
+        return " and ".join([low] * (self.least > -math.inf) + [high] * (self.most < math.inf))
+
+    def wanted(self, whole: bool) -> str:
+        """Return what to give, for an error: `a whole number of at least 1`."""
+        return f"{'a whole number' if whole else 'a number'} {self}".rstrip()
+
+
+def check_range(owner: str, limits: Limits, **numbers: float) -> None:
+    """Refuse numbers, by name, that are out of the limits."""
+    for name, value in numbers.items():
+        if not limits.allow(value):
+            raise MedicError(f"{name} of {owner} is {value:g}: give a number {limits}")
+
+
+def hyperparameter(
+    default: Any,
+    *,
+    least: float = 0.0,
+    most: float = math.inf,
+    above: bool = False,
+    below: bool = False,
+    search: Law | None = None,
+    on: Mapping[str, float] | None = None,
+) -> Any:
+    """Declare a hyperparameter of a part: its default, its limits and DomainBed's search range.
+
+    `on` gives the defaults of its authors on a benchmark, where they differ. A value of None turns it off.
+    """
+    limits = Limits(least, most, above, below)
+    return dataclasses.field(default=default, metadata={"limits": limits, "search": search, "on": on or {}})
+
+
+def hyperparameters(kind: Any) -> dict[str, "dataclasses.Field[Any]"]:
+    """Return the declared hyperparameters of a part's class, by name."""
+    fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    return {field.name: field for field in fields if "search" in field.metadata}
+
+
+def check_hyperparameters(part: Any) -> None:
+    """Refuse values of a part's hyperparameters that are out of their limits."""
+    for name, field in hyperparameters(part).items():
+        if (value := getattr(part, name)) is not None:
+            check_range(type(part).__name__, field.metadata["limits"], **{name: value})
+
+
+@dataclass(frozen=True)
+class Part(Generic[T_co]):
+    """A frozen description of a part: its name, its class and the values that differ from the class's defaults.
+
+    `build` makes a fresh part each time, so that nothing with state is shared between runs.
+    """
+
+    name: str
+    kind: Callable[..., T_co]
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def build(self, **values: Any) -> T_co:
+        """Make the part; further `values` override those of the description."""
+        return self.kind(**{**self.values, **values})
+
+    def changed(self, **values: Any) -> "Part[T_co]":
+        """Return the same part with other values."""
+        return dataclasses.replace(self, values={**self.values, **values})
+
+    def hyperparameters(self, dataset: str | None = None) -> dict[str, Any]:
+        """Return the values of the hyperparameters, with the defaults for a dataset."""
+        found = {
+            name: self.values.get(name, field.metadata["on"].get(dataset, field.default))
+            for name, field in hyperparameters(self.kind).items()
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def search(self) -> dict[str, Law]:
+        """Return the search ranges of the hyperparameters that have one."""
+        declared = {name: field.metadata["search"] for name, field in hyperparameters(self.kind).items()}
+        return {name: law for name, law in declared.items() if law is not None}
+
+
+ANY = Limits(-math.inf)
+COUNT = Limits(1)
+POSITIVE = Limits(0, above=True)
+NONNEGATIVE = Limits(0)
+FRACTION = Limits(0, 1, above=True, below=True)

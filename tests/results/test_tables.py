@@ -1,0 +1,561 @@
+"""Selection and tables: golden records, standard errors, formats, and where a cell comes from."""
+
+import csv
+import errno
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import medic
+from medic import results
+from medic.cli import main
+from medic.errors import MedicError
+from medic.metrics import METRICS, find_metric
+from medic.report.formats import entry
+from medic.results.comparison import compare
+from medic.results.results import collect
+from medic.results.table import find_row, tabulate
+from tests.results.written import DOMAINS, write_run
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for seed, value in enumerate((0.84, 0.85, 0.86)):
+        write_run(tmp_path, f"erm-a-{seed}", "erm", "a", seed, (value, 0.1), asked={})
+        write_run(tmp_path, f"erm-b-{seed}", "erm", "b", seed, (value - 0.1, 0.1), asked={})
+        write_run(tmp_path, f"medic-a-{seed}", "medic++", "a", seed, (value + 0.02 + seed / 100, 0.1), asked={})
+    return tmp_path
+
+
+def test_mean_and_standard_error(folder):
+    table = tabulate(collect([folder]).results)
+    cell = find_row(table, "erm").cells["a"]
+    assert cell.mean(METRICS["acc"]) == pytest.approx(85.0)
+    assert cell.error(METRICS["acc"]) == pytest.approx(0.4714, abs=1e-4)
+    average = entry(table, find_row(table, "erm"), "Avg", METRICS["acc"])
+    assert (average.mean, average.error) == (pytest.approx(80.0), None)
+    assert entry(table, find_row(table, "medic++"), "Avg", METRICS["acc"]).mean is None  # b is missing
+
+
+def test_a_directory_that_cannot_be_opened_is_left_out(folder, capsys, monkeypatch):
+    exists = Path.exists
+
+    def refuse(path):
+        if path.parent.name == "erm-a-0":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    assert main(["table", str(folder)]) == 1
+    said = capsys.readouterr()
+    assert f"{folder / 'erm-a-0'} is left out: it cannot be read: Permission denied" in said.err
+    assert "medic++" in said.out
+    monkeypatch.setattr(Path, "iterdir", lambda path: refuse(path / "erm-a-0" / "x"))
+    assert main(["table", str(folder)]) == 2
+    assert "Permission denied" in capsys.readouterr().err
+
+
+def test_the_selected_evaluation_counts(folder):
+    table = tabulate(collect([folder]).results, "last")
+    assert find_row(table, "erm").cells["a"].mean(METRICS["acc"]) == pytest.approx(10.0)
+
+
+def test_evaluations_without_averaged_weights(tmp_path):
+    path = write_run(tmp_path, "0", "erm", "a", 0, (0.3, 0.6, 0.9), averaging="swad")
+    *others, last = map(json.loads, (path / "results.jsonl").read_text().splitlines())
+    records = (*others, {"averaged": True, **last})  # before the settings, which end a record
+    (path / "results.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    for rule, acc in (("validation", 90.0), ("evaluation", 60.0)):
+        table = tabulate(collect([tmp_path]).results, rule)
+        assert find_row(table, "erm").cells["a"].mean(METRICS["acc"]) == pytest.approx(acc)
+        assert ("results are averaged weights (swad)" in table.notes) == (rule == "validation")
+
+
+def test_formats(folder, capsys):
+    shown = {}
+    for form in ("text", "markdown", "latex", "csv", "json"):
+        assert main(["table", str(folder), "--format", form]) == 0
+        shown[form] = capsys.readouterr().out
+    assert "85.0 ± 0.5" in shown["text"]
+    assert "–" in shown["text"].splitlines()[3]  # the missing cell
+    assert "| erm | 85.0 ± 0.5 | 75.0 ± 0.5 | 80.0 |" in shown["markdown"]
+    assert r"erm & 85.0 $\pm$ 0.5 & 21.2 $\pm$ 0.1 & 42.5 $\pm$ 0.2 &" in shown["latex"]
+    rows = list(csv.DictReader(io.StringIO(shown["csv"])))
+    assert [row["mean"] for row in rows if (row["row"], row["target"], row["metric"]) == ("medic++", "b", "Acc")] == [
+        ""
+    ]
+    cells = json.loads(shown["json"])["cells"]
+    assert len(cells[0]["runs"]) == 3
+
+
+def labels(folder):
+    return [row.label for row in tabulate(collect([folder]).results).rows]
+
+
+class TestRows:
+    """A row is a method, and the settings that were given for some of its runs."""
+
+    def test_settings_that_were_given(self, tmp_path):
+        derived = {"head": "separate", "score": "bcls"}
+        write_run(tmp_path, "0", "erm", "a", 0, (0.5,), asked={}, objective="ce", lr=0.06, score="cls")
+        write_run(tmp_path, "1", "erm", "a", 0, (0.5,), asked={"lr": 0.1}, objective="ce", lr=0.1, score="cls")
+        write_run(tmp_path, "2", "erm", "a", 0, (0.5,), asked={"objective": "ce+ova"}, objective="ce+ova", lr=0.06,
+                  **derived)  # fmt: skip
+        assert labels(tmp_path) == [
+            "erm: objective ce+ova, lr 0.06", "erm: objective ce, lr 0.06", "erm: objective ce, lr 0.1",
+        ]  # fmt: skip
+
+    def test_runs_of_two_protocols(self, tmp_path):
+        for protocol, scale in (("paper", 1.0), ("authors", 0.5)):
+            write_run(tmp_path, protocol, "erm", "a", 0, (scale,), asked={"protocol": protocol}, protocol=protocol,
+                      ova_scale=scale)  # fmt: skip
+        write_run(tmp_path, "ours", "erm", "a", 0, (0.7,), asked={}, protocol=None, ova_scale=0.5)
+        assert labels(tmp_path) == ["erm: protocol authors", "erm: protocol none", "erm: protocol paper"]
+
+    def test_a_default_that_was_given_explicitly(self, tmp_path):
+        write_run(tmp_path, "0", "erm", "a", 0, (0.5,), asked={"iterations": 300}, iterations=300)
+        write_run(tmp_path, "1", "erm", "a", 1, (0.5,), asked={}, iterations=300)
+        assert labels(tmp_path) == ["erm"]
+
+    def test_derived_settings_and_domains_do_not_count(self, tmp_path):
+        write_run(tmp_path, "0", "erm", "a", 0, (0.5,), asked={}, steps=[3, 3, 3], batch_size=16)
+        write_run(tmp_path, "1", "erm", "b", 0, (0.5,), asked={"sources": ["c"]}, sources=["c"], steps=[3])
+        assert labels(tmp_path) == ["erm"]
+
+    def test_names_that_complete_settings_replace(self, tmp_path):
+        """A split counts by its classes: runs with the same classes share a row, whether the split was named or not."""
+        for seed, (split, known) in enumerate((("pacs-6-1", ["k"] * 6), ("pacs-5-2", ["k"] * 5), (None, ["k"] * 6))):
+            asked = {"device": "cpu"} if split is None else {"split": split, "device": "cpu"}
+            write_run(tmp_path, f"{split}", "erm", "a", seed, (0.5,), asked=asked, split=None, known=known)
+        assert labels(tmp_path) == ["erm: known k,k,k,k,k", "erm: known k,k,k,k,k,k"]
+
+    def test_hyperparameters_show_the_ones_that_differ(self, tmp_path):
+        for name, hparams in (("0", {"trust": 5}), ("1", {"trust": 50}), ("2", {})):
+            asked, complete = {"hparams": hparams}, {"prompt": 0.1, **hparams}
+            write_run(tmp_path, name, "l2ot", "a", 0, (0.5,), asked=asked, hparams=complete)
+        assert labels(tmp_path) == ["l2ot: hparams trust=5", "l2ot: hparams trust=50", "l2ot: hparams trust=–"]
+
+    def test_partial_classes(self, tmp_path):
+        for domain, partial in (("a", {"b": ["k"]}), ("b", {"a": ["k"]})):
+            write_run(tmp_path, f"p{domain}", "erm", domain, 0, (0.5,), asked={"partial": "auto"}, partial=partial)
+            write_run(tmp_path, domain, "erm", domain, 0, (0.5,), asked={}, partial=None)
+        assert labels(tmp_path) == ["erm: partial False", "erm: partial True"]
+
+    def test_a_setting_that_is_none(self, tmp_path):
+        for averaging in ("swad", "none"):
+            asked = {"averaging": averaging}
+            write_run(tmp_path, averaging, "erm", "a", 0, (0.5,), asked=asked, averaging=averaging)
+        assert labels(tmp_path) == ["erm: averaging none", "erm: averaging swad"]
+
+    def test_weights(self, tmp_path):
+        for weights in "vw":
+            write_run(tmp_path, weights, "medic++", "a", 0, (0.5,), weights=weights, asked={})
+        assert labels(tmp_path) == ["medic++: weights v", "medic++: weights w"]
+
+    def test_runs_of_earlier_versions(self, tmp_path):
+        """They do not record what was asked: all settings that differ are shown."""
+        write_run(tmp_path, "0", "erm", "a", 0, (0.5,), objective="ce", score="cls", lr=0.1, layer="none")
+        write_run(tmp_path, "1", "erm", "a", 0, (0.5,), objective="ce", score="cls")
+        write_run(tmp_path, "2", "erm", "a", 0, (0.5,), objective="ce+ova", score="bcls", known=["k"] * 345)
+        assert labels(tmp_path) == [
+            "erm: known 345 values, objective ce+ova, score bcls, lr none",
+            "erm: known k,k,k,k,k,k, objective ce, score cls, lr 0.1",
+            "erm: known k,k,k,k,k,k, objective ce, score cls, lr none",
+        ]
+
+
+def test_how_many_seeds_a_mean_is_over(folder, capsys):
+    said = "mean ± standard error over 3 seeds (population deviation / √seeds, as DomainBed)"
+    assert tabulate(collect([folder]).results).notes == (said,)
+    write_run(folder, "medic-b-0", "medic++", "b", 0, (0.5, 0.5))
+    assert tabulate(collect([folder]).results).notes == (f"{said}; fewer in medic++, b (1)",)
+    assert tabulate(collect([folder / "erm-a-0"]).results).notes == ()
+    assert main(["table", str(folder), "--explain", "medic++", "b"]) == 0
+    assert "medic++, b: 1 run, model selection: validation" in capsys.readouterr().out
+
+
+class TestScores:
+    @pytest.fixture
+    def scored(self, tmp_path):
+        """Write a run per method, whose record names the score that ranked the images."""
+
+        def write(**scores):
+            for method, score in scores.items():
+                path = write_run(tmp_path, method, method, "a", 0, (0.5,)) / "results.jsonl"
+                record = json.loads(path.read_text())
+                record["target"] |= {"score": score, "oscr/energy": 0.3}
+                path.write_text(json.dumps(record) + "\n")
+            return collect([tmp_path]).results
+
+        return write
+
+    def test_one_score_is_noted_once(self, scored):
+        assert tabulate(scored(erm="cls", vrex="cls")).notes == ("H-score and OSCR by score cls",)
+
+    def test_different_scores_are_noted_by_row(self, scored):
+        (note,) = tabulate(scored(erm="cls", vrex="cls", medic="bcls")).notes
+        assert note == "H-score and OSCR by the score of each row: cls (erm; vrex), bcls (medic)"
+
+    def test_a_metric_that_names_its_score_or_needs_none_has_no_note(self, scored):
+        results = scored(erm="cls", medic="bcls")
+        assert tabulate(results, metrics=[find_metric("acc"), find_metric("oscr/energy")]).notes == ()
+
+
+def test_a_threshold_by_target_labels_is_noted(folder, capsys):
+    said = "is at the best of ten thresholds by target labels: not a valid result"
+    assert main(["table", str(folder), "--metrics", "hscore/oracle-10"]) == 0
+    assert f"H-score oracle-10 {said}" in capsys.readouterr().out
+    assert main(["table", str(folder), "--paper", "pacs-resnet50"]) == 0
+    assert f"H-score {said}" in capsys.readouterr().out
+    assert main(["table", str(folder)]) == 0
+    assert said not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_draws_compete_by_validation(tmp_path, recorded):
+    def write(name, values, draw, rate, **asked):
+        write_run(tmp_path, name, "erm", "a", 0, values, draw=draw, lr=rate, asked=asked if recorded else None)
+
+    write("d0", (0.9, 0.1), 0, 0.1, images=96)
+    write("d1", (0.3, 0.2, 0.1), 1, 0.2, hparams_seed=1)
+    table = tabulate(collect([tmp_path]).results)
+    (row,) = table.rows
+    # Both have the same best validation accuracy: the later draw wins, whatever the target says.
+    assert row.cells["a"].values(METRICS["acc"]) == [pytest.approx(20.0)]
+    # A learning rate that was given is one more candidate.
+    write("mine", (0.5,), 0, 0.3, lr=0.3)
+    table = tabulate(collect([tmp_path]).results)
+    assert [len(row.cells["a"].picks) for row in table.rows] == [1]
+
+
+class TestLeavingOut:
+    @pytest.fixture(params=[True, False])
+    def runs(self, tmp_path, request):
+        """Target a: by validation the second draw is best, but on unseen sources it is worse."""
+        for draw, value, met in ((0, 0.9, 0.6), (1, 0.3, 0.5)):
+            asked = {"hparams_seed": draw} if request.param else None
+            settings = {"draw": draw, "lr": 0.1 * (draw + 1), "asked": asked}
+            write_run(tmp_path, f"a-{draw}", "erm", "a", 0, (value, 0.1, 0.1)[: draw + 2], steps=[1, 1], **settings)
+            for other in "bc":
+                pair = {"target": ["a", other], "sources": [d for d in DOMAINS if d not in ("a", other)]}
+                write_run(tmp_path, f"a{other}-{draw}", "erm", "a", 0, (0, 0, 0)[: draw + 2], accs={other: met},
+                          steps=[1], **pair, **settings)  # fmt: skip
+        return tmp_path
+
+    def test_the_row_has_the_runs_with_two_targets(self, runs):
+        """They have fewer sources, so settings that follow the number of sources differ."""
+        table = tabulate(collect([runs]).results, "leave-one-out")
+        assert (len(table.rows), table.columns) == (1, ("a",))
+        (pick,) = table.rows[0].cells["a"].picks
+        assert pick.result.path.name == "a-0"
+        assert table.notes == ("model selection: leave-one-out",)
+
+    def test_the_runs_that_decided_are_listed(self, runs, capsys):
+        arguments = ["table", str(runs), "--selection", "leave-one-out", "--explain", "erm", "a"]
+        assert main([*arguments, "--format", "json"]) == 0
+        (found,) = json.loads(capsys.readouterr().out)
+        assert (found["decided by"], found["selection"]) == ("ab-0, ac-0", "leave-one-out")
+        assert main(arguments) == 0
+        assert "ab-0, ac-0" in capsys.readouterr().out
+
+    def test_what_was_given_tells_rows_apart(self, tmp_path):
+        """The same number of images becomes another batch size if there is one source less."""
+        for images in (12, 36):
+            write_run(tmp_path, f"a-{images}", "erm", "a", 0, (0.5,), asked={"images": images}, batch_size=images // 2)
+            for other, source in ("bc", "cb"):
+                pair = {"target": ["a", other], "sources": [source], "batch_size": images}
+                write_run(tmp_path, f"a{other}-{images}", "erm", "a", 0, (0.5,), asked={"images": images}, **pair)
+        table = tabulate(collect([tmp_path]).results, "leave-one-out")
+        assert [row.label for row in table.rows] == ["erm: batch_size 18", "erm: batch_size 6"]
+        decided = [[run.path.name for run in row.cells["a"].picks[0].decided_by] for row in table.rows]
+        assert decided == [["ab-36", "ac-36"], ["ab-12", "ac-12"]]
+
+    def test_without_one_of_them_there_is_no_value(self, runs):
+        results = [result for result in collect([runs]).results if result.path.name not in ("ab-0", "ac-1")]
+        with pytest.raises(MedicError, match="'leave-one-out' needs one more run for each source domain"):
+            tabulate(results, "leave-one-out")
+
+    def test_other_rules_leave_them_out(self, runs):
+        table = tabulate(collect([runs]).results)
+        assert (len(table.rows), table.columns) == (1, ("a",))
+        assert table.notes[0].startswith("4 runs with two targets are left out")
+        assert table.rows[0].cells["a"].picks[0].result.path.name == "a-1"
+
+
+def test_other_images_or_commits_are_not_averaged_silently(folder, capsys):
+    assert main(["table", str(folder)]) == 0
+    assert "these runs have" not in capsys.readouterr().out
+    write_run(folder, "other", "erm", "c", 0, (0.5, 0.5), commit="c1", images="i1")
+    assert main(["table", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "2 different image lists" in said
+    assert "2 different commits" in said
+
+
+def test_what_else_stands_side_by_side_is_told(folder, capsys):
+    write_run(folder, "other", "coral", "a", 0, (0.5, 0.5), commit="c0-dirty", backbone="convnet", label_noise=0.4)
+    write_run(folder, "third", "coral", "b", 0, (0.5, 0.5), dataset="domainnet")
+    (write_run(folder, "lost", "coral", "c", 0, (0.5, 0.5)) / "environment.json").unlink()
+    assert main(["table", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "note: these methods have different backbones: " in said
+    assert "convnet (coral)" in said
+    assert "note: these methods have different shares of noisy labels: " in said
+    assert "note: column 'b' mixes 2 datasets (domainnet, pacs)" in said
+    assert "note: these runs have 2 different commits: " in said
+    assert "c0-dirty (other)" in said
+    assert "note: 1 run is of an unknown commit: lost has no readable environment.json" in said
+    assert "numbers of iterations" not in said
+
+
+def test_a_finished_run_without_settings_is_read(folder):
+    (folder / "erm-a-0" / "config.yaml").unlink()
+    assert len(collect([folder]).results) == 9
+
+
+def test_metrics_by_domain_are_not_read(folder):
+    """The domains of a folder may be named like the keys of DomainBed's accuracies."""
+    path = folder / "erm-a-0" / "results.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for record in records:
+        record["targets"] = {"env0": {"acc": 1.0}, "env1": {"acc": 1.0}, "env2_in_acc": {"acc": 1.0}}
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    found = next(result for result in collect([folder]).results if result.path == path.parent)
+    hidden = {"targets", "asked", "args", "hparams"}
+    assert [{k: v for k, v in record.items() if k not in hidden} for record in records] == [
+        {k: v for k, v in record.items() if k not in hidden} for record in found.records
+    ]
+    assert all("targets" not in record for record in found.records)
+
+
+def test_records_that_disagree(folder):
+    write_run(folder, "again", "erm", "a", 0, (0.5, 0.4))
+    with pytest.raises(MedicError, match=r"same settings but different results: move one"):
+        tabulate(collect([folder]).results)
+
+
+@pytest.mark.parametrize(
+    ("values", "images", "message"),
+    [
+        ((0.2, 0.1), "i0", "different results: move"),
+        ((0.84, 0.1), "i0", None),
+        ((0.8, 0.1), "i1", r"in images \(i0, i1\)"),
+    ],
+)
+def test_all_records_are_compared(folder, values, images, message):
+    """The last one alone may agree by chance."""
+    write_run(folder, "f", "erm", "a", 0, values, images=images)
+    results = collect([folder]).results
+    if message is None:
+        assert len(tabulate(results).rows[0].cells["a"].picks) == 3
+    else:
+        with pytest.raises(MedicError, match=message):
+            tabulate(results)
+
+
+def test_what_is_missing_is_shown(folder, capsys):
+    """A target and a method without a finished run."""
+    for name, settings, file in (
+        ("later", {"target": ["c"], "sources": ["a", "b"], "method": "erm"}, ".lock"),
+        ("failed", {"target": ["a"], "sources": ["b", "c"], "method": "coral"}, "error.json"),
+    ):
+        path = folder / name
+        path.mkdir()
+        complete = {"dataset": "pacs", "backbone": "resnet50", "known": ["k"] * 6, "seed": 0, "trial_seed": 0}
+        (path / "config.yaml").write_text(yaml.safe_dump({**complete, **settings}))
+        (path / "asked.yaml").write_text(yaml.safe_dump({**settings, "device": "cpu"}))
+        (path / "environment.json").write_text('{"weights": "w"}')
+        (path / file).write_text("{}")
+    assert main(["table", str(folder), "--metrics", "acc"]) == 0
+    said = capsys.readouterr()
+    assert said.out.splitlines()[1:5] == [
+        "                  a           b  c  Avg",
+        "coral             –           –  –    –",
+        "erm      85.0 ± 0.5  75.0 ± 0.5  –    –",
+        "medic++  88.0 ± 0.9           –  –    –",
+    ]
+    assert "1 run is unfinished" in said.err
+
+
+def test_a_comparison_says_what_a_table_does(folder, capsys):
+    write_run(folder, "other", "erm", "b", 3, (0.5, 0.5), commit="c1")
+    assert main(["table", str(folder), "--compare", "erm", "medic++"]) == 0
+    assert "2 different commits" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("method", "required", "chosen"), [("erm", {}, 85.0), ("swad", {"required": True}, 90.0)])
+@pytest.mark.parametrize("rule", ["validation", "evaluation", "domainbed", "last", "oracle"])
+def test_averaged_weights_are_no_evaluation_unless_they_are_the_method(tmp_path, method, required, chosen, rule):
+    """The average is much worse on source validation, but SWAD's row is always SWAD's average."""
+    path = write_run(tmp_path, "run", method, "a", 0, (0.84, 0.85, 0.9)) / "results.jsonl"
+    *evaluations, last = map(json.loads, path.read_text().splitlines())
+    averaged = {"averaged": True, **required, **last, "step": 1, "validation": {"acc": 0.1, "images": 100}}
+    path.write_text("".join(json.dumps(one) + "\n" for one in (*evaluations, averaged)))
+    (row,) = tabulate(collect([tmp_path]).results, rule).rows
+    assert row.cells["a"].mean(METRICS["acc"]) == pytest.approx(chosen)
+
+
+def test_half_written_damaged_and_foreign_folders(folder, capsys):
+    (folder / "half").mkdir()
+    (folder / "half" / "config.yaml").write_text("")
+    (folder / "foreign").mkdir()
+    (folder / "foreign" / "notes.txt").write_text("hello")
+    damaged = write_run(folder, "damaged", "erm", "c", 0, (0.5,))
+    for content in (b'{"half a rec', b"\xff\xfe\x00"):
+        (damaged / "results.jsonl").write_bytes(content)
+        assert main(["table", str(folder)]) == 1
+        said = capsys.readouterr()
+        assert "1 run is unfinished" in said.err
+        assert f"its results.jsonl is damaged; delete {damaged} and run it again" in said.err
+    (damaged / "results.jsonl").write_text('{"speed": 9}')
+    (damaged / "environment.json").write_text("[]")
+    assert main(["table", str(folder)]) == 1
+    said = capsys.readouterr()
+    assert f"{damaged} is left out: its results.jsonl was not written by medic\n" in said.err
+    assert "85.0 ± 0.5" in said.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "folder nowhere does not exist"),
+        (["{folder}", "--selection", "best"], "unknown selection 'best'"),
+        (["{folder}", "--format", "xml"], "unknown format 'xml'"),
+        (["{folder}", "--paper", "pacs"], "unknown table of the paper 'pacs'"),
+        (["{folder}", "--explain", "erm", "d"], "unknown target domain 'd'"),
+        (["{folder}", "--compare", "erm", "coral"], "unknown row 'coral', choose from erm, medic++"),
+        (["{folder}", "--compare", "erm", "erm"], "'erm' and 'erm' are the same row"),
+        (["{folder}", "--explain", "medic", "a"], "unknown row 'medic', did you mean 'medic++'"),
+        (["{empty}"], "no finished runs"),
+        (["{folder}", "--metrics", "nonsense"], "unknown metric 'nonsense', choose from domainbed, iteration"),
+        (["{folder}", "--explain", "erm", "a", "--format", "csv"], "text or json, not --format csv"),
+    ],
+)
+def test_mistakes_are_named(folder, tmp_path_factory, capsys, arguments, message):
+    places = {"folder": folder, "empty": tmp_path_factory.mktemp("empty")}
+    assert main(["table", *(part.format(**places) for part in arguments)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_paired_comparison_of_one_target_is_over_its_seeds(folder, capsys):
+    """Differences 2, 3 and 4 points: mean 3, deviation 1, error 1/√3, t = 3√3 with 2 degrees of freedom."""
+    table = tabulate(collect([folder]).results)
+    found = compare(find_row(table, "erm"), find_row(table, "medic++"), METRICS["acc"], ["a", "b"])
+    assert (found.pairs, found.columns) == (3, 1)
+    assert found.difference == pytest.approx(3)
+    assert (found.low, found.high) == (pytest.approx(3 - 2.4841, abs=1e-3), pytest.approx(3 + 2.4841, abs=1e-3))
+    assert found.p == pytest.approx(0.03510, abs=1e-4)
+    assert main(["table", str(folder), "--compare", "erm", "medic++"]) == 0
+    said = "paired t-test over 3 seeds of one target: the interval does not cover other targets\n"
+    assert said in capsys.readouterr().out
+
+
+def test_a_paired_comparison_is_over_targets(folder, capsys):
+    """Seeds of a target count once: a, b and c differ by 3, 1 and 2 on average, so the error is 1/√3, and t 2√3."""
+    for seed, more in enumerate((0.00, 0.01, 0.02)):
+        write_run(folder, f"medic-b-{seed}", "medic++", "b", seed, (0.74 + seed / 100 + more, 0.1), asked={})
+    for method, acc in (("erm", 0.5), ("medic++", 0.52)):
+        write_run(folder, f"{method}-c", method, "c", 0, (acc, 0.1), asked={})
+    table = tabulate(collect([folder]).results)
+    found = compare(find_row(table, "erm"), find_row(table, "medic++"), METRICS["acc"], ["a", "b", "c"])
+    assert (found.pairs, found.columns, found.difference) == (7, 3, pytest.approx(2))
+    assert (found.low, found.high) == (pytest.approx(2 - 2.4841, abs=1e-3), pytest.approx(2 + 2.4841, abs=1e-3))
+    assert found.p == pytest.approx(0.07418, abs=1e-4)
+    assert main(["table", str(folder), "--compare", "erm", "medic++"]) == 0
+    assert "paired t-test over 3 targets, each the mean over its seeds\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("places", "over"), [("a", "seeds"), ("aa", "seeds"), ("ab", "targets")])
+def test_one_or_two_differences_have_no_interval(tmp_path, capsys, places, over):
+    for seed, target in enumerate(places):
+        write_run(tmp_path, f"erm-{seed}", "erm", target, seed, (0.5, 0.1))
+        write_run(tmp_path, f"medic-{seed}", "medic++", target, seed, (0.52 + seed / 10, 0.1))
+    assert main(["table", str(tmp_path), "--compare", "erm", "medic++"]) == 0
+    said = capsys.readouterr().out
+    mean = {1: "+2.00", 2: "+7.00"}[len(places)]
+    assert re.search(rf"^Acc +\{mean} +– +– +{len(places)}$", said, re.MULTILINE)
+    assert f"fewer than three {over} to compare, so there is no interval: train more {over}\n" in said
+
+
+def test_from_a_cell_to_its_runs(folder, capsys):
+    assert main(["table", str(folder), "--explain", "erm", "a"]) == 0
+    said = capsys.readouterr().out
+    for part in ("erm-a-0", "erm-a-2", "c0", "i0", "validation"):
+        assert part in said
+    assert "erm-b" not in said
+    assert main(["table", str(folder), "--explain", "erm", "a", "--format", "json", "--metrics", "acc"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["Acc"] for one in found] == [pytest.approx(value) for value in (84, 85, 86)]
+    write_run(folder, "old", "fish", "a", 0, (0.5, 0.5))
+    text = (folder / "old" / "results.jsonl").read_text()
+    (folder / "old" / "results.jsonl").write_text(text.replace('"oscr"', '"other"'))
+    assert main(["table", str(folder), "--explain", "fish", "a"]) == 0
+    assert "–" in capsys.readouterr().out
+
+
+def test_a_comparison_as_json(folder, capsys):
+    assert main(["table", str(folder), "--compare", "erm", "medic++", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)[0]
+    assert (found["of"], found["over"], found["difference"]) == ("medic++", "erm", pytest.approx(3))
+    assert found["test"].startswith("paired t-test over 3 seeds of one target")
+
+
+def test_notes_of_a_csv_are_not_in_it(folder, capsys):
+    write_run(folder, "other", "erm", "c", 0, (0.5, 0.5), commit="c1")
+    assert main(["table", str(folder), "--format", "csv"]) == 0
+    said = capsys.readouterr()
+    assert "2 different commits" in said.err
+    assert "commits" not in said.out
+
+
+def test_runs_as_a_frame(folder):
+    pytest.importorskip("pandas")
+    frame = medic.load_runs(folder)
+    assert len(frame) == 9
+    assert frame[frame.method == "erm"]["target/acc"].max() == pytest.approx(0.86)
+    assert len(medic.load_runs(folder, every=True)) == 18
+    write_run(folder, "fast", "erm", "c", 0, (0.5, 0.5), lr=0.1)
+    found = medic.load_runs(folder / "fast").iloc[0]
+    assert (found["lr"], found["lr/now"]) == (0.1, 0.01)
+    assert found["targets/c/acc"] == 0.5
+
+
+def test_precisions_and_images_that_are_drawn_by_seed(tmp_path):
+    """What differs is said; what is drawn anew for every seed is not, nor what is not known of earlier runs."""
+    for seed in (0, 1):
+        write_run(tmp_path / "cmnist", f"run-{seed}", "erm", "a", seed, (0.5, 0.5), images=f"i{seed}", dataset="cmnist")
+        write_run(tmp_path / "pacs", f"run-{seed}", "erm", "a", seed, (0.5, 0.5), images=f"i{seed}")
+    notes = {name: tabulate(collect([tmp_path / name]).results).notes for name in ("cmnist", "pacs")}
+    assert not any("image lists" in note for note in notes["cmnist"])
+    assert any("2 different image lists" in note for note in notes["pacs"])
+    for seed, precision in ((0, "bf16"), (1, "fp32")):
+        path = tmp_path / "cmnist" / f"run-{seed}" / "environment.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "precision": precision}))
+    (note,) = [note for note in tabulate(collect([tmp_path / "cmnist"]).results).notes if "precisions" in note]
+    assert note == "these runs have 2 different precisions: bf16 (run-0), fp32 (run-1)"
+
+
+def test_only_the_papers_tables_import_torch():
+    names = sorted(path.stem for path in Path(results.__file__).parent.glob("[a-z]*.py"))
+    ours = [name for name in names if name not in ("conditions", "paper_tables", "reproduction")]
+    code = f"import sys; [__import__(f'medic.results.{{name}}') for name in {ours}]; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_defaults_of_two_versions_are_separate_rows(tmp_path):
+    """Nobody set batch norm or iterations, but their defaults changed."""
+    for seed in range(2):
+        write_run(tmp_path, f"old{seed}", "erm", "a", seed, (0.5,), asked={}, batch_norm="local", iterations=300)
+        write_run(tmp_path, f"new{seed}", "erm", "a", seed, (0.6,), asked={}, batch_norm="frozen", iterations=1200)
+    rows = tabulate(collect([tmp_path]).results).rows
+    assert sorted(row.label for row in rows) == [
+        "erm: batch_norm frozen, iterations 1200",
+        "erm: batch_norm local, iterations 300",
+    ]

@@ -17,11 +17,12 @@ from typing import Any
 import torch
 from throughput import rate
 
-from medic.config.recipe import Recipe, make_recipe
+from medic.config.resolve import Plan, resolve
 from medic.data import Dataset
 from medic.methods import METHODS
 from medic.report.terminal import print_rows
 from medic.runs.build import build_trainer
+from medic.runs.data import divide_images, load_images
 
 APART: dict[str, dict[str, Any]] = {
     "aloft-e": {"backbone": "gfnet_h_ti"},
@@ -46,9 +47,9 @@ def main() -> None:
         base: dict[str, float] = {}
         for name in methods:
             asked = {"dataset": "pacs", "root": arguments.root, "target": "sketch", "method": name, "compile": "off"}
-            recipe, opened = make_recipe({**asked, **own})
-            dataset = dataset or recipe.data.load(opened, torch.device("cuda"))
-            found, captured = cost(recipe, dataset, arguments.seconds)
+            plan = resolve({**asked, **own})
+            dataset = dataset or load_images(plan, torch.device("cuda"))
+            found, captured = cost(plan, dataset, arguments.seconds)
             base = base or found
             relative = {f"× {key}": value / base[key] for key, value in found.items()}
             rows.append({"method": name, "backbone": own["backbone"], **found, **relative, "graph": captured})
@@ -75,13 +76,13 @@ def grouped(methods: Iterable[str], backbone: str) -> Iterator[tuple[dict[str, A
         yield needs, ["erm", *names]
 
 
-def cost(recipe: Recipe, dataset: Dataset, seconds: float) -> tuple[dict[str, float], bool]:
+def cost(plan: Plan, dataset: Dataset, seconds: float) -> tuple[dict[str, float], bool]:
     """Measure milliseconds per iteration, GiB of memory beyond the images, and whether a CUDA graph was captured."""
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    trainer = build_trainer(recipe, dataset, recipe.data.divide(dataset, recipe.seed))
+    trainer = build_trainer(plan, dataset, divide_images(plan, dataset))
     trainer.model.train()
     for _ in range(8):
         trainer.step()

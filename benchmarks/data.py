@@ -24,12 +24,13 @@ import psutil
 import torch
 from PIL import Image
 
-from medic.config.recipe import make_recipe
+from medic.config.resolve import resolve
 from medic.data import RECIPES, Storage, benchmark
 from medic.data.augment import resample
 from medic.data.decode import decode
 from medic.report.terminal import print_rows
 from medic.runs.build import build_trainer
+from medic.runs.data import divide_images, load_images
 
 SIDE = 48
 COUNTS = (1_000, 10_000, 100_000)
@@ -114,9 +115,9 @@ def pacs(root: Path | None) -> list[dict[str, str]]:
 
 def batch() -> list[dict[str, str]]:
     """Measure the fraction of an iteration that drawing tasks and gathering images takes."""
-    recipe, opened = make_recipe({"dataset": "digits", "target": "street", "method": "medic++", "device": "cpu"})
-    dataset = recipe.data.load(opened, torch.device("cpu"))
-    trainer = build_trainer(recipe, dataset, recipe.data.divide(dataset, recipe.seed))
+    plan = resolve({"dataset": "digits", "target": "street", "method": "medic++", "device": "cpu"})
+    dataset = load_images(plan, torch.device("cpu"))
+    trainer = build_trainer(plan, dataset, divide_images(plan, dataset))
     trainer.model.train()
 
     def draw_and_gather() -> None:
@@ -189,7 +190,7 @@ def crops() -> list[dict[str, str]]:
 
 def compare(photo: Image.Image, store: int, seed: int) -> float:
     """Return the mean difference, in levels of 255, between crops of a photograph and of its square copy."""
-    recipe = RECIPES["medic"]
+    augmentation = RECIPES["medic"]
     whole = torch.from_numpy(np.array(photo)).permute(2, 0, 1)[None].float() / 255
     buffer = io.BytesIO()
     photo.save(buffer, "PNG")
@@ -197,7 +198,7 @@ def compare(photo: Image.Image, store: int, seed: int) -> float:
     squashed = torch.from_numpy(pixels)[None].float() / 255
     frames, flip = torch.tensor([[height, width]]), torch.zeros(1, 1)
     theirs, ours = (
-        recipe.draw(1, *shape, torch.Generator().manual_seed(seed), given)[:, :4]
+        augmentation.draw(1, *shape, torch.Generator().manual_seed(seed), given)[:, :4]
         for shape, given in (((height, width), None), ((store, store), frames))
     )
     one, other = resample(whole, theirs, flip, (224, 224)), resample(squashed, ours, flip, (224, 224))

@@ -17,11 +17,12 @@ from typing import Any
 import torch
 
 import medic
-from medic.config.specs import OptimSpec
+from medic.config.optim import OptimConfig
 from medic.data import RECIPES, Samples
 from medic.data.images import Resident
 from medic.models import Classifier, create_backbone
 from medic.report.terminal import print_rows
+from medic.runs.optimizer import make_optimizer
 from medic.strategies import MultiStep
 from medic.tasks import Grid
 from medic.training import Trainer
@@ -114,7 +115,18 @@ def make_trainer(work: Work, images: Resident, backbone: str, device: torch.devi
     model = Classifier(network, work.classes).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     positions = torch.arange(work.images)
     cell = positions % (work.classes * work.domains)  # none is empty, if there are as many images
-    optim = OptimSpec(optimizer="sgd", lr=1e-3, momentum=0.9, weight_decay=5e-4)
+    optim = OptimConfig(
+        iterations=1000,
+        optimizer="sgd",
+        lr=1e-3,
+        momentum=0.9,
+        weight_decay=5e-4,
+        head_lr_scale=1.0,
+        clip_norm=None,
+        schedule="constant",
+        warmup=0,
+        averaging="none",
+    )
     return Trainer(
         model=model.train(),
         images=images,
@@ -122,8 +134,8 @@ def make_trainer(work: Work, images: Resident, backbone: str, device: torch.devi
         grid=Grid(work.domain_splits, work.class_splits, work.steps, sampling="adaptive"),
         strategy=MultiStep(1e-3),
         objective=medic.objective(medic.ce, medic.Ova(0.5)),
-        optimizer=optim.make_optimizer(list(model.backbone.parameters()), model.heads()),
-        schedule=optim.rate_factor,
+        optimizer=make_optimizer(optim, list(model.backbone.parameters()), model.heads()),
+        schedule=lambda iteration: 1.0,
         augmentation=RECIPES["medic"],
         preprocessing=network.preprocessing,
         batch_size=16,

@@ -93,16 +93,18 @@ class Images:
     """The images of one process, which opens and loads every dataset once."""
 
     def __init__(self) -> None:
-        from medic.config.recipe import open_once
+        from medic.config.resolve import open_once
 
         self.open = open_once()
         self._loaded: dict[tuple[int, int | None], Any] = {}
 
-    def load(self, opened: Any, data: Any, device: Any) -> Any:
-        """Load the images of an opened dataset."""
-        key = (id(opened), data.store_size)
+    def load(self, plan: Any) -> Any:
+        """Load the images of a run."""
+        from medic.runs.data import load_images
+
+        key = (id(plan.dataset), plan.config.data.store_size)
         if key not in self._loaded:
-            self._loaded[key] = data.load(opened, device)
+            self._loaded[key] = load_images(plan, plan.device)
         return self._loaded[key]
 
 
@@ -113,13 +115,13 @@ def rehearsed(settings: dict[str, Any], images: Images) -> dict[str, Any]:
     domains that are trained on two of them form three perfect matchings, one for each third of the known classes: so
     the three runs that rehearse one target leave out every known class once.
     """
-    from medic.config.recipe import make_recipe
+    from medic.config.resolve import resolve
 
     if "," not in settings["target"]:
         return settings
-    recipe, opened = make_recipe(settings, images.open)
-    first, second = (opened.domains.index(name) for name in recipe.data.sources or ())
-    known = list(recipe.data.known or ())
+    plan = resolve(settings, images.open)
+    first, second = (plan.dataset.domains.index(name) for name in plan.config.data.sources)
+    known = plan.config.data.known
     pseudo = known[(first ^ second) - 1 :: 3]
     return {**settings, "known": [name for name in known if name not in pseudo], "unknown": pseudo}
 
@@ -139,27 +141,31 @@ def train(
     import torch
 
     from medic import openset
-    from medic.config.recipe import make_recipe
+    from medic.config.resolve import resolve
     from medic.evaluation.evaluator import Evaluator
-    from medic.runs.build import build_trainer
+    from medic.runs.build import build_trainer, compiles
+    from medic.runs.data import divide_images
 
     began, rate = time.perf_counter(), {} if run.lr is None else {"lr": run.lr}
     asked = {**settings, **METHODS[run.method], **rate, "target": run.target, "seed": run.seed}
-    recipe, opened = make_recipe(rehearsed(asked, images), images.open)
-    device = recipe.execution.pick_device()
-    dataset = images.load(opened, recipe.data, device)
-    problem = recipe.data.divide(dataset, recipe.seed)
-    trainer = build_trainer(recipe, dataset, problem)
-    score = openset.get_score(str(recipe.evaluation.score))
+    plan = resolve(rehearsed(asked, images), images.open)
+    dataset = images.load(plan)
+    problem = divide_images(plan, dataset)
+    trainer = build_trainer(plan, dataset, problem)
+    score = openset.get_score(plan.config.evaluation.score)
     evaluator = Evaluator(
-        dataset.domains, problem, trainer.inference(recipe.compiles(device)), score, str(recipe.evaluation.threshold)
+        dataset.domains,
+        problem,
+        trainer.inference(compiles(plan, plan.device)),
+        score,
+        plan.config.evaluation.threshold,
     )
     averages, records, losses = make_averages(averaged), [], []
     weights = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
     backbone = [parameter for parameter in trainer.model.backbone.parameters() if parameter.requires_grad]
     before = [parameter.detach().clone() for parameter in backbone]
     loaded = time.perf_counter() - began
-    began, iterations = time.perf_counter(), recipe.optim.iterations
+    began, iterations = time.perf_counter(), plan.config.optim.iterations
     trainer.model.train()  # which freezes batch norm, if it is to be
     for iteration in range(1, iterations + 1):
         losses += trainer.step()
@@ -197,7 +203,7 @@ def train(
         records.append(
             {**measured, **shortened(evaluator.record(), problem.targets), "seconds": time.perf_counter() - began}
         )
-    return [{"run": run._asdict(), "settings": recipe.identity, "loaded": loaded}, *records]
+    return [{"run": run._asdict(), "settings": plan.config.identity, "loaded": loaded}, *records]
 
 
 def shortened(record: dict[str, Any], targets: Sequence[int]) -> dict[str, Any]:

@@ -19,11 +19,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from medic.config.recipe import Recipe, make_recipe
+from medic.config.resolve import Plan, resolve
 from medic.data import Dataset
 from medic.models import Classifier, create_backbone
 from medic.report.terminal import print_rows
 from medic.runs.build import build_trainer
+from medic.runs.data import divide_images, load_images
 
 BATCH = 144
 
@@ -106,9 +107,9 @@ def gpu_rows(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             continue
         compiled = "off" if label == "medic" else arguments.compile
         asked = {"dataset": "pacs", "root": arguments.root, "target": "sketch", "backbone": arguments.backbone}
-        recipe, opened = make_recipe({**asked, "compile": compiled, **settings})
-        dataset = dataset or recipe.data.load(opened, device)
-        row, trainer = product(label, recipe, dataset, arguments.seconds)
+        plan = resolve({**asked, "compile": compiled, **settings})
+        dataset = dataset or load_images(plan, device)
+        row, trainer = product(label, plan, dataset, arguments.seconds)
         print(f"{label}: {row['images/s']:,.0f} images/s", file=sys.stderr, flush=True)
         if arguments.profile:
             profile(label, trainer.step, trainer.wait)
@@ -122,14 +123,14 @@ def gpu_rows(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-def product(label: str, recipe: Recipe, dataset: Dataset, seconds: float) -> tuple[dict[str, Any], Any]:
+def product(label: str, plan: Plan, dataset: Dataset, seconds: float) -> tuple[dict[str, Any], Any]:
     """Measure the product's own trainer."""
-    images = recipe.batch_size * recipe.grid.tasks
+    images = plan.batch_size * plan.grid.tasks
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     began = time.perf_counter()
-    trainer = build_trainer(recipe, dataset, recipe.data.divide(dataset, recipe.seed))
+    trainer = build_trainer(plan, dataset, divide_images(plan, dataset))
     trainer.model.train()
     for _ in range(8):
         trainer.step()
@@ -226,9 +227,9 @@ def captured(step: Callable[[], None]) -> Callable[[], None]:
 
 def cpu_rows(seconds: float) -> list[dict[str, Any]]:
     """MEDIC++ on the built-in benchmark against a bare loop over the same step sizes, taking turns."""
-    recipe, opened = make_recipe({"dataset": "digits", "target": "street", "method": "medic++", "device": "cpu"})
-    dataset = recipe.data.load(opened, torch.device("cpu"))
-    trainer = build_trainer(recipe, dataset, recipe.data.divide(dataset, recipe.seed))
+    plan = resolve({"dataset": "digits", "target": "street", "method": "medic++", "device": "cpu"})
+    dataset = load_images(plan, torch.device("cpu"))
+    trainer = build_trainer(plan, dataset, divide_images(plan, dataset))
     trainer.model.train()
     bare = bare_cpu_step([sum(sizes) for sizes in [(16, 16, 16)] * 3])
     trainer.step()

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from medic.config.recipe import make_recipe
+from medic.config.resolve import resolve
 from medic.config.settings import SETTINGS
 from medic.data.augment import make_augmentation
+from medic.runs.data import divide_images, load_images
 from medic.runs.directory import Run
 from medic.training.inference import GPU_BATCH
 from medic.utils.outputs import Output
@@ -26,10 +27,10 @@ FILE = "views.npz"
 def write_views(run: Run, views: int, device: str) -> None:
     """Write the outputs of a run for augmented views of its validation and target images."""
     settings = {name: value for name, value in run.settings.items() if name in SETTINGS}
-    recipe, opened = make_recipe({**settings, "device": device, "weights": None})
-    place = recipe.execution.pick_device()
-    dataset = recipe.data.load(opened, place)
-    problem, model = recipe.data.divide(dataset, recipe.seed), run.model.to(place).eval()
+    plan = resolve({**settings, "device": device, "weights": None})
+    place = plan.device
+    dataset = load_images(plan, place)
+    problem, model = divide_images(plan, dataset), run.model.to(place).eval()
     augmentation, generator = make_augmentation(run.settings["augment"]), torch.Generator().manual_seed(0)
     found = {}
     for split, samples in {"validation": problem.validation, "target": problem.target}.items():

@@ -1,31 +1,32 @@
-"""Recipes and trainers of the tests, on the CPU and with the target `street` unless other settings are given."""
+"""Plans and trainers of the tests, on the CPU and with the target `street` unless other settings are given."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from medic.config.recipe import Recipe
+    from medic.config.resolve import Plan
     from medic.data import Dataset, Problem
     from medic.training import Trainer
 
 USUAL = {"target": "street", "device": "cpu"}
 
 
-def recipe_of(**settings: Any) -> Recipe:
-    """Return the recipe of some settings."""
-    from medic.config.recipe import make_recipe
+def plan_of(**settings: Any) -> Plan:
+    """Return the plan of some settings."""
+    from medic.config.resolve import resolve
 
-    return make_recipe({**USUAL, **settings})[0]
+    return resolve({**USUAL, **settings})
 
 
-def loaded(**settings: Any) -> tuple[Recipe, Dataset, Problem]:
-    """Return a recipe with its images, and the same divided."""
-    from medic.config.recipe import make_recipe
+def loaded(**settings: Any) -> tuple[Plan, Dataset, Problem]:
+    """Return a plan with its images, and the same divided."""
+    from medic.config.resolve import resolve
+    from medic.runs.data import divide_images, load_images
 
-    recipe, opened = make_recipe({**USUAL, **settings})
-    dataset = recipe.data.load(opened, recipe.execution.pick_device())
-    return recipe, dataset, recipe.data.divide(dataset, recipe.seed)
+    plan = resolve({**USUAL, **settings})
+    dataset = load_images(plan, plan.device)
+    return plan, dataset, divide_images(plan, dataset)
 
 
 def built(**settings: Any) -> Trainer:

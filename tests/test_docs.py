@@ -10,7 +10,7 @@ import pytest
 
 from medic.cli.main import COMMANDS, make_parser
 from medic.cli.options import SPELLINGS, canonical, given_settings
-from medic.config.recipe import make_recipe
+from medic.config.resolve import resolve
 from medic.data import benchmark
 from medic.errors import MedicError
 
@@ -30,7 +30,7 @@ def find(bench, root, seed):
 
 def check_run(asked: dict[str, Any]) -> None:
     """Make the recipe of a run, without its files."""
-    make_recipe({**asked, "root": None, "weights": None, "device": "cpu"}, find)
+    resolve({**asked, "root": None, "weights": None, "device": "cpu"}, find)
 
 
 NAMING = r"--(dataset|method|sampling|penalty|layer|averaging|objective|head|score|threshold|optimizer|schedule) [a-z]"

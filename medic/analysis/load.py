@@ -5,14 +5,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from medic.config.recipe import Recipe
+from medic.config.resolve import Plan
 from medic.data import Dataset, Problem
 from medic.errors import MedicError, check_choice
 from medic.evaluation.evaluator import LabelledOutputs
 from medic.methods import METHODS
 from medic.runs.build import build_trainer, generators_kept
+from medic.runs.data import divide_images
 from medic.runs.directory import Run
-from medic.runs.reevaluate import images_again, infer_again
+from medic.runs.reevaluate import load_run_images, recompute_outputs
 from medic.training import Trainer
 
 _TELLING = ("steps", "sampling", "objective", "head", "known", "dataset", "target", "backbone", "lr", "seed")
@@ -57,7 +58,7 @@ def with_features(
 ) -> LabelledOutputs:
     """Return the outputs of a run for a split, with features (N, F): those it kept, or computed again on request."""
     if rerun:
-        outputs = infer_again(run, device, root)
+        outputs = recompute_outputs(run, device, root)
         return outputs[check_choice("split", split, outputs, f"of run {run.path}")]
     check_choice("split", split, run.splits, f"of run {run.path}")
     found = run.outputs(split)
@@ -70,7 +71,7 @@ def with_features(
 class Repeated:
     """The training of a run, about to be repeated."""
 
-    recipe: Recipe
+    plan: Plan
     dataset: Dataset
     problem: Problem
     trainer: Trainer
@@ -89,7 +90,7 @@ class Repeated:
 
     def last(self, iterations: int | None) -> int:
         """Return the last iteration to repeat."""
-        whole = self.recipe.optim.iterations
+        whole = self.plan.config.optim.iterations
         if iterations is not None and not 1 <= iterations <= whole:
             raise MedicError(f"--iterations {iterations}: the run has {whole}, so give a number from 1 to {whole}")
         return whole if iterations is None else iterations
@@ -106,9 +107,9 @@ def repeated(run: Run, root: str | None = None, device: str = "auto") -> Iterato
     if run.settings.get("extend"):
         raise MedicError(f"run {run.path} continues another one, so its training cannot be repeated: give that run")
     with generators_kept():
-        recipe, dataset = images_again(run, device, root)
-        problem = recipe.data.divide(dataset, recipe.seed)
-        yield Repeated(recipe, dataset, problem, build_trainer(recipe, dataset, problem))
+        plan, dataset = load_run_images(run, device, root)
+        problem = divide_images(plan, dataset)
+        yield Repeated(plan, dataset, problem, build_trainer(plan, dataset, problem))
 
 
 def moments_of(iterations: int, moments: int) -> list[int]:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from medic.config.data import EACH, NONE, listed
+from medic.config.data import EACH, NONE, parse_names
 from medic.errors import MedicError, check_choice, respelled
 from medic.runs.layout import HASH, check_run
 from medic.utils.files import check_root, check_weights_file, check_writable
@@ -144,7 +144,7 @@ def check_names(settings: Mapping[str, Any], dataset: str | None = None) -> None
     _check_name("dataset", dataset, list(domains))
     own = domains.get(respelled(dataset, domains), [])
     for name in ("target", "sources") if own else ():
-        for domain in listed(settings.get(name), own) or ():
+        for domain in parse_names(settings.get(name), own) or ():
             if domain not in (EACH, NONE):
                 check_choice("domain", domain, own)
 

@@ -89,10 +89,10 @@ def run(arguments: Namespace) -> int:
     if arguments.per_class or arguments.by:
         if arguments.rerun:
             raise MedicError("--per-class and --by read the predictions of the run: leave out --rerun")
-        from medic.runs.reevaluate import decide_again
+        from medic.runs.reevaluate import make_decisions
 
         # By domain, the sources are worth a look beside the target.
-        grouped, score = decide_again(run, arguments.score, rule, sources=arguments.by in ("domain", "split"))
+        grouped, score = make_decisions(run, arguments.score, rule, sources=arguments.by in ("domain", "split"))
         found = grouped.where(grouped.columns["split"] == "target")
         place = "held-out images" if run.settings["target"] == ["none"] else ", ".join(run.settings["target"])
         chosen = f"rule {rule}" if isinstance(rule, str) else "given"
@@ -121,9 +121,9 @@ def _shown(score: str, threshold: float) -> str:
 
 
 def _evaluate_run(run: "Run", arguments: Namespace, rule: str | float) -> int:
-    from medic.runs.reevaluate import infer_again, review
+    from medic.runs.reevaluate import recompute_outputs, review
 
-    outputs = infer_again(run, arguments.device or "auto") if arguments.rerun else None
+    outputs = recompute_outputs(run, arguments.device or "auto") if arguments.rerun else None
     found = review(run, arguments.score, rule, outputs)
     if arguments.json:
         print(json.dumps(found, indent=2))

@@ -71,7 +71,8 @@ def describe_briefly(method: "Method") -> dict[str, Any]:
 
 def describe(method: "Method") -> dict[str, Any]:
     """Return everything about a method in plain values; in its training, None leaves a value to the starting point."""
-    from medic.config.recipe import DEFAULTS, method_parts, method_search
+    from medic.config.parts import find_parts, search_ranges
+    from medic.config.settings import DEFAULTS
     from medic.config.starts import STARTS
     from medic.objectives import OBJECTIVES, PENALTIES
     from medic.training import AVERAGES
@@ -80,7 +81,14 @@ def describe(method: "Method") -> dict[str, Any]:
     preset = {**DEFAULTS, **method.preset}
     of_penalty = PENALTIES[preset["penalty"]].preset if "penalty" in preset else {}
     averaging = preset.get("averaging", STARTS["scratch"].averaging)
-    parts = method_parts(method)
+    parts = find_parts(
+        method,
+        preset["objective"],
+        preset.get("penalty"),
+        preset["layer"],
+        preset.get("averaging", "none"),
+        method.grid,
+    )
     values = {name: value for part in parts for name, value in part.hyperparameters().items()}
     declared = [entry for part in parts for entry in hyperparameters(part.kind).items() if entry[0] in values]
     datasets = {dataset for _, field in declared for dataset in field.metadata["on"]}
@@ -109,7 +117,7 @@ def describe(method: "Method") -> dict[str, Any]:
             }
             for dataset in sorted(datasets)
         },
-        "search": {name: str(law) for name, law in method_search(method, preset.get("penalty")).items()},
+        "search": {name: str(law) for name, law in search_ranges(method, preset.get("penalty")).items()},
     }
 
 

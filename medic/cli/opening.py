@@ -53,12 +53,12 @@ def open_model(
     warning, or raises an error without `force`.
     """
     from medic.config.imports import execute
-    from medic.config.specs import ExecutionSpec
     from medic.deploy.predictor import load
     from medic.runs.directory import Run
+    from medic.training import pick_device
 
     execute(imports)
-    chosen, folder = ExecutionSpec(device=device).pick_device(), model_folder(place)
+    chosen, folder = pick_device(device), model_folder(place)
     run = None if is_model(place) else Run(folder)
     predictor = load(folder) if run is None else run.predictor
     if not predictor.learned:

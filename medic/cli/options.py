@@ -9,12 +9,12 @@ from typing import Any, get_origin
 import yaml
 
 from medic.cli.catalogue import check_names, check_paths
+from medic.config.fields import Setting
 from medic.config.settings import (
     ALIASES,
     GROUPS,
     SETTINGS,
     RepeatedKey,
-    Setting,
     check_settings,
     known_setting,
     load_yaml,
@@ -109,18 +109,14 @@ def add_run_options(parser: ArgumentParser, **defaults: str) -> None:
     parser.add_argument("--config", metavar="FILE", help="YAML file with any of the settings below")
     groups = {name: parser.add_argument_group(TITLES.get(name, name)) for name in GROUPS}
     for name, declared in SETTINGS.items():
-        metadata = declared.field.metadata
         if declared.hint is bool:
             options: dict[str, Any] = {"action": "store_true"}
         elif list[str] in declared.kinds:  # given as `a b c` or `a,b,c`, or one by one
-            options = {"nargs": "*", "action": "extend", "metavar": metadata["takes"]}
+            options = {"nargs": "*", "action": "extend", "metavar": declared.takes}
         else:
-            options = {"type": _reader(declared), "metavar": metadata["takes"], "choices": metadata["choices"] or None}
-        about = metadata["help"]
-        if name in defaults:
-            about = re.sub(r" \(default: [^)]*\)$", "", about)
-        default = defaults.get(name, declared.default)
-        about += "" if default is None or default is False else f" (default: {default})"
+            options = {"type": _reader(declared), "metavar": declared.takes, "choices": declared.choices or None}
+        default = defaults.get(name, declared.shown_default)
+        about = declared.help + (f" (default: {default})" if default else "")
         # Suppressed, so that only options that are given are set.
         groups[declared.group].add_argument(option_of(name), dest=name, help=about, default=SUPPRESS, **options)
     parser.epilog = f"Also understood: {', '.join(SPELLINGS)}, and underscores for hyphens."
@@ -167,7 +163,7 @@ def add_device_option(parser: ArgumentParser, about: str = "", default: str | No
     parser.add_argument(
         "--device",
         default=default,
-        choices=SETTINGS["device"].field.metadata["choices"],
+        choices=SETTINGS["device"].choices,
         metavar="NAME",
         help=f"{about}auto, cpu or cuda (default: auto)",
     )
@@ -182,7 +178,7 @@ def _reader(declared: Setting) -> Callable[[str], Any]:
             return None
         if any(get_origin(other) for other in declared.kinds):  # a list or a mapping, or 3,3,3 or hospital=2,year=3
             return _from_yaml(text)
-        return number(kind, declared.field.metadata["limits"] or ANY)(text) if kind in (int, float) else kind(text)
+        return number(kind, declared.limits or ANY)(text) if kind in (int, float) else kind(text)
 
     return read
 

@@ -29,10 +29,10 @@ def run(arguments: Namespace) -> int:
     """Train, or print what would be trained; the exit code is 1 if the run learned nothing."""
     asked = given_settings(arguments)
     if arguments.print_config:
-        from medic.config.recipe import make_recipe
+        from medic.config.resolve import resolve
         from medic.runs.extend import extended
 
-        print(_configuration(asked, make_recipe(extended(asked)[0])[0].settings), end="")
+        print(_configuration(asked, resolve(extended(asked)[0]).config.settings), end="")
         return 0
     if arguments.dry_run:
         from medic.runs.train import describe_plan

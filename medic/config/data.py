@@ -1,281 +1,238 @@
-"""The data of a run: which images are trained on, validated on and tested on."""
+"""The data of a run: its images, domains and classes, and how they are split, decoded and augmented."""
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
-from medic.config.fields import Spec, setting
+from medic.config.fields import PathLike, setting
 from medic.errors import MedicError, check_choice
 from medic.utils.parts import COUNT, FRACTION, NONNEGATIVE
 
 if TYPE_CHECKING:
-    import torch
-
-    from medic.data import (
-        Augmentation,
-        Benchmark,
-        ClassSplit,
-        Dataset,
-        LazyDataset,
-        Problem,
-        Storage,
-    )
+    from medic.data import Augmentation, Benchmark, ClassSplit, LazyDataset
 
 NONE = "none"
-"""In place of a target: every domain is trained on, and held-out images of all of them are evaluated."""
+"""The value of `target` for a run that trains on every domain and evaluates held-out images of all of them."""
 EACH = "each"
-"""In a sweep, in place of values: every domain of the dataset, one after the other."""
+"""The value of `target` or `sources` for a sweep over every domain of the dataset."""
+
+Store = Literal["auto", "gpu", "ram", "map", "stream"]
+OnBadImage = Literal["error", "skip"]
+Validation = Literal["cell", "domainbed", "official"]
+
+
+class DataSettings(TypedDict, total=False):
+    """What a user may set about the data."""
+
+    dataset: Annotated[str, setting("benchmark (`medic datasets` lists them)", "digits")]
+    root: Annotated[
+        PathLike,
+        setting("folder or table with the images, unless the benchmark is built in", local=True, takes="DIR|FILE"),
+    ]
+    image_size: Annotated[
+        int,
+        setting(
+            "side of an image in pixels", default_rule="the benchmark's or the backbone's", limits=COUNT, takes="PX"
+        ),
+    ]
+    store_size: Annotated[
+        int,
+        setting(
+            "side in pixels at which images are decoded and cached, to crop from",
+            default_rule="image size",
+            limits=COUNT,
+            takes="PX",
+        ),
+    ]
+    store: Annotated[Store, setting("where decoded images are kept: gpu, ram, map, stream or auto", "auto", local=True)]
+    on_bad_image: Annotated[OnBadImage, setting("unreadable images: error or skip", "error")]
+    target: Annotated[
+        str | list[str],
+        setting(
+            "domains to test on, never trained on; several are evaluated one by one; `none` trains on every domain, to "
+            "use the model",
+            default_rule="all but the sources",
+            takes="DOMAIN",
+        ),
+    ]
+    sources: Annotated[list[str], setting("domains to train on", default_rule="all but the target", takes="DOMAIN")]
+    split: Annotated[
+        str, setting("known and unknown classes by name: pacs-6-1, or pacs-6-1-partial for partial classes")
+    ]
+    known: Annotated[list[str], setting("known classes", default_rule="the benchmark's", takes="CLASS")]
+    unknown: Annotated[list[str], setting("unknown classes", default_rule="all others", takes="CLASS")]
+    partial: Annotated[
+        str | dict[str, list[str]] | list[str],
+        setting("known classes of sources that lack some: DOMAIN=CLASS,CLASS for each, or auto", takes="DOMAIN=A,B"),
+    ]
+    validation: Annotated[
+        Validation, setting("how sources hold out validation images: cell, domainbed or official", "cell")
+    ]
+    holdout: Annotated[
+        float,
+        setting(
+            "fraction of the sources held out for validation", default_rule="0.2", limits=FRACTION, takes="FRACTION"
+        ),
+    ]
+    trial_seed: Annotated[
+        int, setting("seed of the validation split", default_rule="the seed", limits=NONNEGATIVE, takes="N")
+    ]
+    label_noise: Annotated[
+        float,
+        setting(
+            "fraction of the sources' labels, validation included, that are made noisy",
+            limits=FRACTION,
+            takes="FRACTION",
+        ),
+    ]
+    augment: Annotated[
+        str | dict[str, Any],
+        setting(
+            "augmentation: medic, domainbed, digits, none, or values such as scale=0.8:1,jitter=0.4",
+            default_rule="the benchmark's",
+            takes="NAME|VALUES",
+        ),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSpec(Spec):
+class DataConfig:
     """Images, domains and classes of a run, its validation split, and its augmentation."""
 
-    dataset: str = setting("digits", "benchmark (`medic datasets` lists them)")
-    root: str | None = setting(
-        None, "folder or table with the images, unless the benchmark is built in", local=True, takes="DIR|FILE"
-    )
-    image_size: int | None = setting(
-        None, "side of an image in pixels (default: the benchmark's or the backbone's)", limits=COUNT, takes="PX"
-    )
-    store_size: int | None = setting(
-        None,
-        "side in pixels at which images are decoded and cached, to crop from (default: image size)",
-        limits=COUNT,
-        takes="PX",
-    )
-    store: str = setting(
-        "auto",
-        "where decoded images are kept: gpu, ram, map, stream or auto",
-        choices=("auto", "gpu", "ram", "map", "stream"),
-        local=True,
-    )
-    on_bad_image: str = setting("error", "unreadable images: error or skip", choices=("error", "skip"))
-    target: str | list[str] | None = setting(
-        None,
-        "domains to test on, never trained on; several are evaluated one by one; `none` trains on every domain, to use "
-        "the model (default: all but the sources)",
-        takes="DOMAIN",
-    )
-    sources: list[str] | None = setting(None, "domains to train on (default: all but the target)", takes="DOMAIN")
-    split: str | None = setting(
-        None, "known and unknown classes by name: pacs-6-1, or pacs-6-1-partial for partial classes"
-    )
-    known: list[str] | None = setting(None, "known classes (default: the benchmark's)", takes="CLASS")
-    unknown: list[str] | None = setting(None, "unknown classes (default: all others)", takes="CLASS")
-    partial: str | dict[str, list[str]] | list[str] | None = setting(
-        None, "known classes of sources that lack some: DOMAIN=CLASS,CLASS for each, or auto", takes="DOMAIN=A,B"
-    )
-    validation: str = setting(
-        "cell",
-        "how sources hold out validation images: cell, domainbed or official",
-        choices=("cell", "domainbed", "official"),
-    )
-    holdout: float | None = setting(
-        None, "fraction of the sources held out for validation (default: 0.2)", limits=FRACTION, takes="FRACTION"
-    )
-    trial_seed: int | None = setting(
-        None, "seed of the validation split (default: the seed)", limits=NONNEGATIVE, takes="N"
-    )
-    label_noise: float | None = setting(
-        None,
-        "fraction of the sources' labels, validation included, that are made noisy",
-        limits=FRACTION,
-        takes="FRACTION",
-    )
-    augment: str | dict[str, Any] | None = setting(
-        None,
-        "augmentation: medic, domainbed, digits, none, or values such as scale=0.8:1,jitter=0.4",
-        takes="NAME|VALUES",
-    )
-
-    @property
-    def benchmark(self) -> "Benchmark":
-        """The benchmark by its name."""
-        from medic.data import benchmark
-
-        return benchmark(self.dataset)
-
-    @property
-    def path(self) -> Path | None:
-        """The root as a path."""
-        return None if self.root is None else Path(self.root)
-
-    def completed(self, opened: "LazyDataset", backbone: str, frozen: bool, seed: int) -> "DataSpec":
-        """Return the complete spec for the domains and classes that were found."""
-        from medic.data import Generated, choose_domains, describe_augmentation
-
-        domains, bench = opened.domains, self.benchmark
-        given = {"target": listed(self.target, domains), "sources": listed(self.sources, domains)}
-        for name, values in given.items():
-            if EACH in (values or ()) and EACH not in domains:
-                raise MedicError(f"{name} {EACH!r} means a run per domain: use `medic sweep --span {name}={EACH}`")
-        if given["target"] == [NONE] and NONE not in domains:
-            chosen = [check_choice("domain", name, domains) for name in given["sources"] or domains]
-            sources, targets = tuple(name for name in domains if name in chosen), tuple[str, ...]([NONE])
-        else:
-            sources, targets = choose_domains(domains, given["target"], given["sources"])
-        official = self.validation == "official"
-        if official and (self.holdout or self.trial_seed) is not None:
-            raise MedicError("holdout and trial_seed have no effect with validation 'official': leave them out")
-        size = self._image_size(backbone)
-        generated = bench.image_size if isinstance(opened, Generated) else None  # at one size
-        if self.store_size not in (None, generated) and self.store_size < size:
-            raise MedicError(f"store_size {self.store_size} is smaller than the images, {size}: raise --store-size")
-        classes = self._find_classes(opened, sources)
-        return replace(
-            self,
-            target=list(targets),
-            sources=list(sources),
-            split=None,  # the lists of classes determine it
-            known=list(classes.known),
-            unknown=list(classes.unknown),
-            partial={domain: list(names) for domain, names in classes.partial.items()} or None,
-            holdout=None if official else self.holdout or 0.2,
-            trial_seed=None if official else seed if self.trial_seed is None else self.trial_seed,
-            augment=describe_augmentation(self._find_augmentation(frozen)),
-            image_size=size,
-            store_size=self.store_size or generated or size,
-        )
+    dataset: str
+    root: str | None
+    """None for a benchmark that is built in."""
+    image_size: int
+    store_size: int
+    store: Store
+    on_bad_image: OnBadImage
+    target: list[str]
+    """Empty for a run that trains on every domain."""
+    sources: list[str]
+    known: list[str]
+    unknown: list[str]
+    partial: dict[str, list[str]] | None
+    """The known classes of every source that lacks some."""
+    validation: Validation
+    holdout: float | None
+    """None, like `trial_seed`, if the dataset itself has a validation split."""
+    trial_seed: int | None
+    label_noise: float | None
+    augment: str
 
     @cached_property
     def classes(self) -> "ClassSplit":
-        """The known and unknown classes of a complete spec."""
+        """The known and unknown classes."""
         from medic.data import ClassSplit
 
-        partial = self.partial if isinstance(self.partial, dict) else {}
-        return ClassSplit(
-            tuple(self.known or ()),
-            tuple(self.unknown or ()),
-            {domain: tuple(names) for domain, names in partial.items()},
+        partial = {domain: tuple(names) for domain, names in (self.partial or {}).items()}
+        return ClassSplit(tuple(self.known), tuple(self.unknown), partial)
+
+
+def resolve_data(settings: Mapping[str, Any], bench: "Benchmark", dataset: "LazyDataset", backbone: str) -> DataConfig:
+    """Complete the settings of the data for the domains and classes of a dataset."""
+    from medic.data import Generated, describe_augmentation
+
+    sources, target = _resolve_domains(settings, dataset.domains)
+    official = settings["validation"] == "official"
+    if official and (settings["holdout"] or settings["trial_seed"]) is not None:
+        raise MedicError("holdout and trial_seed have no effect with validation 'official': leave them out")
+    size = settings["image_size"] or _native_size(bench, backbone)
+    generated = bench.image_size if isinstance(dataset, Generated) else None  # such images have one size
+    store_size = settings["store_size"]
+    if store_size not in (None, generated) and store_size < size:
+        raise MedicError(f"store_size {store_size} is smaller than the images, {size}: raise --store-size")
+    classes = _resolve_classes(settings, bench, dataset, sources)
+    trial_seed = settings["seed"] if settings["trial_seed"] is None else settings["trial_seed"]
+    return DataConfig(
+        dataset=bench.name,
+        root=settings["root"],
+        image_size=size,
+        store_size=store_size or generated or size,
+        store=settings["store"],
+        on_bad_image=settings["on_bad_image"],
+        target=target,
+        sources=sources,
+        known=list(classes.known),
+        unknown=list(classes.unknown),
+        partial={domain: list(names) for domain, names in classes.partial.items()} or None,
+        validation=settings["validation"],
+        holdout=None if official else settings["holdout"] or 0.2,
+        trial_seed=None if official else trial_seed,
+        label_noise=settings["label_noise"],
+        augment=describe_augmentation(_resolve_augmentation(settings, bench)),
+    )
+
+
+def _resolve_domains(settings: Mapping[str, Any], domains: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the source and target domains; without a target, all chosen domains are sources."""
+    from medic.data import choose_domains
+
+    target, sources = parse_names(settings["target"], domains), parse_names(settings["sources"], domains)
+    for name, values in (("target", target), ("sources", sources)):
+        if EACH in (values or ()) and EACH not in domains:
+            raise MedicError(f"{name} {EACH!r} means a run per domain: use `medic sweep --span {name}={EACH}`")
+    if target == [NONE] and NONE not in domains:
+        chosen = [check_choice("domain", name, domains) for name in sources or domains]
+        return [name for name in domains if name in chosen], []
+    chosen_sources, chosen_target = choose_domains(domains, target, sources)
+    return list(chosen_sources), list(chosen_target)
+
+
+def _native_size(bench: "Benchmark", backbone: str) -> int:
+    """Return the side in pixels of the images: the backbone's if it takes one size only, else the benchmark's."""
+    from medic.models import is_sized, native_size
+
+    return (None if is_sized(backbone) else bench.image_size) or native_size(backbone)
+
+
+def _resolve_augmentation(settings: Mapping[str, Any], bench: "Benchmark") -> "Augmentation":
+    from medic.data import make_augmentation
+
+    augment = settings["augment"]
+    if settings["freeze"] is not None:
+        if augment not in (None, "none"):
+            raise MedicError(f"augment {augment!r} has no effect on a frozen backbone: leave out --augment")
+        return make_augmentation("none")
+    augmentation = make_augmentation(augment or bench.augment)
+    if bench.channels != 3 and (augmentation.jitter or augmentation.grey):
+        raise MedicError(
+            f"augmentation changes colours, but {bench.name} has {bench.channels} channels: leave out jitter, grey"
         )
-
-    @property
-    def augmentation(self) -> "Augmentation":
-        """The augmentation of a complete spec."""
-        from medic.data import make_augmentation
-
-        assert self.augment is not None
-        return make_augmentation(self.augment)
-
-    def storage(self, device: "torch.device") -> "Storage":
-        """Return how images are kept."""
-        from medic.data import Storage
-
-        assert self.store_size is not None
-        return Storage(self.store_size, self.store, device, self.on_bad_image)  # type: ignore[arg-type]
-
-    def load(self, opened: "LazyDataset", device: "torch.device") -> "Dataset":
-        """Decode the images, or find them decoded."""
-        return opened.load(self.storage(device))
-
-    def look(self, opened: "LazyDataset") -> "Dataset":
-        """Return the dataset without writing anything; files are decoded only when their images are used."""
-        import torch
-
-        return opened.look(self.storage(torch.device("cpu")))
-
-    def divide(self, dataset: "Dataset", seed: int) -> "Problem":
-        """Divide the images between training, validation and evaluation; `seed` is the run's, for noisy labels."""
-        from medic.data import make_parts, make_problem
-        from medic.training import derive
-
-        trial = seed if self.trial_seed is None else self.trial_seed
-        drawn = trial if self.validation == "domainbed" else derive(trial, "split")
-        parts = make_parts(dataset, self.validation, self.holdout or 0.2, drawn)  # type: ignore[arg-type]
-        on_empty = "warn" if self.on_bad_image == "skip" else "error"
-        problem = make_problem(
-            dataset,
-            self.sources or (),
-            [name for name in self.target or () if name in dataset.domains],
-            self.classes,
-            parts,
-            on_empty,  # type: ignore[arg-type]
-        )
-        if self.validation == "official":
-            held_out = set(problem.validation.domain.tolist())
-            for source in problem.sources:
-                if source not in held_out:
-                    name = dataset.domains[source]
-                    raise MedicError(f"validation 'official': no list or folder holds out images of {name!r}")
-        return self._with_noise(problem, dataset, trial) if self.label_noise else problem
-
-    def _with_noise(self, problem: "Problem", dataset: "Dataset", trial: int) -> "Problem":
-        """Make some labels of the sources noisy; with noisy labels, validation has no clean ones either."""
-        from medic.data.problem import mislabelled
-        from medic.training import generator
-
-        known = {
-            source: [problem.known.index(name) for name in self.classes.of_source(dataset.domains[source])]
-            for source in problem.sources
-        }
-        draws = generator(trial, "label noise")
-        train, validation = (
-            mislabelled(samples, self.label_noise or 0.0, known, draws)
-            for samples in (problem.train, problem.validation)
-        )
-        return replace(problem, train=train, validation=validation)
-
-    def fingerprint(self, dataset: "Dataset", axes: Iterable[str]) -> str:
-        """Return the hash of the images and of everything else of the data that the result depends on."""
-        used = [dataset.hash]
-        used += [f"{axis}={dataset.attributes[axis].tolist()}" for axis in sorted(axes)]
-        used += [str(dataset.parts)] if self.validation == "official" else []
-        return dataset.hash if len(used) == 1 else hashlib.sha256("\0".join(used).encode()).hexdigest()
-
-    def _image_size(self, backbone: str) -> int:
-        """Return the side in pixels of the model's inputs: as asked, or the backbone's or the benchmark's."""
-        from medic.models import is_sized, native_size
-
-        benchmark = None if is_sized(backbone) else self.benchmark.image_size
-        return self.image_size or benchmark or native_size(backbone)
-
-    def _find_augmentation(self, frozen: bool) -> "Augmentation":
-        from medic.data import make_augmentation
-
-        bench = self.benchmark
-        if frozen:
-            if self.augment not in (None, "none"):
-                raise MedicError(f"augment {self.augment!r} has no effect on a frozen backbone: leave out --augment")
-            return make_augmentation("none")
-        augmentation = make_augmentation(self.augment or bench.augment)
-        if bench.channels != 3 and (augmentation.jitter or augmentation.grey):
-            raise MedicError(
-                f"augmentation changes colours, but {bench.name} has {bench.channels} channels: leave out jitter, grey"
-            )
-        return augmentation
-
-    def _find_classes(self, opened: "LazyDataset", sources: tuple[str, ...]) -> "ClassSplit":
-        """Return the known and unknown classes: by the name of a split, by lists, or the benchmark's."""
-        from medic.data import listed_split, named_split
-
-        classes = opened.classes
-        known, unknown = listed(self.known, classes), listed(self.unknown, classes)
-        partial = _parse_partial(self.partial, sources, classes)
-        explicit = known is not None or unknown is not None
-        if self.split is not None and explicit:
-            raise MedicError(f"split {self.split!r} determines the known classes: give --split, or lists of classes")
-        if not explicit and (name := self.split or self.benchmark.split) is not None:
-            split = named_split(name, self.dataset, classes, sources)
-            if split.partial and self.partial is not None:
-                raise MedicError(f"split {name!r} determines the classes of each source: leave out --partial")
-            if self.partial is None:
-                return split
-            known, unknown = list(split.known), list(split.unknown)
-        present = _present_classes(opened, sources)
-        if known is None:  # a class that only the target has cannot be learned
-            somewhere = set().union(*present.values())
-            known = [name for name in classes if name in somewhere and name not in (unknown or ())]
-        if _is_auto(self.partial):
-            found = {source: [name for name in known if name in present[source]] for source in sources}
-            partial = {source: has for source, has in found.items() if len(has) < len(known)}
-        return listed_split(classes, known, unknown, partial)
+    return augmentation
 
 
-def listed(values: Sequence[str] | str | None, names: Sequence[str]) -> list[str] | None:
+def _resolve_classes(
+    settings: Mapping[str, Any], bench: "Benchmark", dataset: "LazyDataset", sources: Sequence[str]
+) -> "ClassSplit":
+    """Return the known and unknown classes: by the name of a split, by lists, or the benchmark's."""
+    from medic.data import listed_split, named_split
+
+    classes, chosen = dataset.classes, settings["partial"]
+    known, unknown = parse_names(settings["known"], classes), parse_names(settings["unknown"], classes)
+    partial = _parse_partial(chosen, sources, classes)
+    explicit = known is not None or unknown is not None
+    if settings["split"] is not None and explicit:
+        raise MedicError(f"split {settings['split']!r} determines the known classes: give --split, or lists of classes")
+    if not explicit and (name := settings["split"] or bench.split) is not None:
+        split = named_split(name, bench.name, classes, tuple(sources))
+        if split.partial and chosen is not None:
+            raise MedicError(f"split {name!r} determines the classes of each source: leave out --partial")
+        if chosen is None:
+            return split
+        known, unknown = list(split.known), list(split.unknown)
+    present = _present_classes(dataset, sources)
+    if known is None:  # a class that only the target has cannot be learned
+        somewhere = set().union(*present.values())
+        known = [name for name in classes if name in somewhere and name not in (unknown or ())]
+    if _is_auto(chosen):
+        all_present = {source: [name for name in known if name in present[source]] for source in sources}
+        partial = {source: names for source, names in all_present.items() if len(names) < len(known)}
+    return listed_split(classes, known, unknown, partial)
+
+
+def parse_names(values: Sequence[str] | str | None, names: Sequence[str]) -> list[str] | None:
     """Parse `a b c` and `a,b,c`, or one name; one of `names` may contain a comma itself."""
     if values is None:
         return None
@@ -287,14 +244,14 @@ def _is_auto(partial: object) -> bool:
     return partial in ("auto", ["auto"])
 
 
-def _present_classes(opened: "LazyDataset", sources: Sequence[str]) -> dict[str, set[str]]:
+def _present_classes(dataset: "LazyDataset", sources: Sequence[str]) -> dict[str, set[str]]:
     """Return the classes that every source has images of; a dataset that is not a list of files has all."""
     from medic.data import ImageList
 
-    if not isinstance(opened, ImageList):
-        return {source: set(opened.classes) for source in sources}
-    counts = opened.counts()
-    return {source: {name for name in opened.classes if counts[source][name]} for source in sources}
+    if not isinstance(dataset, ImageList):
+        return {source: set(dataset.classes) for source in sources}
+    counts = dataset.counts()
+    return {source: {name for name in dataset.classes if counts[source][name]} for source in sources}
 
 
 def _parse_partial(
@@ -310,7 +267,7 @@ def _parse_partial(
         value = dict(_domain_and_classes(part, sources) for part in written)
     for domain in value:
         check_choice("source domain", domain, sources)
-    return {domain: listed(names, classes) or [] for domain, names in value.items()}
+    return {domain: parse_names(names, classes) or [] for domain, names in value.items()}
 
 
 def _domain_and_classes(part: str, sources: Sequence[str]) -> tuple[str, list[str]]:

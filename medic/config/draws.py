@@ -33,7 +33,7 @@ def draw(law: Law, hparams_seed: int, trial_seed: int) -> float | int:
 
 
 def domainbed_draws(
-    given: Mapping[str, Any],
+    user: Mapping[str, Any],
     layered: Mapping[str, Any],
     method: Method,
     search: Mapping[str, Law],
@@ -41,32 +41,32 @@ def domainbed_draws(
     sources: int,
     tasks: int,
 ) -> dict[str, Any]:
-    """Return the settings that `hparams_seed` draws; settings that were given explicitly are left out.
+    """Return the settings that `hparams_seed` draws; settings of the user are left out.
 
     DomainBed's batch size is per source domain; here it is divided between the tasks of an iteration.
     """
     own = method.preset.get("optimizer", "sgd")
-    if "lr" in search and "lr" not in given and given.get("optimizer", own) != own:
+    if "lr" in search and "lr" not in user and user.get("optimizer", own) != own:
         raise MedicError(
-            f"method {method.name!r} interpolates weights, for which optimizer {given['optimizer']!r} has no usual "
+            f"method {method.name!r} interpolates weights, for which optimizer {user['optimizer']!r} has no usual "
             "rate: leave out --optimizer, or give --lr"
         )
-    number = given.get("hparams_seed", 0)
+    number = user.get("hparams_seed", 0)
     if number == 0:
         return {}
     if layered["optimizer"] == "sgd" and "lr" not in search:
         raise MedicError(f"hparams_seed {number} draws learning rates of Adam, as DomainBed: add --optimizer adam")
-    trial = given.get("trial_seed", given.get("seed", 0))
+    trial = user.get("trial_seed", user.get("seed", 0))
 
     def drawn(law: Law) -> Any:
         return draw(law, number, trial)
 
-    family = "domainnet" if given.get("dataset") == "domainnet" else "small" if image_size <= SMALL else "large"
+    family = "domainnet" if user.get("dataset") == "domainnet" else "small" if image_size <= SMALL else "large"
     shared = SHARED[family]
     sizes = cast(Range, shared["batch_size"])
     decay = drawn(shared["weight_decay"]) if "weight_decay" in shared else 0.0
     settings: dict[str, Any] = {"lr": drawn(shared["lr"]), "weight_decay": decay}
-    if "images" not in given:
+    if "images" not in user:
         batch = drawn(replace(sizes, low=method.min_log2_batch))
         settings["batch_size"] = max(1, batch * sources // tasks)
     laws = dict(search)
@@ -75,6 +75,6 @@ def domainbed_draws(
     values = {name: drawn(law) for name, law in laws.items()}
     if method.strategy.values.get("inner") == "adam":  # whose inner steps have the weight decay too
         values["decay"] = decay
-    hparams = {**values, **parse_hparams(given.get("hparams"))}
-    kept = {name: value for name, value in settings.items() if name not in given}
+    hparams = {**values, **parse_hparams(user.get("hparams"))}
+    kept = {name: value for name, value in settings.items() if name not in user}
     return {**kept, **({"hparams": hparams} if hparams else {})}

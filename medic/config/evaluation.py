@@ -1,9 +1,10 @@
 """The evaluation of a run: score, threshold rule, and when to evaluate."""
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from medic.config.fields import Spec, setting
+from medic.config.fields import setting
 from medic.errors import MedicError, check_choice
 from medic.utils.parts import COUNT
 
@@ -12,46 +13,87 @@ if TYPE_CHECKING:
     from medic.objectives import ObjectiveKind
 
 
+class EvaluationSettings(TypedDict, total=False):
+    """What a user may set about the evaluation."""
+
+    score: Annotated[
+        str,
+        setting(
+            "confidence that ranks and rejects: bcls, cls, max-logit, energy, openmax, knn, …",
+            default_rule="the method's",
+        ),
+    ]
+    threshold: Annotated[
+        str,
+        setting(
+            "threshold rule: source, fixed, hard, two-components or oracle-10",
+            default_rule="source, or the system's own",
+            takes="RULE",
+        ),
+    ]
+    evaluate_every: Annotated[
+        int,
+        setting(
+            "iterations between evaluations", default_rule="300, or a fifth of a short run", limits=COUNT, takes="N"
+        ),
+    ]
+    checkpoint_every: Annotated[
+        int,
+        setting(
+            "iterations between checkpoints",
+            default_rule="one minute; always at an evaluation",
+            limits=COUNT,
+            local=True,
+            takes="N",
+        ),
+    ]
+    views: Annotated[
+        int,
+        setting(
+            "random views per image at test time, whose outputs are averaged: 32 in MVDG", 1, limits=COUNT, takes="N"
+        ),
+    ]
+    save_features: Annotated[
+        bool,
+        setting(
+            "keep features in predictions.npz, of training images too, so that scores can be fitted on them", False
+        ),
+    ]
+
+
 @dataclass(frozen=True, kw_only=True)
-class EvaluationSpec(Spec):
+class EvaluationConfig:
     """The score and the threshold rule that separate known from unknown images, and the times of evaluation."""
 
-    score: str | None = setting(
-        None, "confidence that ranks and rejects: bcls, cls, max-logit, energy, openmax, knn, … (default: the method's)"
-    )
-    threshold: str | None = setting(
-        None,
-        "threshold rule: source, fixed, hard, two-components or oracle-10 (default: source, or the system's own)",
-        takes="RULE",
-    )
-    evaluate_every: int | None = setting(
-        None, "iterations between evaluations (default: 300, or a fifth of a short run)", limits=COUNT, takes="N"
-    )
-    checkpoint_every: int | None = setting(
-        None,
-        "iterations between checkpoints (default: one minute; always at an evaluation)",
-        limits=COUNT,
-        local=True,
-        takes="N",
-    )
-    views: int = setting(
-        1, "random views per image at test time, whose outputs are averaged: 32 in MVDG", limits=COUNT, takes="N"
-    )
-    save_features: bool = setting(
-        False, "keep features in predictions.npz, of training images too, so that scores can be fitted on them"
-    )
+    score: str
+    threshold: str
+    evaluate_every: int
+    checkpoint_every: int | None
+    """None writes a checkpoint every minute."""
+    views: int
+    save_features: bool
 
-    def completed(self, kind: "ObjectiveKind", head: "type[Head]", iterations: int) -> "EvaluationSpec":
-        """Return the complete spec for an objective and a head."""
-        from medic.openset import RULES, get_score
 
-        score = get_score(self.score or kind.score)
-        name = score.name
-        if "ova" in score.needs and not head.ova:
-            raise MedicError(f"score {name!r} needs a one-vs-all head: train with --objective ce+ova")
-        if "unknown" in score.needs and not head.unknown:
-            raise MedicError(f"score {name!r} needs an output for unknown: train with --objective onering")
-        rule = check_choice("threshold rule", self.threshold or ("hard" if score.rejects else "source"), RULES)
-        RULES[rule].check(score)
-        every = 300 if iterations >= 1500 else max(1, iterations // 5)
-        return replace(self, score=name, threshold=rule, evaluate_every=self.evaluate_every or every)
+def resolve_evaluation(
+    settings: Mapping[str, Any], kind: "ObjectiveKind", head: "type[Head]", iterations: int
+) -> EvaluationConfig:
+    """Complete the settings of the evaluation for an objective and a head."""
+    from medic.openset import RULES, get_score
+
+    score = get_score(settings["score"] or kind.score)
+    name = score.name
+    if "ova" in score.needs and not head.ova:
+        raise MedicError(f"score {name!r} needs a one-vs-all head: train with --objective ce+ova")
+    if "unknown" in score.needs and not head.unknown:
+        raise MedicError(f"score {name!r} needs an output for unknown: train with --objective onering")
+    rule = check_choice("threshold rule", settings["threshold"] or ("hard" if score.rejects else "source"), RULES)
+    RULES[rule].check(score)
+    every = 300 if iterations >= 1500 else max(1, iterations // 5)
+    return EvaluationConfig(
+        score=name,
+        threshold=rule,
+        evaluate_every=settings["evaluate_every"] or every,
+        checkpoint_every=settings["checkpoint_every"],
+        views=settings["views"],
+        save_features=settings["save_features"],
+    )

@@ -1,46 +1,72 @@
-"""Declared settings of a run, each with its help, limits and choices beside its default. Nothing here imports torch."""
+"""Declarations of settings: help, default, limits and choices, beside the type that a user writes.
 
-import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any, Self
+A setting is one line of a `TypedDict`, `lr: Annotated[float, setting("learning rate", …)]`. Nothing here imports torch.
+"""
+
+import os
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin
 
 from medic.errors import MedicError, check_choice
 from medic.utils.parts import COUNT, Limits
 
+PathLike = str | os.PathLike[str]
+"""A path, as text or as an object."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A declared setting. Its name, type and group are those of the `TypedDict` that declares it."""
+
+    help: str
+    default: Any
+    """The value unless a benchmark, starting point, protocol, method or user sets another; None stands for none."""
+    default_rule: str
+    """What determines the default, for help and documentation; empty if it is always the same."""
+    limits: Limits | None
+    local: bool
+    """Whether the setting leaves the result unchanged. A local setting is not part of a run's identity."""
+    takes: str
+    """The placeholder for the value in help."""
+    name: str = ""
+    hint: Any = None
+    group: str = ""
+
+    @property
+    def kinds(self) -> tuple[Any, ...]:
+        """The types that a value may have; paths are text."""
+        kinds = get_args(self.hint) if get_origin(self.hint) is UnionType else (self.hint,)
+        plain = (str if get_origin(kind) is Literal else kind for kind in kinds)
+        return tuple(kind for kind in plain if kind is not NoneType and get_origin(kind) is not os.PathLike)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values that the type lists, if it does."""
+        return get_args(self.hint) if get_origin(self.hint) is Literal else ()
+
+    @property
+    def shown_default(self) -> str:
+        """The default for help and documentation; empty for a setting that is off by default."""
+        return self.default_rule or ("" if self.default in (None, False) else str(self.default))
+
+    def check(self, value: Any) -> None:
+        """Raise an error if a value of the right type is outside the limits or not among the choices."""
+        if self.limits is not None and not (isinstance(value, int | float) and self.limits.allow(value)):
+            wanted = self.limits.wanted(self.limits is COUNT or isinstance(value, int))
+            raise MedicError(f"{self.name} is {value!r}: give {wanted}")
+        if self.choices:
+            check_choice(self.name, value, self.choices)
+
 
 def setting(
-    default: Any,
     help: str,
+    default: Any = None,
     *,
+    default_rule: str = "",
     limits: Limits | None = None,
-    choices: Iterable[str] = (),
     local: bool = False,
     takes: str = "NAME",
-) -> Any:
-    """Declare a setting of a run with its line of help.
-
-    A `local` setting does not change the result and is no part of a run's identity. `takes` stands for the value in
-    help.
-    """
-    metadata = {"help": help, "limits": limits, "choices": tuple(choices), "local": local, "takes": takes}
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-class Spec:
-    """A frozen group of settings. A subclass is a dataclass of declared settings, `@dataclass(frozen=True)`."""
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Self:
-        """Return the spec of those settings that belong to it."""
-        names = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-        return cls(**{name: value for name, value in settings.items() if name in names})
-
-
-def check_setting(field: "dataclasses.Field[Any]", value: Any) -> None:
-    """Refuse a value out of a setting's limits, or none of its choices; None leaves the setting open."""
-    limits, choices = field.metadata["limits"], field.metadata["choices"]
-    if value is not None and limits is not None and not (isinstance(value, int | float) and limits.allow(value)):
-        wanted = limits.wanted(limits is COUNT or isinstance(value, int))
-        raise MedicError(f"{field.name} is {value!r}: give {wanted}")
-    if value is not None and choices:
-        check_choice(field.name, value, choices)
+) -> Setting:
+    """Declare a setting."""
+    return Setting(help=help, default=default, default_rule=default_rule, limits=limits, local=local, takes=takes)

@@ -4,10 +4,10 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
-from medic.config.fields import Spec, setting
+from medic.config.fields import setting
 from medic.errors import MedicError, check_choice
 from medic.utils.parts import NONNEGATIVE, POSITIVE, Part, hyperparameters
 
@@ -22,87 +22,124 @@ OPTIONS = ("lr", "weight_decay", "momentum", "batch_size", "iterations")
 """Hyperparameters of other codebases that have an option of their own here."""
 
 
+Order = Literal["first", "second"]
+BnBuffers = Literal["keep", "interpolate", "restore"]
+
+
+class ObjectiveSettings(TypedDict, total=False):
+    """What a user may set about the objective and the strategy."""
+
+    objective: Annotated[
+        str, setting("ce, ce+ova, ova, or a system's own: arpl, onering, …", "ce", default_rule="the method's")
+    ]
+    penalty: Annotated[str, setting("term added to the risk: balance, vrex, coral, …", default_rule="the method's")]
+    hparams: Annotated[
+        dict[str, Any] | str,
+        setting("hyperparameters of the method: weight=10,ema=0.9 (`medic methods NAME` lists them)", takes="NAME=X,…"),
+    ]
+    hparams_seed: Annotated[
+        int,
+        setting(
+            "draw lr, weight decay, batch size and hyperparameters as DomainBed does; 0 for the defaults",
+            0,
+            limits=NONNEGATIVE,
+            takes="N",
+        ),
+    ]
+    ova_scale: Annotated[
+        float,
+        setting(
+            "factor of the one-vs-all loss: 1 in the paper, 0.5 in its authors' code",
+            default_rule="0.5",
+            limits=POSITIVE,
+            takes="X",
+        ),
+    ]
+    ova_floor: Annotated[
+        float,
+        setting(
+            "added inside the logarithms of the one-vs-all loss: 1e-8 in the authors' code",
+            default_rule="0",
+            limits=NONNEGATIVE,
+            takes="X",
+        ),
+    ]
+    inner_lr: Annotated[
+        float,
+        setting(
+            "learning rate of the inner steps",
+            default_rule="the method's, or by starting point",
+            limits=POSITIVE,
+            takes="RATE",
+        ),
+    ]
+    order: Annotated[
+        Order, setting("derivatives through the inner steps: first or second order", default_rule="the method's")
+    ]
+    bn_buffers: Annotated[
+        BnBuffers,
+        setting("batch-norm statistics after inner steps: keep, interpolate or restore", default_rule="the method's"),
+    ]
+
+
 @dataclass(frozen=True, kw_only=True)
-class ObjectiveSpec(Spec):
+class ObjectiveConfig:
     """The losses and penalty to minimise, and the inner steps that descend them."""
 
-    objective: str | None = setting(
-        None, "ce, ce+ova, ova, or a system's own: arpl, onering, … (default: the method's)"
-    )
-    penalty: str | None = setting(None, "term added to the risk: balance, vrex, coral, … (default: the method's)")
-    hparams: dict[str, Any] | str | None = setting(
-        None, "hyperparameters of the method: weight=10,ema=0.9 (`medic methods NAME` lists them)", takes="NAME=X,…"
-    )
-    hparams_seed: int = setting(
-        0,
-        "draw lr, weight decay, batch size and hyperparameters as DomainBed does; 0 for the defaults",
-        limits=NONNEGATIVE,
-        takes="N",
-    )
-    ova_scale: float | None = setting(
-        None,
-        "factor of the one-vs-all loss: 1 in the paper, 0.5 in its authors' code (default: 0.5)",
-        limits=POSITIVE,
-        takes="X",
-    )
-    ova_floor: float | None = setting(
-        None,
-        "added inside the logarithms of the one-vs-all loss: 1e-8 in the authors' code (default: 0)",
-        limits=NONNEGATIVE,
-        takes="X",
-    )
-    inner_lr: float | None = setting(
-        None,
-        "learning rate of the inner steps (default: the method's, or by starting point)",
-        limits=POSITIVE,
-        takes="RATE",
-    )
-    order: str | None = setting(
-        None,
-        "derivatives through the inner steps: first or second order (default: the method's)",
-        choices=("first", "second"),
-    )
-    bn_buffers: str | None = setting(
-        None,
-        "batch-norm statistics after inner steps: keep, interpolate or restore (default: the method's)",
-        choices=("keep", "interpolate", "restore"),
-    )
+    objective: str
+    penalty: str | None
+    hparams: dict[str, Any] | None
+    """The hyperparameters of all parts by name; None if the method has none."""
+    hparams_seed: int
+    ova_scale: float | None
+    """None, like `ova_floor`, if the one-vs-all loss is not trained."""
+    ova_floor: float | None
+    inner_lr: float | None
+    """None, like the two below, if the strategy has no inner steps."""
+    order: Order | None
+    bn_buffers: BnBuffers | None
 
-    @property
-    def kind(self) -> "ObjectiveKind":
-        """The kind of objective by its name."""
-        from medic.objectives import OBJECTIVES
 
-        return OBJECTIVES[check_choice("objective", str(self.objective), OBJECTIVES)]
+def find_objective(name: str) -> "ObjectiveKind":
+    """Return a kind of objective by name."""
+    from medic.objectives import OBJECTIVES
 
-    @property
-    def trains_ova(self) -> bool:
-        """Whether the one-vs-all loss is part of the objective."""
-        return any(loss.name == "ova" for loss in self.kind.losses)
+    return OBJECTIVES[check_choice("objective", name, OBJECTIVES)]
 
-    def completed(self, hparams: dict[str, Any], strategy: "Part[Strategy]") -> "ObjectiveSpec":
-        """Return the complete spec: with all hyperparameters, and the settings of the strategy."""
-        trained, inner = self.trains_ova, strategy.values.get("second_order")
-        for name in ("ova_scale", "ova_floor"):
-            if getattr(self, name) is not None and not trained:
-                raise MedicError(f"{name} has no effect on objective {self.objective!r}: use --objective ce+ova or ova")
-        return replace(
-            self,
-            hparams=hparams or None,
-            ova_scale=float(self.ova_scale or 0.5) if trained else None,
-            ova_floor=float(self.ova_floor or 0.0) if trained else None,
-            inner_lr=strategy.values.get("lr"),
-            order=None if inner is None else "second" if inner else "first",
-            bn_buffers=strategy.values.get("bn_buffers"),
-        )
+
+def trains_ova(kind: "ObjectiveKind") -> bool:
+    """Return whether the one-vs-all loss is part of an objective."""
+    return any(loss.name == "ova" for loss in kind.losses)
+
+
+def resolve_objective(
+    settings: Mapping[str, Any], hparams: dict[str, Any], strategy: "Part[Strategy]"
+) -> ObjectiveConfig:
+    """Complete the settings of the objective, with all hyperparameters and the values of the strategy."""
+    objective = settings["objective"]
+    ova, second_order = trains_ova(find_objective(objective)), strategy.values.get("second_order")
+    for name in ("ova_scale", "ova_floor"):
+        if settings[name] is not None and not ova:
+            raise MedicError(f"{name} has no effect on objective {objective!r}: use --objective ce+ova or ova")
+    return ObjectiveConfig(
+        objective=objective,
+        penalty=settings["penalty"],
+        hparams=hparams or None,
+        hparams_seed=settings["hparams_seed"],
+        ova_scale=float(settings["ova_scale"] or 0.5) if ova else None,
+        ova_floor=float(settings["ova_floor"] or 0.0) if ova else None,
+        inner_lr=strategy.values.get("lr"),
+        order=None if second_order is None else "second" if second_order else "first",
+        bn_buffers=strategy.values.get("bn_buffers"),
+    )
 
 
 Values = dict[str, dict[str, Any]]
 """Values of hyperparameters by part and name."""
 
 
-def assign(parts: Iterable[Part[Any]], given: Mapping[str, Any], dataset: str, method: str) -> Values:
-    """Assign given values to the hyperparameters of parts, and the defaults for a dataset to the others.
+def assign(parts: Iterable[Part[Any]], chosen: Mapping[str, Any], dataset: str, method: str) -> Values:
+    """Assign chosen values to the hyperparameters of parts, and the defaults for a dataset to the others.
 
     A name that two parts share is given as `part.name`.
     """
@@ -110,10 +147,10 @@ def assign(parts: Iterable[Part[Any]], given: Mapping[str, Any], dataset: str, m
     for part in parts:
         declared = hyperparameters(part.kind)
         for name, default in part.hyperparameters(dataset).items():
-            value = given.get(f"{part.name}.{name}", given.get(name, default))
+            value = chosen.get(f"{part.name}.{name}", chosen.get(name, default))
             kind = type(declared[name].default) if declared[name].default is not None else type(default)
             values.setdefault(part.name, {})[name] = _converted(name, value, kind)
-    for name in given:
+    for name in chosen:
         if not values:
             raise MedicError(
                 f"--hparams {name}: method {method!r} has no hyperparameters; `medic methods NAME` lists them"
@@ -140,19 +177,19 @@ def by_name(values: Values) -> dict[str, Any]:
     }
 
 
-def parse_hparams(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
+def parse_hparams(hparams: Mapping[str, Any] | str | None) -> dict[str, Any]:
     """Parse `weight=10,anneal=500`, the same as JSON, or a mapping."""
-    if not isinstance(given, str):
-        return dict(given or {})
+    if not isinstance(hparams, str):
+        return dict(hparams or {})
     try:
-        if given.lstrip().startswith("{"):
-            return dict(json.loads(given, object_pairs_hook=_once))
-        pairs = [part.partition("=") for part in given.split(",")]
+        if hparams.lstrip().startswith("{"):
+            return dict(json.loads(hparams, object_pairs_hook=_once))
+        pairs = [part.partition("=") for part in hparams.split(",")]
         return _once([(name.strip(), float(value)) for name, _, value in pairs])
     except MedicError:
         raise
     except (ValueError, RecursionError):
-        raise MedicError(f"hparams {given!r}: give numbers by name, as in weight=10,anneal=500") from None
+        raise MedicError(f"hparams {hparams!r}: give numbers by name, as in weight=10,anneal=500") from None
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,24 +1,28 @@
-"""Settings by name: the leaves of all specs, as a command line, a YAML file or Python gives them.
+"""The settings of a run by name, as the command line, a YAML file or Python gives them.
 
 Nothing here imports torch or executes code. Of all settings only `imports` can name code (see `medic.config.imports`).
 """
 
-import dataclasses
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 import yaml
 
-from medic.config.fields import Spec, check_setting, setting
-from medic.config.specs import DataSpec, EvaluationSpec, ExecutionSpec, ModelSpec, ObjectiveSpec, OptimSpec, TaskSpec
+from medic.config.data import DataSettings
+from medic.config.evaluation import EvaluationSettings
+from medic.config.execution import ExecutionSettings
+from medic.config.fields import Setting
+from medic.config.model import ModelSettings
+from medic.config.objective import ObjectiveSettings
+from medic.config.optim import OptimSettings
+from medic.config.run import RunSettings
+from medic.config.tasks import TaskSettings
 from medic.errors import MedicError, check_choice, first_line
-from medic.utils.parts import NONNEGATIVE
 
 ALIASES = {
     "target_domains": "target",
@@ -77,71 +81,50 @@ def meaning(spelling: str) -> tuple[str, str] | None:
     return MEANINGS.get(_SPELLED.get(name, name))
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunSpec(Spec):
-    """The method of a run, and the seed of its random draws."""
-
-    method: str = setting("medic++", "what to train (`medic methods` lists them)")
-    imports: list[str] | None = setting(
-        None,
-        "Python file or module to execute first, which may register methods, penalties, datasets and scores",
-        local=True,
-        takes="FILE|MODULE",
-    )
-    seed: int = setting(0, "root of all random draws", limits=NONNEGATIVE, takes="N")
-    extend: str | None = setting(
-        None, "finished run to continue to more --iterations, with its other settings", takes="RUN"
-    )
-    protocol: str | None = setting(
-        None,
-        "settings of the paper's experiments: paper, as in its text, or authors, as in their code (default: neither)",
-        choices=("paper", "authors"),
-    )
-
-
 GROUPS: Mapping[str, type] = {
-    "run": RunSpec,
-    "data": DataSpec,
-    "model": ModelSpec,
-    "tasks": TaskSpec,
-    "objective": ObjectiveSpec,
-    "optim": OptimSpec,
-    "evaluation": EvaluationSpec,
-    "execution": ExecutionSpec,
+    "run": RunSettings,
+    "data": DataSettings,
+    "model": ModelSettings,
+    "tasks": TaskSettings,
+    "objective": ObjectiveSettings,
+    "optim": OptimSettings,
+    "evaluation": EvaluationSettings,
+    "execution": ExecutionSettings,
 }
-"""The specs of a run by the names of their groups."""
+"""The declarations of settings by the name of their group."""
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A setting: its declaration, its type, and the group it belongs to."""
+class Settings(
+    RunSettings,
+    DataSettings,
+    ModelSettings,
+    TaskSettings,
+    ObjectiveSettings,
+    OptimSettings,
+    EvaluationSettings,
+    ExecutionSettings,
+    total=False,
+):
+    """What a user may set about a run, in Python, in a file or on the command line. Everything is optional."""
 
-    field: "dataclasses.Field[Any]"
-    hint: Any
-    group: str
 
-    @property
-    def default(self) -> Any:
-        """The value of a setting that nobody gave."""
-        return self.field.default
-
-    @property
-    def local(self) -> bool:
-        """Whether the setting does not change the result."""
-        return bool(self.field.metadata["local"])
-
-    @property
-    def kinds(self) -> tuple[Any, ...]:
-        """The types that a value may have."""
-        return get_args(self.hint) if get_origin(self.hint) is UnionType else (self.hint,)
+def _declared(name: str, hint: Any, group: str) -> Setting:
+    """Return the setting that a line of a group declares, `name: Annotated[type, setting(…)]`."""
+    kind, setting = get_args(hint)
+    return replace(cast(Setting, setting), name=name, hint=kind, group=group)
 
 
 SETTINGS: Mapping[str, Setting] = {
-    field.name: Setting(field, get_type_hints(spec)[field.name], group)
-    for group, spec in GROUPS.items()
-    for field in dataclasses.fields(spec)
+    name: _declared(name, hint, group)
+    for group, declared in GROUPS.items()
+    for name, hint in get_type_hints(declared, include_extras=True).items()
 }
 """All settings by name, in the order of their groups."""
+
+DEFAULTS: Mapping[str, Any] = {
+    name: setting.default for name, setting in SETTINGS.items() if setting.default is not None
+}
+"""The lowest layer of every configuration: the settings whose default is always the same value."""
 
 
 def setting_name(spelling: str) -> str:
@@ -153,7 +136,7 @@ def setting_name(spelling: str) -> str:
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that change the result. A soup also has the hashes of its runs."""
     soup = {"soup": settings["soup"]} if settings.get("soup") else {}
-    return {**{name: settings.get(name) for name, declared in SETTINGS.items() if not declared.local}, **soup}
+    return {**{name: settings.get(name) for name, setting in SETTINGS.items() if not setting.local}, **soup}
 
 
 _CALLED: Mapping[Any, str] = {
@@ -177,24 +160,24 @@ def known_setting(name: str, where: str = "") -> str:
     return check_choice("setting", name, SETTINGS, where)
 
 
-def check_settings(asked: Mapping[str, Any]) -> dict[str, Any]:
+def check_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Check the names, types and limits of settings; return them with paths as text and without None."""
-    found: dict[str, Any] = {}
-    for name, value in asked.items():
-        declared = SETTINGS[known_setting(name)]
+    checked: dict[str, Any] = {}
+    for name, value in settings.items():
+        setting = SETTINGS[known_setting(name)]
         if value is None:
             continue
         value = str(value) if isinstance(value, os.PathLike) else value
         if isinstance(value, list | tuple):
             value = [str(part) if isinstance(part, os.PathLike) else part for part in value]
-        if not any(_fits(value, kind) for kind in declared.kinds):
-            wanted = " or ".join(_CALLED[kind] for kind in declared.kinds if kind is not NoneType)
-            several = isinstance(value, list | tuple) and not any(get_origin(kind) is list for kind in declared.kinds)
+        if not any(_fits(value, kind) for kind in setting.kinds):
+            wanted = " or ".join(_CALLED[kind] for kind in setting.kinds)
+            several = isinstance(value, list | tuple) and not any(get_origin(kind) is list for kind in setting.kinds)
             hint = "; a sweep combines several values of a setting under `span`" if several else ""
             raise MedicError(f"{name} is {value!r}: give {wanted}{hint}")
-        check_setting(declared.field, value)
-        found[name] = value
-    return found
+        setting.check(value)
+        checked[name] = value
+    return checked
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from medic.config.protocols import PROTOCOLS, STATED
-from medic.config.recipe import make_recipe
+from medic.config.resolve import resolve
 from medic.data import Benchmark, Generated, LazyDataset, benchmark
 from medic.errors import MedicError
 from medic.results.reproduction import UNTRAINED, Line, Reproduction
@@ -104,7 +104,7 @@ class Conditions:
             def find(bench: Benchmark, root: Path | None, seed: int) -> LazyDataset:
                 return Generated(bench.name, bench.domains, classes, _no_images)
 
-            self._complete_settings[key] = make_recipe(asked, find)[0].identity
+            self._complete_settings[key] = resolve(asked, find).config.identity
         return self._complete_settings[key]
 
 

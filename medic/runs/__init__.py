@@ -1,1 +1,1 @@
-"""One run: its recipe, its directory, and the loop around the trainer."""
+"""One run: its plan, its directory, and the loop around the trainer."""

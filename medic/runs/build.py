@@ -1,24 +1,29 @@
-"""From a recipe to a trainer: the only place that makes state, and a recipe can be built any number of times."""
+"""From a plan to a trainer: the only place that makes state, and a plan can be built any number of times."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from medic.config.recipe import Recipe
-from medic.data import Dataset, Images, Problem
+from medic.config.resolve import Plan
+from medic.data import Dataset, Images, Problem, make_augmentation
 from medic.data.cache import cache_directory
 from medic.errors import MedicError, first_line
 from medic.models import Backbone, Classifier, Ensemble, Preprocessing, assemble, create_backbone
 from medic.objectives import Objective, Setup
+from medic.runs.optimizer import make_optimizer, rate_factor
 from medic.tasks import Grid
 from medic.training import Trainer, derive, generator
 from medic.training.frozen import frozen_features, weights_identity
 from medic.utils import distributed
 from medic.utils.modules import evaluating, statistics_kept
+
+COMPILED = 250_000
+"""Images from which on compiling the network pays off if a similar one is in the cache."""
 
 
 @dataclass(frozen=True)
@@ -30,22 +35,22 @@ class Network:
     frozen: Backbone | None
 
 
-def build_backbones(recipe: Recipe) -> list[Backbone]:
+def build_backbones(plan: Plan) -> list[Backbone]:
     """Make the backbones of a run, one per network; weights that no file gives are drawn for each."""
-    assert recipe.model.backbone is not None
-    torch.manual_seed(derive(recipe.seed, "model"))
+    torch.manual_seed(derive(plan.seed, "model"))
     return [
-        create_backbone(recipe.model.backbone, recipe.weights, recipe.data.image_size) for _ in range(recipe.networks)
+        create_backbone(plan.config.model.backbone, plan.weights, plan.config.data.image_size)
+        for _ in range(plan.networks)
     ]
 
 
-def build_network(recipe: Recipe) -> Network:
+def build_network(plan: Plan) -> Network:
     """Make the model. It needs no images, so that a mistake is found before they are read."""
-    network, device = _assembled(recipe), recipe.execution.pick_device()
+    network, device = _assembled(plan), plan.device
     model = network.model
-    if recipe.model.batch_norm == "frozen":
+    if plan.config.model.batch_norm == "frozen":
         model.norms = "frozen"
-    if recipe.model.batch_norm == "sync":
+    if plan.config.model.batch_norm == "sync":
         if distributed.world() == 1 or device.type != "cuda":
             raise MedicError("batch_norm 'sync' needs several processes on GPUs: use torchrun -m medic")
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
@@ -54,30 +59,29 @@ def build_network(recipe: Recipe) -> Network:
     return replace(network, model=model)
 
 
-def check_network(recipe: Recipe) -> None:
+def check_network(plan: Plan) -> None:
     """Refuse weights, an image size or a batch size that the network does not take; make it on the CPU to find out."""
     with torch.random.fork_rng(devices=[]):
-        _assembled(recipe)
+        _assembled(plan)
 
 
-def _assembled(recipe: Recipe) -> Network:
+def _assembled(plan: Plan) -> Network:
     """Make the model on the CPU, and try it."""
-    assert recipe.model.head is not None
-    backbones = build_backbones(recipe)
+    backbones = build_backbones(plan)
     preprocessing = backbones[0].preprocessing
     frozen = None
-    if recipe.model.freeze:
+    if plan.config.model.freeze:
         (frozen,) = backbones
         backbones = [replace(frozen, module=nn.Flatten())]
     inputs = torch.zeros(1, len(preprocessing.mean), preprocessing.size, preprocessing.size)
-    if recipe.parts.layer is not None:
-        layer = recipe.parts.layer.build()
+    if plan.parts.layer is not None:
+        layer = plan.parts.layer.build()
         for backbone in backbones:
             layer.insert(backbone.module, inputs)
-    model = assemble(backbones, len(recipe.data.classes.known), recipe.model.head)
-    _check_images(recipe, model if frozen is None else frozen.module, preprocessing)
+    model = assemble(backbones, len(plan.config.data.classes.known), plan.config.model.head)
+    _check_images(plan, model if frozen is None else frozen.module, preprocessing)
     if frozen is None:
-        _check_pass(recipe, model, inputs)
+        _check_pass(plan, model, inputs)
     return Network(model, preprocessing, frozen)
 
 
@@ -89,23 +93,23 @@ def generators_kept() -> Iterator[None]:
         yield
 
 
-def _check_images(recipe: Recipe, module: nn.Module, preprocessing: Preprocessing) -> None:
+def _check_images(plan: Plan, module: nn.Module, preprocessing: Preprocessing) -> None:
     """Refuse images of a size or with channels that a network does not take."""
-    shape = (recipe.data.benchmark.channels, preprocessing.size, preprocessing.size)
+    shape = (plan.benchmark.channels, preprocessing.size, preprocessing.size)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), evaluating(module):
             module(preprocessing(torch.zeros(1, *shape)))
     except MedicError:
         raise
     except (RuntimeError, ValueError, AssertionError, TypeError) as error:
-        taken = f"backbone {recipe.model.backbone!r} does not take images of {' × '.join(map(str, shape))}"
+        taken = f"backbone {plan.config.model.backbone!r} does not take images of {' × '.join(map(str, shape))}"
         raise MedicError(f"{taken} ({first_line(error)}): choose another --image-size or --backbone") from error
 
 
-def _check_pass(recipe: Recipe, model: nn.Module, inputs: Tensor) -> None:
+def _check_pass(plan: Plan, model: nn.Module, inputs: Tensor) -> None:
     """Refuse forward passes of one image, from which batch norm cannot take statistics."""
-    tasks = 1 if recipe.method.forward == "task" else min(recipe.grid.sizes)
-    if tasks * recipe.batch_size > 1 or recipe.model.batch_norm == "frozen":
+    tasks = 1 if plan.method.forward == "task" else min(plan.grid.sizes)
+    if tasks * plan.batch_size > 1 or plan.config.model.batch_norm == "frozen":
         return
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), statistics_kept(model):
@@ -114,14 +118,23 @@ def _check_pass(recipe: Recipe, model: nn.Module, inputs: Tensor) -> None:
         if isinstance(error, MedicError):
             raise
         raise MedicError(
-            f"batch norm of {recipe.model.backbone!r} cannot learn from one image at a time: raise --batch-size"
+            f"batch norm of {plan.config.model.backbone!r} cannot learn from one image at a time: raise --batch-size"
         ) from error
 
 
-def build_objective(recipe: Recipe) -> Objective:
+def compiles(plan: Plan, device: torch.device) -> bool:
+    """Return whether the network is compiled on a device: never through second derivatives or hooks inside it."""
+    if plan.parts.inspecting or plan.config.model.freeze or plan.parts.second_order:
+        return False
+    images = plan.config.optim.iterations * plan.batch_size * plan.grid.tasks
+    auto = device.type == "cuda" and images >= COMPILED
+    return plan.config.execution.compile == "on" or (plan.config.execution.compile == "auto" and auto)
+
+
+def build_objective(plan: Plan) -> Objective:
     """Make the objective with its losses, penalty and change."""
-    parts = recipe.parts
-    ova = {"scale": recipe.objective.ova_scale, "floor": recipe.objective.ova_floor}
+    parts = plan.parts
+    ova = {"scale": plan.config.objective.ova_scale, "floor": plan.config.objective.ova_floor}
     return parts.objective.build(
         losses=[loss.build(**(ova if loss.name == "ova" else {})) for loss in parts.losses],
         penalties=[] if parts.penalty is None else [parts.penalty.build()],
@@ -129,22 +142,22 @@ def build_objective(recipe: Recipe) -> Objective:
     )
 
 
-def build_trainer(recipe: Recipe, dataset: Dataset, problem: Problem, network: Network | None = None) -> Trainer:
+def build_trainer(plan: Plan, dataset: Dataset, problem: Problem, network: Network | None = None) -> Trainer:
     """Make a trainer, and its model unless it is given."""
-    device = recipe.execution.pick_device()
-    precision, compiled = recipe.execution.pick_precision(device), recipe.compiles(device)
+    device = plan.device
+    precision, compiled = plan.precision, compiles(plan, device)
     if compiled:  # later runs then find the compiled network
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_directory() / "compiled"))
-    network = network or build_network(recipe)
+    network = network or build_network(plan)
     model, preprocessing, images = network.model, network.preprocessing, dataset.images
     if network.frozen is not None:
-        identity = weights_identity(str(recipe.model.backbone), recipe.weights, recipe.seed)
+        identity = weights_identity(plan.config.model.backbone, plan.weights, plan.seed)
         images = frozen_features(dataset, network.frozen, preprocessing, identity, device, precision)
-    objective = build_objective(recipe)
-    objective.prepare(model, _setup(recipe, problem, images, preprocessing))
+    objective = build_objective(plan)
+    objective.prepare(model, _setup(plan, problem, images, preprocessing))
     objective.to(device)
-    sampler = None if recipe.parts.sampler is None else recipe.parts.sampler.build()
-    grid = Grid(recipe.grid, seed=derive(recipe.seed, "tasks"), sampler=sampler)
+    sampler = None if plan.parts.sampler is None else plan.parts.sampler.build()
+    grid = Grid(plan.grid, seed=derive(plan.seed, "tasks"), sampler=sampler)
     grid.names = {"domain": dataset.domains, "class": problem.known}
     body = [parameter for parameter in model.body() if parameter.requires_grad]
     return Trainer(
@@ -152,29 +165,29 @@ def build_trainer(recipe: Recipe, dataset: Dataset, problem: Problem, network: N
         images=images,
         samples=problem.train,
         grid=grid,
-        strategy=recipe.parts.strategy.build(),
+        strategy=plan.parts.strategy.build(),
         objective=objective,
-        optimizer=recipe.optim.make_optimizer(body, model.heads(), objective.parameter_groups()),
-        schedule=recipe.optim.rate_factor,
-        augmentation=recipe.data.augmentation,
+        optimizer=make_optimizer(plan.config.optim, body, model.heads(), objective.parameter_groups()),
+        schedule=partial(rate_factor, plan.config.optim),
+        augmentation=make_augmentation(plan.config.data.augment),
         preprocessing=preprocessing,
-        batch_size=recipe.batch_size,
-        generator=generator(recipe.seed, "augment"),
-        clip_norm=recipe.optim.clip_norm,
-        frames=None if recipe.model.freeze else dataset.frames,
+        batch_size=plan.batch_size,
+        generator=generator(plan.seed, "augment"),
+        clip_norm=plan.config.optim.clip_norm,
+        frames=None if plan.config.model.freeze else dataset.frames,
         device=device,
         precision=precision,
-        capture=recipe.execution.capture,  # type: ignore[arg-type]
+        capture=plan.config.execution.capture,
         compiled=compiled,
-        callbacks=[callback.build() for callback in recipe.parts.callbacks],
+        callbacks=[callback.build() for callback in plan.parts.callbacks],
     )
 
 
-def _setup(recipe: Recipe, problem: Problem, images: Images, preprocessing: Preprocessing) -> Setup:
+def _setup(plan: Plan, problem: Problem, images: Images, preprocessing: Preprocessing) -> Setup:
     """Return the training that the objective is prepared for."""
-    grid, size = recipe.grid, recipe.batch_size
+    grid, size = plan.grid, plan.batch_size
     tasks = max(grid.sizes)
     side = preprocessing.size
-    shape = images.shape[1:2] if recipe.model.freeze else (images.shape[1], side, side)
+    shape = images.shape[1:2] if plan.config.model.freeze else (images.shape[1], side, side)
     epoch = max(1, len(problem.train) // (grid.tasks * size))
     return Setup(tasks, tasks * size, epoch, tuple(shape), preprocessing.mean, preprocessing.std)

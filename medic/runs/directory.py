@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from medic.config.recipe import Recipe
+from medic.config.resolve import Plan
 from medic.config.settings import identity, load_yaml, read_yaml, to_yaml
 from medic.data import Dataset
 from medic.deploy.layout import WEIGHTS
@@ -58,7 +58,7 @@ _TEXT = {"class": ("U", 1)}
 _TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
 
 
-def run_hash(recipe: Recipe, images: str) -> str:
+def run_hash(plan: Plan, images: str) -> str:
     """Return what identifies a run with a fingerprint of its images, and names its directory unless `--name` does.
 
     It is a hash of everything that changes the result, not of where files are.
@@ -66,9 +66,9 @@ def run_hash(recipe: Recipe, images: str) -> str:
     used = {
         "format": RESULTS_VERSION,
         "images": images,
-        "weights": None if recipe.weights is None else file_hash(recipe.weights),
-        "settings": recipe.identity,
-        **({"plugins": sorted(plugin.sha256 for plugin in recipe.plugins)} if recipe.plugins else {}),
+        "weights": None if plan.weights is None else file_hash(plan.weights),
+        "settings": plan.config.identity,
+        **({"plugins": sorted(plugin.sha256 for plugin in plan.plugins)} if plan.plugins else {}),
     }
     return hashlib.sha256(json.dumps(used, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -105,29 +105,29 @@ class RunDirectory:
         """Whether a process is executing the run, as far as this user may see."""
         return is_locked(self.path / LOCK)
 
-    def write_start(self, recipe: Recipe) -> None:
+    def write_start(self, plan: Plan) -> None:
         """Write the settings, complete and as asked for."""
-        write_text(self.path / ASKED, to_yaml(recipe.asked))
-        write_text(self.path / CONFIG, to_yaml(recipe.settings))
+        write_text(self.path / ASKED, to_yaml(plan.user_settings))
+        write_text(self.path / CONFIG, to_yaml(plan.config.settings))
 
-    def check_named(self, recipe: Recipe, run: str) -> None:
+    def check_named(self, plan: Plan, run: str) -> None:
         """Refuse a directory named by `--name` that holds anything but the run with the hash `run`."""
-        if recipe.execution.name is None or not any(entry.name[0] != "." for entry in self._entries()):
+        if plan.config.execution.name is None or not any(entry.name[0] != "." for entry in self._entries()):
             return
         noted = read_environment(self.path)
         if noted.get("run") != run:
             what = "other files"
             if "run" in noted:
-                what = f"a run with other {_difference(recipe, self.path / CONFIG, read_plugins(noted))}"
+                what = f"a run with other {_difference(plan, self.path / CONFIG, read_plugins(noted))}"
             longer = f", continue it with --extend {self.path}" if "(iterations " in what else ""
             raise MedicError(f"{self.path} holds {what}: choose another --name{longer}, or delete {self.path}")
 
     def _entries(self) -> list[Path]:
         return list(self.path.iterdir()) if self.path.is_dir() else []
 
-    def write_environment(self, recipe: Recipe, dataset: Dataset, run: str) -> None:
+    def write_environment(self, plan: Plan, dataset: Dataset, run: str) -> None:
         """Write what the result depends on besides the settings, and the run's hash."""
-        write_text(self.path / ENVIRONMENT, _json({"run": run, **environment(dataset, recipe)}))
+        write_text(self.path / ENVIRONMENT, _json({"run": run, **environment(dataset, plan)}))
 
     def write_resumed(self, iteration: int) -> None:
         """Record the iteration from which on the run has another commit, if it has."""
@@ -380,16 +380,16 @@ class Run:
             raise MedicError(f"{damage}: delete {self.path} and run it again") from None
 
 
-def _difference(recipe: Recipe, config: Path, plugins: Sequence[Plugin]) -> str:
+def _difference(plan: Plan, config: Path, plugins: Sequence[Plugin]) -> str:
     """Name what differs between a recipe and a run's configuration or plug-ins; otherwise, images or weights do."""
     try:
         theirs = identity(read_yaml(config))
     except MedicError:
         return "settings"
     # Written and read again, since a file has lists for tuples.
-    ours = load_yaml(to_yaml(recipe.identity))
-    if {plugin.sha256 for plugin in recipe.plugins} != {plugin.sha256 for plugin in plugins}:
-        return f"contents of {(*recipe.plugins, *plugins)[0].name}"
+    ours = load_yaml(to_yaml(plan.config.identity))
+    if {plugin.sha256 for plugin in plan.plugins} != {plugin.sha256 for plugin in plugins}:
+        return f"contents of {(*plan.plugins, *plugins)[0].name}"
     changed = [
         f"{name} {_changed(theirs[name], ours[name])}" for name in sorted(ours, key=lambda name: name != "iterations")
         if ours[name] != theirs[name]

@@ -17,17 +17,17 @@ from medic.utils.files import file_hash
 from medic.utils.plugins import Plugin
 
 if TYPE_CHECKING:
-    from medic.config.recipe import Recipe
+    from medic.config.resolve import Plan
     from medic.data import Dataset
 
 
-def environment(dataset: "Dataset", recipe: "Recipe") -> dict[str, Any]:
+def environment(dataset: "Dataset", plan: "Plan") -> dict[str, Any]:
     """Return the environment of a run that starts."""
     import torch
 
     from medic.utils import distributed
 
-    device = recipe.execution.pick_device()
+    device = plan.device
     counts = dataset.domain.bincount(minlength=len(dataset.domains)).tolist()
     return {
         "format": 1,
@@ -41,12 +41,12 @@ def environment(dataset: "Dataset", recipe: "Recipe") -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "processes": distributed.world(),
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
-        "precision": recipe.execution.pick_precision(device),
+        "precision": plan.precision,
         "images": dataset.hash,
         "counts": dict(zip(dataset.domains, counts, strict=True)),
         "formats": sorted({suffix.lower() for path in dataset.paths if (suffix := Path(path).suffix)}),
-        "weights": None if recipe.weights is None else file_hash(recipe.weights),
-        "plugins": [plugin._asdict() for plugin in recipe.plugins],
+        "weights": None if plan.weights is None else file_hash(plan.weights),
+        "plugins": [plugin._asdict() for plugin in plan.plugins],
         "command": noted_command(),
     }
 

@@ -5,17 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from medic.config.imports import execute
-from medic.config.recipe import Recipe
+from medic.config.resolve import Plan
 from medic.config.settings import SETTINGS, check_settings, load_yaml, read_yaml, to_yaml
 from medic.errors import MedicError
 from medic.runs.directory import Run
 from medic.runs.layout import ASKED, CHECKPOINT, HASH
 
 
-def check_extension(recipe: Recipe, base: Path) -> None:
+def check_extension(plan: Plan, base: Path) -> None:
     """Refuse to continue a run of an earlier version whose defaults were others; `base` is its checkpoint."""
     run = Run(base.parents[1])
-    ours = load_yaml(to_yaml(recipe.identity))
+    ours = load_yaml(to_yaml(plan.config.identity))
     compared = (run.settings.keys() & ours.keys()) - {"extend", "iterations", "warmup", "evaluate_every"}
     changed = sorted(name for name in compared if run.settings[name] != ours[name])
     if changed:

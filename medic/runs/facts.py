@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from medic.config.recipe import Recipe
+from medic.config.resolve import Plan
 from medic.data import Dataset, Problem, Samples
 from medic.models import OURS
 from medic.runs.build import build_objective
@@ -16,14 +16,14 @@ LARGE = 128
 """Pixels from which on a network of timm takes hours on a CPU."""
 
 
-def describe(recipe: Recipe, dataset: Dataset, problem: Problem, path: Path) -> Iterator[tuple[str, str]]:
+def describe(plan: Plan, dataset: Dataset, problem: Problem, path: Path) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each fact: one short line for people."""
-    data, optim, model = recipe.data, recipe.optim, recipe.model
+    data, optim, model = plan.config.data, plan.config.optim, plan.config.model
     yield "output", str(path)
-    penalty = "" if recipe.objective.penalty is None else f" + {recipe.objective.penalty}"
-    sampling = "" if recipe.tasks.sampling is None else f", sampling {recipe.tasks.sampling}"
-    objective = f"objective {recipe.objective.objective}{penalty}"
-    yield "method", f"{recipe.run.method}, {objective}{sampling}, seed {recipe.seed}"
+    penalty = "" if plan.config.objective.penalty is None else f" + {plan.config.objective.penalty}"
+    sampling = "" if plan.config.tasks.sampling is None else f", sampling {plan.config.tasks.sampling}"
+    objective = f"objective {plan.config.objective.objective}{penalty}"
+    yield "method", f"{plan.config.run.method}, {objective}{sampling}, seed {plan.seed}"
     yield "known", _listed(data.classes.known)
     yield "unknown", _listed(data.classes.unknown) or "no class"
     parts = [
@@ -34,39 +34,39 @@ def describe(recipe: Recipe, dataset: Dataset, problem: Problem, path: Path) -> 
     places = problem.targets or problem.sources
     seen = "" if problem.targets else "none; held-out images of "
     yield "target", seen + _listed([_target(dataset.domains[domain], problem.target, domain) for domain in places])
-    weights = "from scratch" if recipe.weights is None else f"weights {recipe.weights}"
+    weights = "from scratch" if plan.weights is None else f"weights {plan.weights}"
     pixels = f"{data.image_size} px"
     yield "backbone", ", ".join([str(model.backbone), weights, pixels, *(["frozen"] if model.freeze else [])])
-    device = recipe.execution.pick_device()
+    device = plan.device
     place = f"cpu, threads {torch.get_num_threads()}"
     if device.type == "cuda":
         place = torch.cuda.get_device_name(device)
-    yield "device", f"{place}, {recipe.execution.pick_precision(device)}"
-    tasks = recipe.grid.tasks
-    images = f"{recipe.batch_size * tasks} images" + (f" ({tasks} tasks × {recipe.batch_size})" if tasks > 1 else "")
-    every = f"evaluated every {recipe.evaluation.evaluate_every}"
+    yield "device", f"{place}, {plan.precision}"
+    tasks = plan.grid.tasks
+    images = f"{plan.batch_size * tasks} images" + (f" ({tasks} tasks × {plan.batch_size})" if tasks > 1 else "")
+    every = f"evaluated every {plan.config.evaluation.evaluate_every}"
     yield "training", f"{optim.iterations} iterations of {images}, {every}"
-    inner = "" if recipe.objective.inner_lr is None else f", inner lr {recipe.objective.inner_lr:g}"
+    inner = "" if plan.config.objective.inner_lr is None else f", inner lr {plan.config.objective.inner_lr:g}"
     warmup = f", warm-up {optim.warmup}" if optim.warmup else ""
     rates = f"{optim.optimizer} lr {optim.lr:g}{inner}, weight decay {optim.weight_decay:.3g}"
     shape = f"schedule {optim.schedule}{warmup}, batch norm {model.batch_norm}, averaging {optim.averaging}"
-    start = recipe.start if recipe.run.protocol is None else f"protocol {recipe.run.protocol}"
+    start = plan.start if plan.config.run.protocol is None else f"protocol {plan.config.run.protocol}"
     yield "recipe", f"{start}: {rates}, {shape}"
 
 
-def notes(recipe: Recipe) -> Iterator[str]:
-    """Yield warnings about a recipe, one sentence each."""
-    if recipe.model.backbone not in OURS and recipe.weights is None:
-        yield f"backbone {recipe.model.backbone} starts from random weights: give trained ones with --weights FILE"
-    size, smaller = recipe.data.image_size or 0, " or ".join(_smaller(str(recipe.model.backbone)))
-    slow = recipe.model.backbone not in OURS and size >= LARGE and recipe.model.freeze is None
-    if slow and recipe.execution.pick_device().type == "cpu":
+def notes(plan: Plan) -> Iterator[str]:
+    """Yield warnings about a plan, one sentence each."""
+    if plan.config.model.backbone not in OURS and plan.weights is None:
+        yield f"backbone {plan.config.model.backbone} starts from random weights: give trained ones with --weights FILE"
+    size, smaller = plan.config.data.image_size, " or ".join(_smaller(plan.config.model.backbone))
+    slow = plan.config.model.backbone not in OURS and size >= LARGE and plan.config.model.freeze is None
+    if slow and plan.device.type == "cpu":
         way = f"use a GPU, or a smaller network with {smaller}"
-        yield f"backbone {recipe.model.backbone} at {size} px may take hours on a CPU: {way}"
-    if not recipe.data.unknown:
+        yield f"backbone {plan.config.model.backbone} at {size} px may take hours on a CPU: {way}"
+    if not plan.config.data.unknown:
         yield "every class is known, so only the accuracy is measured: leave some unknown with --known or --split"
-    end = recipe.optim.iterations
-    for start in build_objective(recipe).restart_iterations(len(recipe.grid.sizes)):
+    end = plan.config.optim.iterations
+    for start in build_objective(plan).restart_iterations(len(plan.grid.sizes)):
         if start >= end:
             yield (
                 f"the penalty reaches its weight at iteration {start}, but training stops at {end}: "

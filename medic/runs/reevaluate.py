@@ -9,13 +9,14 @@ from torch import Tensor
 
 from medic.config.data import NONE
 from medic.config.imports import executed
-from medic.config.recipe import Recipe, make_recipe
+from medic.config.resolve import Plan, resolve
 from medic.config.settings import SETTINGS
-from medic.data import Dataset, LazyDataset
+from medic.data import Dataset
 from medic.errors import MedicError, check_choice, warn
 from medic.evaluation.decisions import Decisions
 from medic.evaluation.evaluator import LabelledOutputs, Outputs, choose_threshold, measure, measured
 from medic.openset import RULES, SCORES, Score, get_score
+from medic.runs.data import divide_images, load_images
 from medic.runs.directory import Run
 from medic.training import infer
 
@@ -40,7 +41,7 @@ def review(run: Run, score: str | None, rule: str | float, outputs: Outputs | No
     return {entry.name: measure(measured_on, run.domains, entry, rule) for entry in chosen}
 
 
-def decide_again(run: Run, score: str | None, rule: str | float, sources: bool = False) -> tuple[Decisions, str]:
+def make_decisions(run: Run, score: str | None, rule: str | float, sources: bool = False) -> tuple[Decisions, str]:
     """Return the decisions on target images by a score and a threshold rule or number, and the name of the score.
 
     The score is the run's own by default. The threshold is None if no image is of an unknown class. With `sources`,
@@ -91,14 +92,14 @@ def _ready(run: Run, score: Score, outputs: Outputs) -> Score:
 
 def target_pixels(run: Run, count: int, root: str | None = None) -> Tensor:
     """Return the pixels (n, C, H, W) of at most `count` target images of a run, spread evenly, on the CPU."""
-    recipe, dataset = images_again(run, "cpu", root, weights=None)
-    indices = recipe.data.divide(dataset, recipe.seed).target.indices
+    plan, dataset = load_run_images(run, "cpu", root, weights=None)
+    indices = divide_images(plan, dataset).target.indices
     chosen = torch.linspace(0, len(indices) - 1, min(count, len(indices))).long()
     return dataset.images.gather(indices[chosen], torch.device("cpu"))
 
 
-def recipe_again(run: Run, device: str, root: str | None, **changes: Any) -> tuple[Recipe, LazyDataset]:
-    """Return the recipe of a finished run for a device, and its images, not read; `root` replaces their folder.
+def resolve_run(run: Run, device: str, root: str | None, **changes: Any) -> Plan:
+    """Resolve the settings of a finished run again, for a device; `root` replaces the folder of its images.
 
     Code that the settings of the run name is not executed here: the user must have named it again.
     """
@@ -107,7 +108,7 @@ def recipe_again(run: Run, device: str, root: str | None, **changes: Any) -> tup
     ran = executed()
     recorded = {plugin.name: plugin.sha256 for plugin in run.plugins}
     try:
-        recipe, opened = make_recipe({**settings, "device": device, **changes, **moved})
+        plan = resolve({**settings, "device": device, **changes, **moved})
     except MedicError as error:
         missing = [name for name in names if name not in ran and recorded.get(name) not in ran.values()]
         if not missing:
@@ -116,31 +117,31 @@ def recipe_again(run: Run, device: str, root: str | None, **changes: Any) -> tup
         raise MedicError(
             f"run {run.path} was trained with code that is executed only if you name it: add {options}"
         ) from error
-    used = {*ran.values(), *(plugin.sha256 for plugin in recipe.plugins)}
+    used = {*ran.values(), *(plugin.sha256 for plugin in plan.plugins)}
     for name, digest in recorded.items():
         if used and digest not in used:
             warn(f"{name} has changed since run {run.path} was trained: results may differ")
-    return recipe, opened
+    return plan
 
 
-def images_again(run: Run, device: str, root: str | None, **changes: Any) -> tuple[Recipe, Dataset]:
-    """Return the recipe of a finished run for a device, and its images; `root` replaces their folder."""
-    recipe, opened = recipe_again(run, device, root, **changes)
-    dataset = recipe.data.load(opened, recipe.execution.pick_device())
+def load_run_images(run: Run, device: str, root: str | None, **changes: Any) -> tuple[Plan, Dataset]:
+    """Return the plan of a finished run for a device, and its images; `root` replaces their folder."""
+    plan = resolve_run(run, device, root, **changes)
+    dataset = load_images(plan, plan.device)
     if dataset.hash != run.description["provenance"]["images"]:
         raise MedicError(f"run {run.path} was trained on other images of {dataset.name!r}: restore them")
-    return recipe, dataset
+    return plan, dataset
 
 
-def infer_again(run: Run, device: str, root: str | None = None) -> Outputs:
+def recompute_outputs(run: Run, device: str, root: str | None = None) -> Outputs:
     """Run the model of a finished run on its images, including the training images; `root` replaces their folder."""
-    recipe, dataset = images_again(run, device, root, weights=None)
-    place = recipe.execution.pick_device()
-    model, problem = run.model.to(place), recipe.data.divide(dataset, recipe.seed)
+    plan, dataset = load_run_images(run, device, root, weights=None)
+    place = plan.device
+    model, problem = run.model.to(place), divide_images(plan, dataset)
     held_out = [dataset.paths[index] for index in problem.validation.indices.tolist()]
     if held_out != run.predictions["path"][run.predictions["split"] == "validation"].tolist():
         raise MedicError(f"run {run.path} is of a version that held out other validation images: leave out --rerun")
-    given = (run.preprocessing, place, recipe.evaluation.views)
+    given = (run.preprocessing, place, plan.config.evaluation.views)
     return {
         split: LabelledOutputs.of(infer(model, dataset.images, samples.indices, *given), samples)
         for split, samples in {**measured(problem), "train": problem.train}.items()

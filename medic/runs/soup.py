@@ -12,7 +12,7 @@ from medic.errors import MedicError, memory_checked
 from medic.evaluation.selection import validation_accuracy
 from medic.runs.build import build_network, generators_kept
 from medic.runs.directory import Run
-from medic.runs.reevaluate import images_again
+from medic.runs.reevaluate import load_run_images
 from medic.runs.unfinished import UnfinishedRun, find_directory, finished_run
 from medic.training.averaging import RunningMean
 from medic.utils.files import file_hash, writing
@@ -90,16 +90,20 @@ def soup(
             changes["weights"] = str(weights)
         if best.settings.get("batch_norm") == "sync":
             changes["batch_norm"] = "local"  # in one process they are the same
-        recipe, dataset = images_again(best, device, None if root is None else str(root), **changes)
-        if recipe.weights is None or file_hash(recipe.weights) != best.environment["weights"]:
-            raise MedicError(f"run {best.path} started from other weights than {recipe.weights}: use --weights FILE")
-        recipe = replace(recipe, soup=tuple(hashes), asked={**_shared_settings(ordered), "soup": hashes})
-        run, directory = find_directory(recipe, dataset)
+        plan, dataset = load_run_images(best, device, None if root is None else str(root), **changes)
+        if plan.weights is None or file_hash(plan.weights) != best.environment["weights"]:
+            raise MedicError(f"run {best.path} started from other weights than {plan.weights}: use --weights FILE")
+        plan = replace(
+            plan,
+            config=replace(plan.config, soup=tuple(hashes)),
+            user_settings={**_shared_settings(ordered), "soup": hashes},
+        )
+        run, directory = find_directory(plan, dataset)
         with directory.locked(), writing("run", directory.path):
-            directory.check_named(recipe, run)  # again, since another process may have used the name meanwhile
+            directory.check_named(plan, run)  # again, since another process may have used the name meanwhile
             if directory.done:
                 return finished_run(directory)
-            Soup(recipe, dataset, build_network(recipe), directory, run, len(ordered), began).make(ordered)
+            Soup(plan, dataset, build_network(plan), directory, run, len(ordered), began).make(ordered)
         made = Run(directory.path)
         if made.learning_failure:
             logger.warning("soup %s learned nothing: %s", made.path, made.learning_failure)
@@ -119,9 +123,9 @@ class Soup(UnfinishedRun):
         self._kept = self._tried = RunningMean()
         trials = choose(runs, self._accuracy_with, self._keep)
         self.trainer.model.load_state_dict(self.best)
-        metrics, iterations = self.evaluator.record(), self.recipe.optim.iterations
-        self.directory.write_environment(self.recipe, self.dataset, self.hash)  # first, as it has the run's hash
-        self.directory.write_start(self.recipe)
+        metrics, iterations = self.evaluator.record(), self.plan.config.optim.iterations
+        self.directory.write_environment(self.plan, self.dataset, self.hash)  # first, as it has the run's hash
+        self.directory.write_start(self.plan)
         self.add_record({"iteration": iterations, "step": iterations, **metrics, "averaged": True, "required": True})
         ingredients = [
             {"run": run.hash, "path": str(run.path), "acc": validation_accuracy(run.record), "soup_acc": trial.accuracy,

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from medic.config.recipe import Recipe, make_recipe
-from medic.data import Dataset, LazyDataset
+from medic.config.resolve import Plan, resolve
+from medic.data import Dataset
 from medic.errors import MedicError, TrainingError, counted, first_line, memory_checked, one_line
 from medic.evaluation.learning import at_chance, describe_chance
 from medic.evaluation.selection import without_target
 from medic.metrics import DEFAULT
 from medic.runs.build import Network, build_network, check_network, generators_kept
+from medic.runs.data import load_images, peek_images
 from medic.runs.directory import Run, RunDirectory
 from medic.runs.extend import check_extension, extended
 from medic.runs.facts import describe, notes
@@ -57,57 +58,57 @@ def train(
         shown(quiet or distributed.rank() > 0),
         _threads_restored(),
     ):
-        recipe, opened, base = _prepare(asked)
-        device = recipe.execution.pick_device()
+        plan, base = _prepare(asked)
+        device = plan.device
         memory.reset_peak()  # of an earlier run of this process
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        network = build_network(recipe)
+        network = build_network(plan)
         # A run on features of a frozen backbone reads images at most once, so they need no room on the GPU.
-        once = recipe.model.freeze is not None and recipe.data.store == "auto"
-        dataset = recipe.data.load(opened, torch.device("cpu") if once else device)
-        run, directory = find_directory(recipe, dataset)
+        once = plan.config.model.freeze is not None and plan.config.data.store == "auto"
+        dataset = load_images(plan, torch.device("cpu") if once else device)
+        run, directory = find_directory(plan, dataset)
         if directory.done:
-            return _checked(finished_run(directory), recipe)
-        session = Session(recipe, dataset, network, directory, run, watch, began, base)
-        for line in notes(recipe):
+            return _checked(finished_run(directory), plan)
+        session = Session(plan, dataset, network, directory, run, watch, began, base)
+        for line in notes(plan):
             logger.info(line)
         # Several processes stop together, after an iteration.
         late = session.describe_late if distributed.world() == 1 else None
         interrupts = Interrupts("stopping with a checkpoint after this iteration or evaluation", late)
         with directory.locked() if session.writes else nullcontext(), interrupts as received:
-            directory.check_named(recipe, run)  # again, since another process may have used the name meanwhile
+            directory.check_named(plan, run)  # again, since another process may have used the name meanwhile
             if distributed.any_rank(session.writes and directory.done):
-                return _checked(finished_run(directory), recipe)
+                return _checked(finished_run(directory), plan)
             with writing("run", directory.path):
                 session.run(received)
-        return _checked(Run(directory.path), recipe)
+        return _checked(Run(directory.path), plan)
 
 
 def describe_plan(asked: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the facts that a run reports before it trains, by name, and notes; check all settings, write nothing."""
     with memory_checked(), _threads_restored():
-        recipe, opened, _ = _prepare(asked)
-        check_network(recipe)
-        dataset = recipe.data.look(opened)
-        _, directory = find_directory(recipe, dataset)
-        facts = list(describe(recipe, dataset, divide(recipe, dataset), directory.path))
+        plan, _ = _prepare(asked)
+        check_network(plan)
+        dataset = peek_images(plan)
+        _, directory = find_directory(plan, dataset)
+        facts = list(describe(plan, dataset, divide(plan, dataset), directory.path))
         if directory.done:
             facts.append(("state", "finished: nothing is left to train"))
         elif directory.started:
             facts.append(("state", "started before: training resumes at its last checkpoint"))
-        return [*facts, *(("note", note) for note in notes(recipe))]
+        return [*facts, *(("note", note) for note in notes(plan))]
 
 
-def _prepare(asked: Mapping[str, Any]) -> tuple[Recipe, LazyDataset, Path | None]:
-    """Return the recipe of a run, its dataset, and the checkpoint of a run that it extends; find mistakes early."""
+def _prepare(asked: Mapping[str, Any]) -> tuple[Plan, Path | None]:
+    """Return the plan of a run, and the checkpoint of a run that it extends; find mistakes early."""
     asked, base = extended(asked)
-    recipe, opened = make_recipe(asked)
+    plan = resolve(asked)
     if base is not None:
-        check_extension(recipe, base)
-    torch.set_num_threads(recipe.execution.threads or torch.get_num_threads())
-    tracker_names(recipe.execution.track)
-    return recipe, opened, base
+        check_extension(plan, base)
+    torch.set_num_threads(plan.config.execution.threads or torch.get_num_threads())
+    tracker_names(plan.config.execution.track)
+    return plan, base
 
 
 @contextmanager
@@ -120,25 +121,25 @@ def _threads_restored() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _checked(run: Run, recipe: Recipe) -> Run:
+def _checked(run: Run, plan: Plan) -> Run:
     """Return a finished run, and log a warning if it learned nothing."""
     if distributed.rank() == 0 and run.learning_failure:
-        logger.warning("run %s learned nothing: %s; %s", run.path, run.learning_failure, _learning_hint(recipe))
+        logger.warning("run %s learned nothing: %s; %s", run.path, run.learning_failure, _learning_hint(plan))
     return run
 
 
-def _lower_rates(recipe: Recipe) -> str:
+def _lower_rates(plan: Plan) -> str:
     """Return the hint after a loss diverged: the rates that the user gave, or all of them if the user gave none."""
-    rates = {"lr": recipe.optim.lr, "inner_lr": recipe.objective.inner_lr}
+    rates = {"lr": plan.config.optim.lr, "inner_lr": plan.config.objective.inner_lr}
     used = {name: rate for name, rate in rates.items() if rate is not None}
-    blamed = [name for name in used if recipe.asked.get(name) is not None] or list(used)
+    blamed = [name for name in used if plan.user_settings.get(name) is not None] or list(used)
     return "try a lower " + " or ".join(f"--{name.replace('_', '-')} than {used[name]:g}" for name in blamed)
 
 
-def _learning_hint(recipe: Recipe) -> str:
+def _learning_hint(plan: Plan) -> str:
     """Return what to change if a run does not learn."""
-    warmup = f"raise --warmup above {recipe.optim.warmup}" if recipe.optim.warmup else "add --warmup N"
-    return f"{_lower_rates(recipe)}, {warmup}, or raise --iterations"
+    warmup = f"raise --warmup above {plan.config.optim.warmup}" if plan.config.optim.warmup else "add --warmup N"
+    return f"{_lower_rates(plan)}, {warmup}, or raise --iterations"
 
 
 class Session(UnfinishedRun):
@@ -146,7 +147,7 @@ class Session(UnfinishedRun):
 
     def __init__(
         self,
-        recipe: Recipe,
+        plan: Plan,
         dataset: Dataset,
         network: Network,
         directory: RunDirectory,
@@ -156,37 +157,36 @@ class Session(UnfinishedRun):
         base: Path | None = None,
     ) -> None:
         """Prepare the run with the hash `run`; `base` is the checkpoint of the run that it extends, if it does."""
-        assert recipe.evaluation.evaluate_every is not None
-        self.every, self.base = recipe.evaluation.evaluate_every, base
-        evaluations = -(-recipe.optim.iterations // self.every)
-        super().__init__(recipe, dataset, network, directory, run, evaluations, began)
+        self.every, self.base = plan.config.evaluation.evaluate_every, base
+        evaluations = -(-plan.config.optim.iterations // self.every)
+        super().__init__(plan, dataset, network, directory, run, evaluations, began)
         self.losses: list[float] = []  # of the iterations since the last evaluation
         self.seconds = 0.0  # per iteration since the last evaluation or start; no part of the result
         self._saved, self._saved_at = 0, time.monotonic()
-        averaging = recipe.parts.averaging
+        averaging = plan.parts.averaging
         self.averaging: WeightAverage | None = None if averaging is None else averaging.build()
         self.trackers: dict[str, Tracker] = {}
         self.watch = watch
 
     def run(self, interrupts: Interrupts) -> None:
         """Train to the end, and write everything."""
-        recipe = self.recipe
+        plan = self.plan
         resumes = self.directory.started
         distributed.barrier()
         if resumes:
             self._load(self.directory.checkpoint)
             logger.info("%s resumes at iteration %d", self.directory.path, self.trainer.iteration)
             if self.writes:
-                self.directory.write_start(recipe)  # again, in case that a file was lost
+                self.directory.write_start(plan)  # again, in case that a file was lost
                 self.directory.write_resumed(self.trainer.iteration)
         else:
-            if recipe.run.extend is not None and self.base is None:
+            if plan.config.run.extend is not None and self.base is None:
                 raise MedicError(
                     f"run {self.directory.path} has no checkpoint: give the run that it continues, --extend RUN"
                 )
             if self.writes:
-                self.directory.write_environment(recipe, self.dataset, self.hash)  # first, as it has the run's hash
-                self.directory.write_start(recipe)
+                self.directory.write_environment(plan, self.dataset, self.hash)  # first, as it has the run's hash
+                self.directory.write_start(plan)
             if self.base is not None:
                 self._load(self.base)
                 earlier, self.records = self.records, []
@@ -194,16 +194,18 @@ class Session(UnfinishedRun):
                     self.records.append({**record, **self.provenance()})
                 logger.info("continues %s at iteration %d", self.base.parents[1], self.trainer.iteration)
             self._save()
-        for name, fact in describe(recipe, self.dataset, self.problem, self.directory.path):
+        for name, fact in describe(plan, self.dataset, self.problem, self.directory.path):
             logger.info("%-9s %s", name, one_line(fact))
         if self.writes:
             self.trackers = start_trackers(
-                recipe.execution.track, self.directory.path, self.hash, recipe.settings, self.trainer.iteration
+                plan.config.execution.track,
+                self.directory.path,
+                self.hash,
+                plan.config.settings,
+                self.trainer.iteration,
             )
-        title = (
-            f"{recipe.run.method} → {', '.join(recipe.data.target or ()) if self.problem.targets else 'all domains'}"
-        )
-        with Progress(title, self.trainer.iteration, recipe.optim.iterations, self._pauses()) as progress:
+        title = f"{plan.config.run.method} → {', '.join(plan.config.data.target) or 'all domains'}"
+        with Progress(title, self.trainer.iteration, plan.config.optim.iterations, self._pauses()) as progress:
             self._train(interrupts, progress)
             with progress.pause("evaluating"):
                 self._finish(interrupts)
@@ -218,7 +220,7 @@ class Session(UnfinishedRun):
             if self.averaging is not None:
                 self._average(self.averaging, progress)
         except TrainingError as error:
-            hint = f"the checkpoint of iteration {self._saved} is kept; {_lower_rates(self.recipe)}"
+            hint = f"the checkpoint of iteration {self._saved} is kept; {_lower_rates(self.plan)}"
             raise TrainingError(f"{error}; {hint}") from error
         except RuntimeError as error:
             if distributed.world() == 1:
@@ -233,7 +235,7 @@ class Session(UnfinishedRun):
 
         The average itself is made once, at the end, in the time of a few iterations: it is not foreseen.
         """
-        start, iterations = self.trainer.iteration, self.recipe.optim.iterations
+        start, iterations = self.trainer.iteration, self.plan.config.optim.iterations
         evaluations = -(-iterations // self.every) - start // self.every if start < iterations else 0
         if self.averaging is None:
             return {"evaluating": evaluations + 1}
@@ -241,7 +243,7 @@ class Session(UnfinishedRun):
         return {"evaluating": evaluations + 2, **({"validating": asks} if asks else {})}
 
     def _iterate(self, interrupts: Interrupts, progress: Progress) -> None:
-        trainer, iterations = self.trainer, self.recipe.optim.iterations
+        trainer, iterations = self.trainer, self.plan.config.optim.iterations
         trainer.model.train()
         began, started = progress.training, trainer.iteration
         while trainer.iteration < iterations:
@@ -267,7 +269,7 @@ class Session(UnfinishedRun):
 
     def _update(self, averaging: WeightAverage, progress: Progress) -> None:
         """Give the weights after an iteration to the average, and the validation loss if it asks for it."""
-        iteration, iterations = self.trainer.iteration, self.recipe.optim.iterations
+        iteration, iterations = self.trainer.iteration, self.plan.config.optim.iterations
         averaging.update(self.weights(), iteration / iterations)
         if averaging.asks(iteration, iterations):
             self.losses += self.trainer.wait()
@@ -281,7 +283,7 @@ class Session(UnfinishedRun):
         """
         with progress.pause("averaging"):
             self.load_average(averaging.result())
-        wanted = self.recipe.asked.get("averaging") or self.recipe.method.preset.get("averaging")
+        wanted = self.plan.user_settings.get("averaging") or self.plan.method.preset.get("averaging")
         if wanted and not averaging.converged:  # nobody expects a valley of the default
             logger.info(
                 "the validation loss did not converge, so the weights of the last segment are averaged: "
@@ -291,7 +293,7 @@ class Session(UnfinishedRun):
             self._evaluate(averaged=True)
 
     def _checkpoint_due(self) -> bool:
-        every = self.recipe.evaluation.checkpoint_every
+        every = self.plan.config.evaluation.checkpoint_every
         if every is None:
             return time.monotonic() - self._saved_at >= CHECKPOINT_SECONDS
         return self.trainer.iteration % every == 0
@@ -314,8 +316,8 @@ class Session(UnfinishedRun):
         on = "target" if self.problem.targets else "held-out images"
         logger.info("%s: validation Acc %.1f; %s %s", what, 100 * record["validation"]["acc"], on, found)
         first = at_chance(record) and not any(map(at_chance, self.records[:-1]))
-        if self.writes and first and self.trainer.iteration < self.recipe.optim.iterations:
-            described, hint = describe_chance(record), _learning_hint(self.recipe)
+        if self.writes and first and self.trainer.iteration < self.plan.config.optim.iterations:
+            described, hint = describe_chance(record), _learning_hint(self.plan)
             logger.warning("%s, %s: %s; if it stays there, %s", self.directory.path, what, described, hint)
 
     @contextmanager
@@ -330,7 +332,7 @@ class Session(UnfinishedRun):
         """Return the keys of a record of averaged weights."""
         if not averaged or self.averaging is None:
             return {}
-        own = self.recipe.method.preset.get("averaging") == self.recipe.optim.averaging
+        own = self.plan.method.preset.get("averaging") == self.plan.config.optim.averaging
         required = {"required": True} if own else {}
         return {"averaged": True, "converged": self.averaging.converged, **required}
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from medic import openset
-from medic.config.recipe import COMPILED, Recipe
+from medic.config.data import NONE
+from medic.config.resolve import Plan
 from medic.data import Dataset, Problem
 from medic.deploy.model_file import describe_preprocessing, write_model
 from medic.errors import MedicError
@@ -19,7 +20,8 @@ from medic.evaluation.evaluator import Evaluator, Outputs, choose_threshold, pre
 from medic.evaluation.learning import learning_failure
 from medic.evaluation.selection import select, without_target
 from medic.models import Classifier
-from medic.runs.build import Network, build_trainer
+from medic.runs.build import COMPILED, Network, build_trainer, compiles
+from medic.runs.data import divide_images, fingerprint
 from medic.runs.directory import Run, RunDirectory, run_hash
 from medic.utils import distributed
 
@@ -29,11 +31,11 @@ REFRESHED = 30
 """Iterations from which batch-norm statistics of averaged weights are estimated, or as many as the run has."""
 
 
-def find_directory(recipe: Recipe, dataset: Dataset) -> tuple[str, RunDirectory]:
+def find_directory(plan: Plan, dataset: Dataset) -> tuple[str, RunDirectory]:
     """Return the hash and the directory of a run, which must not hold another one."""
-    run = run_hash(recipe, recipe.data.fingerprint(dataset, recipe.tasks.axes or ()))
-    directory = RunDirectory(Path(recipe.execution.output) / (recipe.execution.name or run))
-    directory.check_named(recipe, run)
+    run = run_hash(plan, fingerprint(plan, dataset))
+    directory = RunDirectory(Path(plan.config.execution.output) / (plan.config.execution.name or run))
+    directory.check_named(plan, run)
     return run, directory
 
 
@@ -45,9 +47,9 @@ def finished_run(directory: RunDirectory) -> Run:
     return run
 
 
-def divide(recipe: Recipe, dataset: Dataset) -> Problem:
+def divide(plan: Plan, dataset: Dataset) -> Problem:
     """Divide the images, and check that the target has those that the threshold rule needs."""
-    problem, rule = recipe.data.divide(dataset, recipe.seed), str(recipe.evaluation.threshold)
+    problem, rule = divide_images(plan, dataset), plan.config.evaluation.threshold
     if openset.RULES[rule].oracle and not bool((problem.target.label < 0).any()):
         raise MedicError(f"threshold {rule!r} needs unknown images, but the target has none")
     return problem
@@ -58,7 +60,7 @@ class UnfinishedRun:
 
     def __init__(
         self,
-        recipe: Recipe,
+        plan: Plan,
         dataset: Dataset,
         network: Network,
         directory: RunDirectory,
@@ -67,16 +69,14 @@ class UnfinishedRun:
         began: float,
     ) -> None:
         """Prepare the run with the hash `run`, which will be evaluated about `evaluations` times."""
-        self.recipe, self.dataset, self.network, self.directory, self.hash = recipe, dataset, network, directory, run
-        self.device = recipe.execution.pick_device()
+        self.plan, self.dataset, self.network, self.directory, self.hash = plan, dataset, network, directory, run
+        self.device = plan.device
         self.writes = distributed.rank() == 0
-        self.problem = divide(recipe, dataset)
-        self.trainer = build_trainer(recipe, dataset, self.problem, network)
-        assert recipe.evaluation.score is not None
-        assert recipe.evaluation.threshold is not None
-        self.rule = recipe.evaluation.threshold
-        inference = self.trainer.inference(self._compiles_evaluation(evaluations), recipe.evaluation.views)
-        score = openset.get_score(recipe.evaluation.score)
+        self.problem = divide(plan, dataset)
+        self.trainer = build_trainer(plan, dataset, self.problem, network)
+        self.rule = plan.config.evaluation.threshold
+        inference = self.trainer.inference(self._compiles_evaluation(evaluations), plan.config.evaluation.views)
+        score = openset.get_score(plan.config.evaluation.score)
         self.evaluator = Evaluator(dataset.domains, self.problem, inference, score, self.rule)
         self.records: list[dict[str, Any]] = []
         self.best: dict[str, Tensor] = {}
@@ -85,7 +85,7 @@ class UnfinishedRun:
     def _compiles_evaluation(self, evaluations: int) -> bool:
         """Whether compiling pays off for evaluation too; it rounds differently, so the target must not decide."""
         images = len(self.problem.train) + len(self.problem.validation)
-        return self.recipe.compiles(self.device) and evaluations * images >= COMPILED
+        return compiles(self.plan, self.device) and evaluations * images >= COMPILED
 
     def weights(self) -> list[nn.Parameter]:
         """Return the weights to average."""
@@ -95,7 +95,7 @@ class UnfinishedRun:
         """Load averaged weights into the model, and re-estimate batch-norm statistics."""
         with torch.no_grad():
             torch._foreach_copy_(list[Tensor](self.weights()), list(tensors))
-        self.trainer.refresh_statistics(min(REFRESHED, self.recipe.optim.iterations))
+        self.trainer.refresh_statistics(min(REFRESHED, self.plan.config.optim.iterations))
 
     def add_record(self, measured: Mapping[str, Any]) -> dict[str, Any]:
         """Add an evaluation of the model, and keep the weights if source validation selects them."""
@@ -116,19 +116,19 @@ class UnfinishedRun:
 
         The settings that were asked for are in the first record only, because they never change.
         """
-        recipe, identity = self.recipe, self.recipe.identity
-        asked = {name: value for name, value in recipe.asked.items() if name in identity}
-        trial = recipe.data.trial_seed
+        plan, identity = self.plan, self.plan.config.identity
+        asked = {name: value for name, value in plan.user_settings.items() if name in identity}
+        trial = plan.config.data.trial_seed
         return {
             **({} if self.records else {"asked": asked}),
             "args": {
-                "dataset": recipe.data.benchmark.domainbed or recipe.data.dataset,
-                "algorithm": recipe.run.method,
+                "dataset": plan.benchmark.domainbed or plan.config.data.dataset,
+                "algorithm": plan.config.run.method,
                 "test_envs": list(self.problem.targets),
-                "seed": recipe.seed,
-                "trial_seed": recipe.seed if trial is None else trial,
-                "hparams_seed": recipe.objective.hparams_seed,
-                "holdout_fraction": recipe.data.holdout,
+                "seed": plan.seed,
+                "trial_seed": plan.seed if trial is None else trial,
+                "hparams_seed": plan.config.objective.hparams_seed,
+                "holdout_fraction": plan.config.data.holdout,
             },
             "hparams": identity,
         }
@@ -138,7 +138,7 @@ class UnfinishedRun:
 
         `origin` is the part of the model's provenance that describes the origin of its weights.
         """
-        model, saves = self.trainer.model, self.recipe.evaluation.save_features
+        model, saves = self.trainer.model, self.plan.config.evaluation.save_features
         model.load_state_dict(self.best)
         score = self.evaluator.fitted_score()
         outputs = self.evaluator.infer_all(saves or "features" in score.needs)
@@ -171,20 +171,23 @@ class UnfinishedRun:
         """Return the model with the backbone that was frozen, if it was."""
         if self.network.frozen is None:
             return model
-        assert self.recipe.model.head is not None
-        whole = Classifier(self.network.frozen, len(self.problem.known), self.recipe.model.head)
+        whole = Classifier(self.network.frozen, len(self.problem.known), self.plan.config.model.head)
         whole.head.load_state_dict(model.head.state_dict())  # type: ignore[union-attr]
         return whole
 
     def _description(self, threshold: openset.Threshold, record: int, origin: Mapping[str, Any]) -> dict[str, Any]:
-        recipe, data = self.recipe, self.recipe.data
+        plan, data = self.plan, self.plan.config.data
         classes = data.classes
         return {
-            "model": {"backbone": recipe.model.backbone, "head": recipe.model.head, "networks": recipe.networks},
+            "model": {
+                "backbone": plan.config.model.backbone,
+                "head": plan.config.model.head,
+                "networks": plan.networks,
+            },
             "classes": list(self.problem.known),
-            "preprocessing": describe_preprocessing(self.trainer.preprocessing, int(data.store_size or 0)),
-            "views": recipe.evaluation.views,
-            "score": {"name": recipe.evaluation.score},
+            "preprocessing": describe_preprocessing(self.trainer.preprocessing, data.store_size),
+            "views": plan.config.evaluation.views,
+            "score": {"name": plan.config.evaluation.score},
             "threshold": threshold._asdict(),
             "provenance": {
                 "dataset": data.dataset,
@@ -195,9 +198,9 @@ class UnfinishedRun:
                     "openness": classes.openness,
                 },
                 "sources": data.sources,
-                "target": data.target,
-                "method": recipe.run.method,
-                "seed": recipe.seed,
+                "target": data.target or [NONE],
+                "method": plan.config.run.method,
+                "seed": plan.seed,
                 **origin,
                 "iteration": self.records[record]["iteration"],
                 "record": record,

@@ -3,22 +3,23 @@
 from collections.abc import Iterator
 from typing import Any
 
-from medic.config.recipe import Recipe, make_recipe, open_once
+from medic.config.resolve import Plan, open_once, resolve
 from medic.errors import MedicError
+from medic.runs.data import peek_images
 from medic.runs.unfinished import divide
 
 FOLDER = "rehearsals"
 """The folder for rehearsals inside the output directory, where tables do not look for runs."""
 
 
-def rehearsals(recipe: Recipe) -> Iterator[dict[str, Any]]:
+def rehearsals(plan: Plan) -> Iterator[dict[str, Any]]:
     """Yield the settings of one run per source domain, which trains on the other sources and is tested on it.
 
     If the run has unknown classes, each rehearsal leaves out some known classes in turn, which act as its unknown ones.
     Images of the run's own unknown classes and of its target have no part in a rehearsal.
     """
-    data = recipe.data
-    sources, known = list(data.sources or ()), list(data.known or ())
+    data = plan.config.data
+    sources, known = data.sources, data.known
     if len(sources) < 2:
         raise MedicError("leave-one-out needs two source domains: add some to --sources, or use --selection validation")
     if data.partial:
@@ -32,21 +33,21 @@ def rehearsals(recipe: Recipe) -> Iterator[dict[str, Any]]:
     for number, source in enumerate(sources):
         left_out = known[number % folds :: folds] if data.unknown else []
         yield {
-            **{name: value for name, value in recipe.asked.items() if name not in ("split", "name", "output")},
+            **{name: value for name, value in plan.user_settings.items() if name not in ("split", "name", "output")},
             "target": [source],
             "sources": [name for name in sources if name != source],
             "known": [name for name in known if name not in left_out],
             "unknown": left_out,
-            "output": f"{recipe.execution.output}/{FOLDER}",
+            "output": f"{plan.config.execution.output}/{FOLDER}",
         }
 
 
-def check_rehearsals(recipe: Recipe, metric: str) -> None:
+def check_rehearsals(plan: Plan, metric: str) -> None:
     """Raise an error if a rehearsal cannot be trained, or if its domain has no unknown images for the metric."""
-    find = open_once()
-    for settings in rehearsals(recipe):
-        rehearsal, opened = make_recipe(settings, find)
-        problem = divide(rehearsal, rehearsal.data.look(opened))
+    opened = open_once()
+    for settings in rehearsals(plan):
+        rehearsal = resolve(settings, opened)
+        problem = divide(rehearsal, peek_images(rehearsal))
         if metric != "acc" and not bool((problem.target.label < 0).any()):
             (source,), left_out = settings["target"], ", ".join(settings["unknown"])
             raise MedicError(

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from medic.config.draws import SHARED
 from medic.config.objective import parse_hparams
-from medic.config.recipe import Recipe, make_recipe
+from medic.config.resolve import Plan, resolve
 from medic.config.settings import SETTINGS, identity
 from medic.data.holdout import seed_hash
 from medic.errors import DiskFullError, MedicError, OutOfMemoryError, TrainingError, check_choice, first_line, lacking
@@ -64,7 +64,7 @@ class Study:
             )
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # failed trials are logged below
         if self.metric_name is not None:
-            check_rehearsals(self.recipe, self.metric_name)
+            check_rehearsals(self.plan, self.metric_name)
         space = search_space(self.asked)
         study = self.open()
         try:
@@ -83,8 +83,8 @@ class Study:
             raise MedicError("--storage is not an address: give sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME")
         unset = {name: entry.default for name, entry in SETTINGS.items()}
         settings = {name: v for name, v in identity({**unset, **self.asked}).items() if name != "seed"}
-        defaults = {"batch_norm": self.recipe.model.batch_norm, "inner_lr": self.recipe.objective.inner_lr}
-        ours = json.loads(json.dumps({**settings, **defaults, "iterations": self.recipe.optim.iterations}))
+        defaults = {"batch_norm": self.plan.config.model.batch_norm, "inner_lr": self.plan.config.objective.inner_lr}
+        ours = json.loads(json.dumps({**settings, **defaults, "iterations": self.plan.config.optim.iterations}))
         ours["judge"] = self.judge
         try:
             study = optuna.create_study(
@@ -145,9 +145,9 @@ class Study:
         return value
 
     @cached_property
-    def recipe(self) -> Recipe:
+    def plan(self) -> Plan:
         """The run that is searched for, with default hyperparameters."""
-        return make_recipe(self.asked)[0]
+        return resolve(self.asked)
 
     @cached_property
     def metric_name(self) -> str | None:
@@ -157,7 +157,7 @@ class Study:
             if self.metric is not None:
                 raise MedicError("--metric has no effect on --selection validation: use --selection leave-one-out")
             return None
-        unknown = self.recipe.data.unknown
+        unknown = self.plan.config.data.unknown
         metric = check_choice("metric", self.metric or ("oscr" if unknown else "acc"), METRICS)
         if metric != "acc" and not unknown:
             raise MedicError(f"metric {metric!r} needs unknown classes, but every class is known: use --metric acc")
@@ -187,7 +187,7 @@ class Study:
     def _rehearse(self, trial: Any, asked: Mapping[str, Any]) -> float:
         """Train the rehearsals of a trial, and return the mean of their metric."""
         runs, mean = list[Run](), float("-inf")
-        for number, settings in enumerate(rehearsals(make_recipe(asked)[0])):
+        for number, settings in enumerate(rehearsals(resolve(asked))):
             runs.append(train(settings, quiet=True))
             mean = fmean(float(run.metrics[str(self.metric_name)]) for run in runs)
             self._report(trial, mean, number)
@@ -238,21 +238,21 @@ def search_space(asked: Mapping[str, Any]) -> dict[str, Law]:
     They are the learning rate, the weight decay and the method's own. For SGD the range of the learning rate has the
     width of Adam's around the rate of the run.
     """
-    recipe, _ = make_recipe(asked)
-    shared = SHARED["small" if (recipe.data.image_size or 0) <= SMALL else "large"]
-    own = recipe.search
+    plan = resolve(asked)
+    shared = SHARED["small" if plan.config.data.image_size <= SMALL else "large"]
+    own = plan.search
     space: dict[str, Law] = {}
     if asked.get("lr") is None and "lr" not in own:
         space["lr"] = shared["lr"]
-        if recipe.optim.optimizer == "sgd":
-            exponent = math.log10(recipe.optim.lr or 0)
+        if plan.config.optim.optimizer == "sgd":
+            exponent = math.log10(plan.config.optim.lr)
             space["lr"] = Range("lr", exponent - 1, exponent + 1, 10.0)
     if asked.get("weight_decay") is None and "weight_decay" in shared:
         space["weight_decay"] = shared["weight_decay"]
     given = parse_hparams(asked.get("hparams"))
     space |= {name: own[name] for name in own if name not in given and asked.get(name) is None}
     if not space:
-        raise MedicError(f"nothing to search for: all hyperparameters of method {recipe.method.name!r} are given")
+        raise MedicError(f"nothing to search for: all hyperparameters of method {plan.method.name!r} are given")
     return space
 
 

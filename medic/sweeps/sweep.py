@@ -53,7 +53,7 @@ class Planner:
     """Turns given settings into runs. Each dataset is opened and hashed once, each network made and tried once."""
 
     def __init__(self) -> None:
-        from medic.config.recipe import open_once
+        from medic.config.resolve import open_once
 
         self._open = open_once()
         self._fingerprints: dict[tuple[Any, ...], str] = {}
@@ -63,29 +63,30 @@ class Planner:
 
     def job(self, asked: Mapping[str, Any]) -> Job:
         """Return the run that these settings describe; None stands for a setting's default."""
-        from medic.config.recipe import make_recipe
+        from medic.config.resolve import resolve
         from medic.runs.build import check_network
+        from medic.runs.data import fingerprint, peek_images
         from medic.runs.directory import RunDirectory, named_runs, run_hash
 
         if asked.get("extend") is not None:
             raise MedicError("--extend continues one run: use it with `medic train`")
-        recipe, opened = make_recipe(asked, self._open)
-        if recipe.execution.name is not None:
+        plan = resolve(asked, self._open)
+        if plan.config.execution.name is not None:
             raise MedicError(
-                f"name {recipe.execution.name!r}: runs of a sweep are named by their hash; leave out --name"
+                f"name {plan.config.execution.name!r}: runs of a sweep are named by their hash; leave out --name"
             )
-        model, data, axes = recipe.model, recipe.data, tuple(recipe.tasks.axes or ())
-        network = (model.backbone, recipe.weights, data.image_size, model.head, model.layer, recipe.networks)
+        model, data, axes = plan.config.model, plan.config.data, tuple(plan.config.tasks.axes or ())
+        network = (model.backbone, plan.weights, data.image_size, model.head, model.layer, plan.networks)
         if network not in self._networks:
-            check_network(recipe)
+            check_network(plan)
             self._networks.add(network)
-        key = (id(opened), data.store_size, data.on_bad_image, data.validation, axes)
+        key = (id(plan.dataset), data.store_size, data.on_bad_image, data.validation, axes)
         if key not in self._fingerprints:
-            self._fingerprints[key] = data.fingerprint(data.look(opened), axes)
-        run, output = run_hash(recipe, self._fingerprints[key]), Path(recipe.execution.output)
+            self._fingerprints[key] = fingerprint(plan, peek_images(plan))
+        run, output = run_hash(plan, self._fingerprints[key]), Path(plan.config.execution.output)
         if output not in self._named:
             self._named[output] = named_runs(output)
-        return Job(recipe.asked, recipe.settings, RunDirectory(self._named[output].get(run, output / run)))
+        return Job(plan.user_settings, plan.config.settings, RunDirectory(self._named[output].get(run, output / run)))
 
     def jobs(self, asked: Iterable[Mapping[str, Any]]) -> list[Job]:
         """Return the runs that several settings describe, each once."""

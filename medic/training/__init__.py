@@ -5,7 +5,7 @@ from medic.training.callbacks import SAMPLER_CALLBACKS, Callback
 from medic.training.capture import Capture
 from medic.training.checkpoint import load_checkpoint, save_checkpoint
 from medic.training.inference import Inference, infer
-from medic.training.precision import Precision, emulates_bf16, pick_precision
+from medic.training.precision import Precision, emulates_bf16, pick_device, pick_precision
 from medic.training.seeds import derive, generator
 from medic.training.trainer import Trainer
 
@@ -24,6 +24,7 @@ __all__ = [
     "generator",
     "infer",
     "load_checkpoint",
+    "pick_device",
     "pick_precision",
     "save_checkpoint",
 ]

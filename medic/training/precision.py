@@ -1,4 +1,4 @@
-"""The precision of the network's products. Weights and losses are always float32."""
+"""The device, and the precision of the network's products. Weights and losses are always float32."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,9 +8,19 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from medic.errors import MedicError
 from medic.utils.outputs import Output
 
 Precision = Literal["fp32", "tf32", "bf16"]
+
+
+def pick_device(name: str) -> torch.device:
+    """Return a device by name; `auto` is a GPU if there is one."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise MedicError("device 'cuda': torch finds no GPU; use --device cpu")
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def pick_precision(name: str, device: torch.device) -> Precision:

@@ -18,7 +18,7 @@ from medic.report.terminal import print_rows
 from medic.runs.directory import Run
 from medic.training import Trainer
 from medic.utils.parts import hyperparameters
-from tests.built import recipe_of
+from tests.built import plan_of
 from tests.messages import naming
 
 
@@ -137,13 +137,13 @@ def test_all_of_a_method(medic, name):
     out = medic("methods", name)[1]
     assert METHODS[name].citation in out
     averaging = METHODS[name].preset.get("averaging", "none")  # the default one is no part of a method
-    recipe = recipe_of(method=name, averaging=averaging)
-    declared = {owned: field for part in recipe.parts for owned, field in hyperparameters(part.kind).items()}
-    for owned in recipe.settings["hparams"] or {}:
+    plan = plan_of(method=name, averaging=averaging)
+    declared = {owned: field for part in plan.parts for owned, field in hyperparameters(part.kind).items()}
+    for owned in plan.config.settings["hparams"] or {}:
         assert f"{owned.split('.')[-1]}=" in out
         for dataset, value in declared[owned.split(".")[-1]].metadata["on"].items():
             assert f"{value:g} on {dataset}" in out
-    for searched, law in recipe.search.items():
+    for searched, law in plan.search.items():
         assert f"{searched}=" in out or f"--{searched.replace('_', '-')}" in out
         assert str(law) in out
 

@@ -4,8 +4,8 @@ import pytest
 import yaml
 
 from medic.cli.options import SPELLINGS
-from medic.config.recipe import make_recipe
-from tests.built import recipe_of
+from medic.config.resolve import resolve
+from tests.built import plan_of
 
 
 def asked_in(out):
@@ -39,13 +39,13 @@ def test_print_config_and_overrides(medic, tmp_path):
 def test_a_printed_configuration_is_the_same_recipe(medic, tmp_path, method):
     code, out, _ = medic("train", "--target", "printed", "--method", method, "--iterations", "7", "--print-config")
     assert code == 0
-    recipe = recipe_of(target="printed", method=method, iterations=7, device="auto")
-    assert complete_in(out) == {**recipe.settings, **asked_in(out)}
+    plan = plan_of(target="printed", method=method, iterations=7, device="auto")
+    assert complete_in(out) == {**plan.config.settings, **asked_in(out)}
     (tmp_path / "run.yaml").write_text(out)
     again = medic("train", "--config", str(tmp_path / "run.yaml"), "--print-config")[1]
     assert again == out
     for settings in (asked_in(out), complete_in(out)):  # the second as if all lines were uncommented
-        assert make_recipe(settings)[0].identity == recipe.identity
+        assert resolve(settings).config.identity == plan.config.identity
 
 
 def test_the_configuration_of_a_run_is_followed_as_it_was_asked(medic, mini, tmp_path):
@@ -58,8 +58,8 @@ def test_the_configuration_of_a_run_is_followed_as_it_was_asked(medic, mini, tmp
     files = ["--config", str(run.path / "config.yaml"), "--print-config"]
     assert asked_in(medic("train", *files)[1]) == yaml.safe_load((run.path / "asked.yaml").read_text())
     followed = complete_in(medic("train", *files, "--method", "erm")[1])
-    expected = recipe_of(dataset=mini, method="erm", iterations=2, batch_size=2, output=str(tmp_path))
-    assert make_recipe(followed)[0].identity == expected.identity
+    expected = plan_of(dataset=mini, method="erm", iterations=2, batch_size=2, output=str(tmp_path))
+    assert resolve(followed).config.identity == expected.config.identity
     assert (followed["objective"], followed["steps"], followed["score"]) == ("ce", [1], "cls")
     (run.path / "asked.yaml").unlink()  # as in runs of earlier versions: the complete settings are all there is
     assert complete_in(medic("train", *files)[1]) == run.settings
@@ -128,7 +128,7 @@ def test_other_codebases_spellings(medic):
     )
     assert aliased == plain
     joined = medic("train", "--target_domains", "street", "--algorithm=erm", "--known=0,1", "--print-config")
-    recipes = [make_recipe(asked_in(out))[0] for _, out, _ in (plain, joined)]
-    assert recipes[0].settings == recipes[1].settings
+    plans = [resolve(asked_in(out)) for _, out, _ in (plain, joined)]
+    assert plans[0].config.settings == plans[1].config.settings
     for spelling in SPELLINGS:
         assert spelling in " ".join(medic("train", "--help")[1].split())

@@ -16,7 +16,7 @@ from medic.systems.arpl import Arpl, ConfusingSamples, Reciprocal, batch_norms, 
 from medic.tasks import Step
 from medic.training.precision import Bf16Weights
 from medic.utils.outputs import Output
-from tests.built import built, recipe_of
+from tests.built import built, plan_of
 from tests.messages import naming
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -280,7 +280,7 @@ def test_what_is_not_prepared_or_has_no_points_is_explained():
 )
 def test_what_it_does_not_go_with(mini, settings, message):
     with pytest.raises(MedicError, match=naming(message)):
-        recipe_of(dataset=mini, method="arpl-cs", **settings)
+        plan_of(dataset=mini, method="arpl-cs", **settings)
 
 
 def trainer(mini, **settings):

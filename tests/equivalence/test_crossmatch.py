@@ -12,11 +12,12 @@ from medic.errors import MedicError
 from medic.models import Classifier, create_backbone
 from medic.objectives import Setup, ce, ova
 from medic.objectives.losses import acceptance
+from medic.runs.build import compiles
 from medic.strategies import Joint, TwoStep
 from medic.systems.crossmatch import CrossMatch, disagreement, openness
 from medic.tasks import Step
 from medic.utils.outputs import Output
-from tests.built import recipe_of
+from tests.built import plan_of
 from tests.messages import naming
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -301,12 +302,12 @@ def test_what_it_needs_is_said():
 
 def test_a_run_of_it(mini):
     settings = {"dataset": mini, "method": "crossmatch", "averaging": "none"}
-    recipe = recipe_of(**settings, hparams="eta=0.5,ascents=3")
-    assert recipe.settings["hparams"] == {"lam_n": 1.0, "lam_c": 1.0, "eta": 0.5, "gamma": 1.0, "ascents": 3}
-    assert (recipe.model.head, recipe.evaluation.score) == ("separate", "bcls")
-    assert not recipe.compiles(torch.device("cuda"))
-    assert recipe_of(**settings, head="shared").model.head == "shared"
+    plan = plan_of(**settings, hparams="eta=0.5,ascents=3")
+    assert plan.config.settings["hparams"] == {"lam_n": 1.0, "lam_c": 1.0, "eta": 0.5, "gamma": 1.0, "ascents": 3}
+    assert (plan.config.model.head, plan.config.evaluation.score) == ("separate", "bcls")
+    assert not compiles(plan, torch.device("cuda"))
+    assert plan_of(**settings, head="shared").config.model.head == "shared"
     with pytest.raises(MedicError, match=naming("'crossmatch' backbone")):
-        recipe_of(**settings, freeze="backbone")
+        plan_of(**settings, freeze="backbone")
     with pytest.raises(MedicError, match=naming("ascents 0")):
-        recipe_of(**settings, hparams="ascents=0")
+        plan_of(**settings, hparams="ascents=0")

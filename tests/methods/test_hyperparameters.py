@@ -19,9 +19,9 @@ from tests.built import built
 from tests.messages import naming
 
 
-def recipe_of(**settings):
+def plan_of(**settings):
     """Make a recipe whose averaging has no hyperparameters."""
-    return builders.recipe_of(**{"averaging": "none", **settings})
+    return builders.plan_of(**{"averaging": "none", **settings})
 
 
 def test_defaults_on_a_benchmark_are_those_of_the_part_alone():
@@ -33,27 +33,27 @@ def test_defaults_on_a_benchmark_are_those_of_the_part_alone():
 
 
 def test_parts_take_their_hyperparameters(mini):
-    recipe = recipe_of(dataset=mini, method="vrex", hparams="weight=3,anneal=7")
-    penalty = recipe.parts.penalty.build()
+    plan = plan_of(dataset=mini, method="vrex", hparams="weight=3,anneal=7")
+    penalty = plan.parts.penalty.build()
     assert (penalty.weight, penalty.anneal, type(penalty.anneal)) == (3.0, 7, int)
-    assert recipe.settings["hparams"] == {"weight": 3.0, "anneal": 7}
+    assert plan.config.settings["hparams"] == {"weight": 3.0, "anneal": 7}
 
 
 def test_strategies_take_theirs(mini):
-    recipe = recipe_of(dataset=mini, method="sandmask", hparams={"tau": 0.25})
-    assert recipe.parts.strategy.build() == SandMask(tau=0.25)
-    assert recipe.settings["hparams"] == {"tau": 0.25, "k": 10.0}
+    plan = plan_of(dataset=mini, method="sandmask", hparams={"tau": 0.25})
+    assert plan.parts.strategy.build() == SandMask(tau=0.25)
+    assert plan.config.settings["hparams"] == {"tau": 0.25, "k": 10.0}
     assert Part("sandmask", SandMask, {"tau": 0.25}).build(k=1.0) == SandMask(tau=0.25, k=1.0)
 
 
 def test_a_kept_adam_is_a_hyperparameter(mini):
-    recipe = recipe_of(dataset=mini, method="mvdg", hparams="persist_inner_state=1")
-    assert recipe.parts.strategy.build().persist_inner_state == 1
-    assert recipe.settings["hparams"] == {"count": 3, "decay": 5e-4, "persist_inner_state": 1}
+    plan = plan_of(dataset=mini, method="mvdg", hparams="persist_inner_state=1")
+    assert plan.parts.strategy.build().persist_inner_state == 1
+    assert plan.config.settings["hparams"] == {"count": 3, "decay": 5e-4, "persist_inner_state": 1}
 
 
 def test_json_as_domainbed_has_it(mini):
-    assert recipe_of(dataset=mini, method="vrex", hparams='{"weight": 2}').parts.penalty.build().weight == 2.0
+    assert plan_of(dataset=mini, method="vrex", hparams='{"weight": 2}').parts.penalty.build().weight == 2.0
 
 
 @pytest.mark.parametrize(
@@ -90,60 +90,60 @@ def test_json_as_domainbed_has_it(mini):
 )
 def test_mistakes(mini, settings, message):
     with pytest.raises(MedicError, match=naming(message)):
-        recipe_of(**{"dataset": mini, "method": "reptile", **settings})
+        plan_of(**{"dataset": mini, "method": "reptile", **settings})
 
 
 def test_a_recipe_has_all_of_them(mini):
-    recipe = recipe_of(dataset=mini, method="vrex", hparams="weight=3")
-    assert recipe.settings["hparams"] == {"weight": 3.0, "anneal": 500}
-    assert recipe_of(**recipe.settings).settings == recipe.settings
+    plan = plan_of(dataset=mini, method="vrex", hparams="weight=3")
+    assert plan.config.settings["hparams"] == {"weight": 3.0, "anneal": 500}
+    assert plan_of(**plan.config.settings).config.settings == plan.config.settings
 
 
 def test_those_of_two_parts_are_distinguished(mini):
     settings = {"dataset": mini, "method": "medic", "penalty": "hgp"}
-    recipe = recipe_of(**settings, hparams="hgp.beta=0.5")
-    assert recipe.settings["hparams"] == {"alpha": 1e-4, "hgp.beta": 0.5, "medic.beta": 1.0, "meta_test": 1}
-    assert recipe.parts.penalty.build().beta == 0.5
-    assert recipe.parts.strategy.build().beta == 1.0
-    assert recipe_of(**recipe.settings).settings == recipe.settings
+    plan = plan_of(**settings, hparams="hgp.beta=0.5")
+    assert plan.config.settings["hparams"] == {"alpha": 1e-4, "hgp.beta": 0.5, "medic.beta": 1.0, "meta_test": 1}
+    assert plan.parts.penalty.build().beta == 0.5
+    assert plan.parts.strategy.build().beta == 1.0
+    assert plan_of(**plan.config.settings).config.settings == plan.config.settings
     with pytest.raises(MedicError, match=naming("beta hgp medic hgp.beta")):
-        recipe_of(**settings, hparams="beta=0.5")
+        plan_of(**settings, hparams="beta=0.5")
 
 
 def test_samplers_take_theirs(mini):
     settings = {"dataset": mini, "method": "reptile"}
-    recipe = recipe_of(**settings, sampling="confusable", hparams="confusable.forgetting=0.3,strength=2")
-    assert recipe.settings["hparams"] == {"forgetting": 0.3, "strength": 2.0, "lag": 4}
-    sampler = recipe.parts.sampler.build()
+    plan = plan_of(**settings, sampling="confusable", hparams="confusable.forgetting=0.3,strength=2")
+    assert plan.config.settings["hparams"] == {"forgetting": 0.3, "strength": 2.0, "lag": 4}
+    sampler = plan.parts.sampler.build()
     assert (sampler.forgetting, sampler.strength) == (0.3, 2.0)
-    assert recipe_of(**recipe.settings).settings == recipe.settings
-    recipe = recipe_of(**settings, sampling="informative", hparams="delta=0.1,every=7")
-    assert recipe.settings["hparams"] == {"every": 7, "delta": 0.1}
-    assert [(callback.values["every"], callback.values["delta"]) for callback in recipe.parts.callbacks] == [(7, 0.1)]
-    assert recipe_of(**recipe.settings).settings == recipe.settings
+    assert plan_of(**plan.config.settings).config.settings == plan.config.settings
+    plan = plan_of(**settings, sampling="informative", hparams="delta=0.1,every=7")
+    assert plan.config.settings["hparams"] == {"every": 7, "delta": 0.1}
+    assert [(callback.values["every"], callback.values["delta"]) for callback in plan.parts.callbacks] == [(7, 0.1)]
+    assert plan_of(**plan.config.settings).config.settings == plan.config.settings
 
 
 @pytest.mark.parametrize(("sampling", "hparams"), [("probe", {"lag": 1}), ("random", None)])
 def test_conventions_are_no_hyperparameters(mini, sampling, hparams):
-    recipe = recipe_of(dataset=mini, method="reptile", sampling=sampling)
-    assert recipe.settings["hparams"] == hparams
+    plan = plan_of(dataset=mini, method="reptile", sampling=sampling)
+    assert plan.config.settings["hparams"] == hparams
 
 
 def test_a_smaller_grid_keeps_the_number_of_steps(mini):
-    recipe = recipe_of(dataset=mini, method="vrex", domain_splits=2)
-    assert recipe.grid.sizes == (2,)
+    plan = plan_of(dataset=mini, method="vrex", domain_splits=2)
+    assert plan.grid.sizes == (2,)
 
 
 def test_a_penalty_goes_with_another_method(mini):
-    recipe = recipe_of(dataset=mini, penalty="balance", hparams="weight=2")
-    assert recipe.settings["method"] == "medic++"
-    assert [type(part) for part in build_objective(recipe).penalties] == [PENALTIES["balance"]]
+    plan = plan_of(dataset=mini, penalty="balance", hparams="weight=2")
+    assert plan.config.settings["method"] == "medic++"
+    assert [type(part) for part in build_objective(plan).penalties] == [PENALTIES["balance"]]
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_search_ranges_are_of_hyperparameters_or_settings(mini, method):
-    recipe = recipe_of(dataset=mini, method=method.name)
-    assert set(recipe.search) <= {*(recipe.settings["hparams"] or {}), "lr"}
+    plan = plan_of(dataset=mini, method=method.name)
+    assert set(plan.search) <= {*(plan.config.settings["hparams"] or {}), "lr"}
 
 
 def test_laws():
@@ -205,4 +205,4 @@ def test_a_new_penalty_is_known_by_its_name(mini):
         assert [(type(part), part.strength) for part in trainer.objective.penalties] == [(Confident, 2.0)]
         assert trainer.step() + trainer.wait()
         with pytest.raises(MedicError, match=naming("strength 5")):
-            recipe_of(dataset=mini, method="erm", penalty="confident", hparams="strength=5")
+            plan_of(dataset=mini, method="erm", penalty="confident", hparams="strength=5")

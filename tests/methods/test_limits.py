@@ -7,16 +7,16 @@ import pytest
 from medic.errors import MedicError
 from medic.methods import METHODS
 from medic.utils.parts import Limits
-from tests.built import recipe_of
+from tests.built import plan_of
 from tests.messages import naming
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_hyperparameter_has_limits(mini, method):
-    for name in recipe_of(dataset=mini, method=method).settings["hparams"] or {}:
+    for name in plan_of(dataset=mini, method=method).config.settings["hparams"] or {}:
         for value in (-1, math.nan, math.inf):
             with pytest.raises(MedicError, match=naming(f"{name.split('.')[-1]} {value}")):
-                recipe_of(dataset=mini, method=method, hparams={name: value})
+                plan_of(dataset=mini, method=method, hparams={name: value})
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_every_hyperparameter_has_limits(mini, method):
 )
 def test_limits_of_methods(mini, method, name, value, message):
     with pytest.raises(MedicError, match=naming(message)):
-        recipe_of(dataset=mini, method=method, hparams={name: value})
+        plan_of(dataset=mini, method=method, hparams={name: value})
 
 
 def test_limits_include_their_ends_unless_declared_otherwise():

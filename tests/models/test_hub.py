@@ -80,9 +80,9 @@ def use_hub(tmp_path, monkeypatch):
 
 def started(weights):
     """The file of some weights, the name of a run that starts from them, and the sum of the first layer."""
-    recipe, dataset, _ = loaded(backbone="resnet18", weights=weights)
-    first = build_backbones(recipe)[0].module.conv1.weight.double().sum().item()
-    return str(recipe.weights), run_hash(recipe, dataset.hash), first
+    plan, dataset, _ = loaded(backbone="resnet18", weights=weights)
+    first = build_backbones(plan)[0].module.conv1.weight.double().sum().item()
+    return str(plan.weights), run_hash(plan, dataset.hash), first
 
 
 @pytest.mark.slow

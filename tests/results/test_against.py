@@ -5,7 +5,7 @@ import re
 import pytest
 
 from medic.cli import main
-from medic.config.recipe import make_recipe
+from medic.config.resolve import resolve
 from medic.data.dataset import Generated
 from medic.report.against import AgainstPaper
 from medic.report.formats import entry, written
@@ -171,7 +171,7 @@ def write_like(folder, table, label, title, seed=0, weights="w", part=0, protoco
         return Generated(bench.name, bench.domains, bench.classes, None)
 
     asked = reproduction(table, protocol=protocol).runs()[label, title][part]
-    settings = {**make_recipe(asked, described)[0].identity, "seed": seed, **changes}
+    settings = {**resolve(asked, described).config.identity, "seed": seed, **changes}
     name = f"{label}-{title}-{part}-{seed}".replace(" ", "")
     return write_run(folder, name, settings.pop("method"), "a", settings.pop("seed"), (0.8, 0.1), weights=weights,
                      **settings)  # fmt: skip

@@ -5,7 +5,7 @@ import torch
 
 from medic.errors import MedicError
 from medic.tasks import Grid
-from tests.built import loaded, recipe_of
+from tests.built import loaded, plan_of
 from tests.messages import naming
 
 SOURCES = {0, 1, 2}
@@ -45,20 +45,20 @@ SIZES = {
 GRID = ("domain_splits", "class_splits", "steps", "repeat")
 
 
-def grid_of(recipe):
-    sampler = recipe.parts.sampler
-    return Grid(recipe.grid, seed=recipe.seed, sampler=None if sampler is None else sampler.build())
+def grid_of(plan):
+    sampler = plan.parts.sampler
+    return Grid(plan.grid, seed=plan.seed, sampler=None if sampler is None else sampler.build())
 
 
 def drawn(iterations=5, **settings):
     """Return a recipe and, for every iteration and step, the domains and classes that the tasks contain."""
-    recipe, _, problem = loaded(**settings)
-    samples, grid = problem.train, grid_of(recipe)
+    plan, _, problem = loaded(**settings)
+    samples, grid = problem.train, grid_of(plan)
     cells = grid.index(samples.label, samples.domain)
-    return recipe, [
+    return plan, [
         [
             [(set(samples.domain[t.indices].tolist()), set(samples.label[t.indices].tolist())) for t in step]
-            for step in grid.draw(cells, recipe.batch_size)
+            for step in grid.draw(cells, plan.batch_size)
         ]
         for _ in range(iterations)
     ]
@@ -67,11 +67,11 @@ def drawn(iterations=5, **settings):
 @pytest.mark.parametrize("row", CHAINS)
 @pytest.mark.parametrize("method", ROWS)
 def test_tasks_hold_the_domains_and_classes_of_their_row(mini, method, row):
-    recipe, iterations = drawn(dataset=mini, method=method, **ROWS[method][row])
-    assert recipe.grid.sizes == SIZES[row].get(method, (1, 1, 1))
-    assert recipe.batch_size * recipe.grid.tasks == 144
+    plan, iterations = drawn(dataset=mini, method=method, **ROWS[method][row])
+    assert plan.grid.sizes == SIZES[row].get(method, (1, 1, 1))
+    assert plan.batch_size * plan.grid.tasks == 144
     for steps in iterations:
-        assert tuple(map(len, steps)) == recipe.grid.sizes
+        assert tuple(map(len, steps)) == plan.grid.sizes
         tasks = [task for step in steps for task in step]
         if row in (NEITHER, CLASSWISE):
             assert all(domains == SOURCES for domains, _ in tasks)
@@ -90,17 +90,18 @@ def test_tasks_hold_the_domains_and_classes_of_their_row(mini, method, row):
 @pytest.mark.parametrize("row", CHAINS)
 @pytest.mark.parametrize("method", ROWS)
 def test_what_is_written_out_is_the_same_row(mini, method, row):
-    recipe = recipe_of(dataset=mini, method=method, **ROWS[method][row])
-    again = recipe_of(**recipe.asked, **{name: recipe.settings[name] for name in GRID if name not in recipe.asked})
-    assert again.settings == recipe.settings
+    plan = plan_of(dataset=mini, method=method, **ROWS[method][row])
+    written = {name: plan.config.settings[name] for name in GRID}
+    again = plan_of(**{**written, **plan.user_settings})
+    assert again.config.settings == plan.config.settings
     for name in ("splits", "sizes", "repeat"):
-        assert getattr(again.grid, name) == getattr(recipe.grid, name)
+        assert getattr(again.grid, name) == getattr(plan.grid, name)
 
 
 @pytest.mark.parametrize(("splits", "balanced"), [(0, False), (1, True)])
 def test_an_axis_of_1_is_balanced_and_one_of_0_is_not(splits, balanced):
     """Of 90 and 10 images of two classes, a task of 20 has 10 and 10, or about 18 and 2."""
-    grid = grid_of(recipe_of(method="reptile", class_splits=splits, known=["0", "1"]))
+    grid = grid_of(plan_of(method="reptile", class_splits=splits, known=["0", "1"]))
     domain = torch.arange(3).repeat_interleave(100)
     y = torch.tensor([0] * 90 + [1] * 10).repeat(3)
     cells = grid.index(y, domain)
@@ -111,7 +112,7 @@ def test_an_axis_of_1_is_balanced_and_one_of_0_is_not(splits, balanced):
 
 def test_neither_axis_draws_without_replacement():
     """Three batches of one iteration share no image."""
-    grid, y = grid_of(recipe_of(method="reptile", **CHAINS[NEITHER])), torch.arange(300) % 6
+    grid, y = grid_of(plan_of(method="reptile", **CHAINS[NEITHER])), torch.arange(300) % 6
     (one,), (two,), (three,) = grid.draw(grid.index(y, torch.zeros(300, dtype=torch.long)), 48)
     assert len(set(torch.cat([one.indices, two.indices, three.indices]).tolist())) == 144
 
@@ -122,16 +123,16 @@ def test_neither_axis_draws_without_replacement():
     ({"method": "medic++", "class_splits": 6, "steps": "2,2,2"}, (2, 2, 2)),
 ])  # fmt: skip
 def test_one_source_has_tasks_by_class(mini, settings, sizes):
-    recipe, iterations = drawn(dataset=mini, sources=["printed"], **settings)
-    assert recipe.grid.sizes == sizes
+    plan, iterations = drawn(dataset=mini, sources=["printed"], **settings)
+    assert plan.grid.sizes == sizes
     for steps in iterations:
         assert sorted(label for step in steps for _, classes in step for label in classes) == list(range(6))
 
 
 def test_nine_tasks_of_one_source_in_three_steps(mini):
     """Three class splits in every step, each drawn anew."""
-    recipe, iterations = drawn(dataset=mini, method="medic++", sources=["printed"], steps=1, repeat=3)
-    assert recipe.grid.sizes == (3, 3, 3)
+    plan, iterations = drawn(dataset=mini, method="medic++", sources=["printed"], steps=1, repeat=3)
+    assert plan.grid.sizes == (3, 3, 3)
     for steps in iterations:
         for step in steps:
             assert sorted(label for _, classes in step for label in classes) == list(range(6))
@@ -156,5 +157,5 @@ def test_nine_tasks_of_one_source_in_three_steps(mini):
 ])  # fmt: skip
 def test_what_cannot_be_is_one_line(mini, settings, words):
     with pytest.raises(MedicError, match=naming(words)) as error:
-        recipe_of(dataset=mini, **settings)
+        plan_of(dataset=mini, **settings)
     assert "\n" not in str(error.value)

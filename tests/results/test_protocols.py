@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from medic.config.protocols import PROTOCOLS, STATED
-from medic.config.recipe import make_recipe
+from medic.config.resolve import resolve
 from medic.config.settings import load_yaml
 from medic.data import Generated, benchmark
 from medic.results.paper_tables import reproduction
@@ -44,7 +44,7 @@ def complete(asked):
         classes = bench.classes or tuple(f"class_{number:03}" for number in range(345))
         return Generated(bench.name, bench.domains, classes, None)
 
-    return make_recipe(asked, described)[0].settings
+    return resolve(asked, described).config.settings
 
 
 def check(settings, name, cell):

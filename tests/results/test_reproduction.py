@@ -8,7 +8,7 @@ import pytest
 
 from medic.cli import main
 from medic.config.protocols import PROTOCOLS
-from medic.config.recipe import make_recipe
+from medic.config.resolve import resolve
 from medic.data import benchmark
 from medic.errors import MedicError
 from medic.methods import METHODS
@@ -131,25 +131,25 @@ def test_reptile_over_domains_is_fish():
 
 def test_mldg_over_classes_has_two_splits(root):
     runs = reproduction("officehome-openness").runs(settings={"root": str(root)})
-    grid = make_recipe(runs["MLDG, cw", "10 known"][0])[0].grid
+    grid = resolve(runs["MLDG, cw", "10 known"][0]).grid
     assert (grid.splits, grid.sizes) == ({"domain": 1, "class": 2}, (1, 1))
 
 
 def test_time_and_memory_are_of_the_same_images(root):
     """Of ERM too, and without the passes of adaptive sampling."""
     cells = reproduction("time-memory").runs(settings={"root": str(root)})
-    recipes = {label: make_recipe(asked)[0] for (label, _), (asked,) in cells.items()}
-    assert {recipe.batch_size * recipe.grid.tasks for recipe in recipes.values()} == {72}
-    assert recipes["MEDIC++, 9 steps"].batch_size == 8
-    assert {recipe.grid.sampling for recipe in recipes.values()} == {"random"}
-    assert len(recipes) == 10
-    assert recipes["ERM"].grid.tasks == 1
+    plans = {label: resolve(asked) for (label, _), (asked,) in cells.items()}
+    assert {plan.batch_size * plan.grid.tasks for plan in plans.values()} == {72}
+    assert plans["MEDIC++, 9 steps"].batch_size == 8
+    assert {plan.grid.sampling for plan in plans.values()} == {"random"}
+    assert len(plans) == 10
+    assert plans["ERM"].grid.tasks == 1
 
 
 def test_draws_of_domainbed(root):
     """They replace the rates, decays and batch sizes of every row but the authors' own."""
     runs = reproduction("domainbed").runs(columns=["PACS"], settings={"root": str(root), "hparams_seed": 1})
-    found = {label: make_recipe(asked[0])[0].settings for (label, _), asked in runs.items()}
+    found = {label: resolve(asked[0]).config.settings for (label, _), asked in runs.items()}
     assert found["ERM"]["lr"] == pytest.approx(2.702893e-05)
     assert found["ERM"]["batch_size"] == 3 * 39
     assert found["MEDIC++, default hyper-parameters, no binary head"]["lr"] == pytest.approx(2.702893e-05)

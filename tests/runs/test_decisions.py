@@ -333,7 +333,7 @@ class TestCommand:
     def test_a_score_of_an_installed_package(self, mini, tmp_path, monkeypatch):
         import medic
         from medic.openset import registry
-        from medic.runs.reevaluate import decide_again
+        from medic.runs.reevaluate import make_decisions
         from tests.runs.short import SHORT
 
         run = medic.train(dataset=mini, output=tmp_path, **SHORT)
@@ -342,7 +342,7 @@ class TestCommand:
         monkeypatch.setattr(
             type(registry.SCORE_GROUP), "find", lambda _, name: theirs if name == "theirs" else found(name)
         )
-        assert decide_again(run, "theirs", "source")[1] == "theirs"
+        assert make_decisions(run, "theirs", "source")[1] == "theirs"
 
     @pytest.mark.parametrize(("arguments", "message"), [
         ([], "give one of them"),

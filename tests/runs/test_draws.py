@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 
 from medic.data import BENCHMARKS
-from tests.built import recipe_of
+from tests.built import plan_of
 
 
 def drawn(mini, **settings):
-    return recipe_of(dataset=mini, hparams_seed=1, image_size=64, **settings)
+    return plan_of(dataset=mini, hparams_seed=1, image_size=64, **settings)
 
 
 @pytest.fixture(autouse=True)
@@ -19,17 +19,17 @@ def large(monkeypatch):
 
 
 def test_the_decay_of_fish_is_that_of_its_inner_adam(mini):
-    recipe = drawn(mini, method="fish-domainbed")
-    strategy = recipe.parts.strategy.build()
-    assert recipe.optim.weight_decay == 0
-    assert recipe.optim.lr in (0.05, 0.1, 0.5)
+    plan = drawn(mini, method="fish-domainbed")
+    strategy = plan.parts.strategy.build()
+    assert plan.config.optim.weight_decay == 0
+    assert plan.config.optim.lr in (0.05, 0.1, 0.5)
     assert 1e-6 <= strategy.decay <= 1e-2
     assert strategy.lr < 1e-3
 
 
 def test_the_decay_of_mldg_is_that_of_both(mini):
-    recipe = drawn(mini, method="mldg-domainbed")
-    assert recipe.optim.weight_decay == recipe.parts.strategy.build().decay > 0
+    plan = drawn(mini, method="mldg-domainbed")
+    assert plan.config.optim.weight_decay == plan.parts.strategy.build().decay > 0
 
 
 def test_the_decay_of_mvdg_is_its_own(mini):
@@ -37,11 +37,11 @@ def test_the_decay_of_mvdg_is_its_own(mini):
 
 
 def test_an_exchanged_penalty_brings_its_own_search_ranges(mini):
-    hparams = drawn(mini, method="vrex", penalty="hgp", optimizer="adam").settings["hparams"]
+    hparams = drawn(mini, method="vrex", penalty="hgp", optimizer="adam").config.objective.hparams
     assert {"alpha", "beta"} <= set(hparams)
-    own = drawn(mini, method="hgp", optimizer="adam").settings["hparams"]
+    own = drawn(mini, method="hgp", optimizer="adam").config.objective.hparams
     assert hparams == own
-    beside = drawn(mini, method="mldg-domainbed", penalty="balance", objective="ce+ova").settings["hparams"]
+    beside = drawn(mini, method="mldg-domainbed", penalty="balance", objective="ce+ova").config.objective.hparams
     assert {"beta", "meta_test", "decay", "weight"} <= set(beside)
 
 
@@ -51,8 +51,8 @@ def test_an_exchanged_penalty_brings_its_own_search_ranges(mini):
 )
 def test_defaults_on_a_benchmark(mini, monkeypatch, method, dataset, number, value):
     monkeypatch.setitem(BENCHMARKS, dataset, dataclasses.replace(BENCHMARKS[mini], name=dataset, split=None))
-    usual, elsewhere = recipe_of(dataset=dataset, method=method), recipe_of(dataset=mini, method=method)
-    given = recipe_of(dataset=dataset, method=method, hparams={number: 1})
-    assert usual.settings["hparams"][number] == value
-    assert elsewhere.settings["hparams"][number] != value
-    assert given.settings["hparams"][number] == 1
+    usual, elsewhere = plan_of(dataset=dataset, method=method), plan_of(dataset=mini, method=method)
+    given = plan_of(dataset=dataset, method=method, hparams={number: 1})
+    assert usual.config.objective.hparams[number] == value
+    assert elsewhere.config.objective.hparams[number] != value
+    assert given.config.objective.hparams[number] == 1

@@ -13,8 +13,8 @@ from tests.runs.short import SHORT
 
 
 def found(path="out/a", **settings):
-    recipe, dataset, problem = loaded(**settings)
-    return dict(describe(recipe, dataset, problem, path))
+    plan, dataset, problem = loaded(**settings)
+    return dict(describe(plan, dataset, problem, path))
 
 
 def test_a_colleague_reads_what_is_trained(mini, caplog, tmp_path):

@@ -9,9 +9,9 @@ import medic
 from medic.data.cache import cache_directory
 from medic.errors import MedicError
 from medic.models import create_backbone
-from medic.runs.reevaluate import infer_again
+from medic.runs.reevaluate import recompute_outputs
 from medic.training import Inference
-from tests.built import recipe_of
+from tests.built import plan_of
 from tests.messages import naming
 
 SETTINGS = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 4, "freeze": "backbone"}
@@ -40,7 +40,7 @@ def test_the_model_is_whole_and_its_backbone_untouched(mini, tmp_path):
     save_file(weights, tmp_path / "w.safetensors")
     run = medic.train(dataset=mini, output=str(tmp_path / "runs"), weights=str(tmp_path / "w.safetensors"), **SETTINGS)
     assert all(torch.equal(run.model.backbone.state_dict()[name], tensor) for name, tensor in weights.items())
-    again = infer_again(run, "cpu")
+    again = recompute_outputs(run, "cpu")
     for split in run.splits:
         torch.testing.assert_close(again[split].output.logits, run.outputs(split).output.logits)
     assert run.preprocessing.mean == (0.5,) * 3
@@ -93,7 +93,7 @@ def test_features_of_images_that_are_decoded_to_another_size_are_others(folder, 
 )
 def test_what_works_inside_the_backbone_is_refused(mini, settings, message):
     with pytest.raises(MedicError, match=naming(message)):
-        recipe_of(**{"dataset": mini, **SETTINGS, **settings})
+        plan_of(**{"dataset": mini, **SETTINGS, **settings})
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_a_transformer_sees_images_of_its_own_size(mini, tmp_path):
         **settings, freeze="backbone", iterations=2, batch_size=4, output=tmp_path, track="none", quiet=True
     )
     assert run.settings["image_size"] == 160
-    data = recipe_of(**{**settings, "dataset": "digits"}).data
+    data = plan_of(**{**settings, "dataset": "digits"}).config.data
     assert (data.image_size, data.store_size) == (160, 32)
     # The settings of a finished run are complete, and `medic evaluate --rerun` asks for them again.
-    assert recipe_of(**{**settings, "dataset": "digits"}, image_size=160, store_size=32).data == data
+    assert plan_of(**{**settings, "dataset": "digits"}, image_size=160, store_size=32).config.data == data

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import medic
-from medic.config.recipe import make_recipe
+from medic.config.resolve import resolve
 from medic.errors import MedicError, TrainingError
 from medic.runs.train import _lower_rates
 from medic.training import Trainer
@@ -37,7 +37,7 @@ def test_the_rate_of_the_inner_steps_is_blamed_if_it_was_given(mini, tmp_path):
     ({"method": "erm"}, "try a lower --lr than 0.06"),
 ])  # fmt: skip
 def test_the_rates_to_lower(given, hint):
-    assert _lower_rates(make_recipe({"target": "street", **given})[0]) == hint
+    assert _lower_rates(resolve({"target": "street", **given})) == hint
 
 
 def test_outputs_that_are_not_numbers_stop_the_run(mini, tmp_path):
@@ -105,6 +105,6 @@ def test_unknown_settings_are_named():
     ],
 )
 def test_a_backbone_that_does_not_fit_is_refused_before_images_are_read(mini, tmp_path, monkeypatch, settings, message):
-    monkeypatch.setattr("medic.config.specs.DataSpec.load", lambda *_: pytest.fail("images were read"))
+    monkeypatch.setattr("medic.runs.train.load_images", lambda *_: pytest.fail("images were read"))
     with pytest.raises(MedicError, match=naming(message)):
         medic.train(dataset=mini, output=tmp_path, **{**SHORT, "method": "erm", **settings})

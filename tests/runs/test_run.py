@@ -15,7 +15,7 @@ from medic.errors import MedicError
 from medic.results.notes import differences
 from medic.results.results import collect
 from medic.runs.directory import Run
-from medic.runs.reevaluate import infer_again, review
+from medic.runs.reevaluate import recompute_outputs, review
 from medic.training import Trainer
 from tests.messages import naming
 from tests.runs.short import SHORT
@@ -117,7 +117,7 @@ def test_predictions_repeat_every_metric(run):
 
 
 def test_the_model_gives_its_predictions_again(run):
-    again = infer_again(run, "cpu")
+    again = recompute_outputs(run, "cpu")
     assert list(again) == [*run.splits, "train"] == ["validation", "source-unknown", "target", "train"]
     for split in run.splits:
         output, label, _ = again[split]
@@ -141,8 +141,8 @@ def test_scores_that_are_fitted(mini, tmp_path):
     held_out = run.predictions["split"] == "validation"
     run.predictions["path"][held_out] = run.predictions["path"][held_out][::-1]
     with pytest.raises(MedicError, match=naming(f"{run.path} validation --rerun")):
-        infer_again(run, "cpu")
-    rerun = review(run, None, "source", infer_again(Run(run.path), "cpu"))
+        recompute_outputs(run, "cpu")
+    rerun = review(run, None, "source", recompute_outputs(Run(run.path), "cpu"))
     assert set(rerun) == {"cls", "max-logit", "energy", "openmax", "knn", "mahalanobis"}
     assert 0 <= rerun["knn"]["target"]["auroc"] <= 1
     with pytest.raises(MedicError, match=naming("'reject' unknown")):
@@ -152,7 +152,7 @@ def test_scores_that_are_fitted(mini, tmp_path):
 def test_scores_are_fitted_on_features_that_were_kept(mini, tmp_path):
     run = medic.train(dataset=mini, method="erm", save_features=True, output=str(tmp_path), **SHORT)
     assert run.splits == ["validation", "source-unknown", "target", "train"]
-    kept, again = review(run, None, "source"), review(run, None, "source", infer_again(run, "cpu"))
+    kept, again = review(run, None, "source"), review(run, None, "source", recompute_outputs(run, "cpu"))
     assert set(kept) == set(again) == {"cls", "max-logit", "energy", "openmax", "knn", "mahalanobis"}
     for score, found in kept.items():
         assert found["target"]["auroc"] == pytest.approx(again[score]["target"]["auroc"], abs=1e-6)
@@ -171,7 +171,7 @@ def test_a_system_of_several_networks(mini, tmp_path):
     run = medic.train(dataset=mini, method="daml", output=str(tmp_path), **SHORT)
     assert run.description["model"] == {"backbone": "small", "head": "close", "networks": 3}
     assert len(run.model.networks) == 3
-    again = infer_again(run, "cpu")
+    again = recompute_outputs(run, "cpu")
     for split in run.splits:
         torch.testing.assert_close(again[split].output.logits, run.outputs(split).output.logits)
 
@@ -222,7 +222,7 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_done_again(mini, t
     done, times = path / "done", {file: file.stat().st_mtime_ns for file in path.glob("*.*")}
     done.rename(tmp_path / "elsewhere")
 
-    def late(recipe):  # called when the session is made, before the directory is locked
+    def late(plan):  # called when the session is made, before the directory is locked
         (tmp_path / "elsewhere").rename(done)
         return ()
 

@@ -22,7 +22,7 @@ from medic.results.listing import list_runs
 from medic.results.results import collect
 from medic.results.table import tabulate
 from medic.runs import soup as module
-from medic.runs.reevaluate import infer_again
+from medic.runs.reevaluate import recompute_outputs
 from medic.runs.seal import make_seal
 from medic.runs.soup import SHARED, SPLIT, choose
 from medic.training import Trainer
@@ -173,7 +173,7 @@ def test_a_soup_is_a_run_like_any_other(folder, monkeypatch, tmp_path, capsys):
     assert out.split()[:6] == ["run", "validation", "Acc", "soup", "Acc", "kept"]
     assert f"runs by source validation: {run.path}" in out
 
-    again = infer_again(run, "cpu")
+    again = recompute_outputs(run, "cpu")
     for split in run.splits:
         torch.testing.assert_close(again[split].output.logits, run.outputs(split).output.logits)
     picture(0).save(tmp_path / "image.png")
@@ -256,7 +256,7 @@ def changed(path, folder, settings=None, environment=None, provenance=None):
     ],
 )
 def test_runs_that_do_not_match(folder, changes, message, monkeypatch, tmp_path):
-    monkeypatch.setattr(module, "images_again", lambda *_, **__: pytest.fail("images were read"))
+    monkeypatch.setattr(module, "load_run_images", lambda *_, **__: pytest.fail("images were read"))
     other = changed(folder / "b", tmp_path, **changes)
     with pytest.raises(MedicError, match=naming(f"{folder / 'a'} {other} {message}")) as error:
         medic.soup([folder / "a", other], output=tmp_path)

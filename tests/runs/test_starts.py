@@ -4,7 +4,7 @@ import pytest
 from safetensors.torch import save_file
 from torch import nn
 
-from medic.config.recipe import make_recipe
+from medic.config.resolve import resolve
 from medic.config.starts import STARTS
 from medic.models import OURS, Preprocessing, create_backbone
 from tests.pages import ROOT
@@ -29,7 +29,7 @@ def normed(monkeypatch):
 
 
 @pytest.fixture
-def recipe(mini, tmp_path):
+def plan(mini, tmp_path):
     """Complete settings of a run on small digits, whose benchmark has the rate 0.06."""
 
     def complete(backbone="normed", weights=True, **settings):
@@ -37,51 +37,53 @@ def recipe(mini, tmp_path):
             file = tmp_path / f"{backbone}.safetensors"
             save_file(create_backbone(backbone).module.state_dict(), file)
             settings["weights"] = str(file)
-        made, _ = make_recipe({"dataset": mini, "target": "street", "backbone": backbone, **settings})
-        return made
+        return resolve({"dataset": mini, "target": "street", "backbone": backbone, **settings})
 
     return complete
 
 
-def test_each_starting_point_has_its_settings(recipe):
-    assert recipe(weights=False).start == "scratch"
-    assert recipe(weights=False).model.batch_norm == "local"
-    trained = recipe()
-    assert (trained.start, trained.model.batch_norm, trained.optim.iterations) == ("pretrained", "frozen", 1200)
-    assert trained.optim.lr == pytest.approx(3 * 0.06)
-    assert trained.objective.inner_lr == pytest.approx(0.2 * 3 * 0.06)
-    assert recipe(backbone="small").start == "pretrained without batch norm"
-    assert recipe(freeze="backbone").start == "frozen backbone"
+def test_each_starting_point_has_its_settings(plan):
+    assert plan(weights=False).start == "scratch"
+    assert plan(weights=False).config.model.batch_norm == "local"
+    trained = plan()
+    assert trained.start == "pretrained"
+    assert (trained.config.model.batch_norm, trained.config.optim.iterations) == ("frozen", 1200)
+    assert trained.config.optim.lr == pytest.approx(3 * 0.06)
+    assert trained.config.objective.inner_lr == pytest.approx(0.2 * 3 * 0.06)
+    assert plan(backbone="small").start == "pretrained without batch norm"
+    assert plan(freeze="backbone").start == "frozen backbone"
 
 
-def test_user_settings_win_and_the_inner_rate_follows(recipe):
-    chosen = recipe(lr=0.01, batch_norm="local", iterations=30, averaging="none")
-    assert (chosen.model.batch_norm, chosen.optim.iterations, chosen.optim.averaging) == ("local", 30, "none")
-    assert chosen.objective.inner_lr == pytest.approx(0.002)
-    assert recipe(inner_lr=0.5).objective.inner_lr == 0.5
+def test_user_settings_win_and_the_inner_rate_follows(plan):
+    chosen = plan(lr=0.01, batch_norm="local", iterations=30, averaging="none")
+    assert chosen.config.model.batch_norm == "local"
+    assert (chosen.config.optim.iterations, chosen.config.optim.averaging) == (30, "none")
+    assert chosen.config.objective.inner_lr == pytest.approx(0.002)
+    assert plan(inner_lr=0.5).config.objective.inner_lr == 0.5
 
 
-def test_another_optimizer_has_its_own_rates(recipe):
+def test_another_optimizer_has_its_own_rates(plan):
     """Its rate says nothing about the inner steps, which are plain SGD."""
-    adam = recipe(optimizer="adam")
-    assert (adam.optim.lr, adam.optim.weight_decay, adam.model.batch_norm) == (1e-3, 0.0, "frozen")
-    assert adam.objective.inner_lr == pytest.approx(0.2 * 3 * 0.06)
+    adam = plan(optimizer="adam")
+    assert (adam.config.optim.lr, adam.config.optim.weight_decay) == (1e-3, 0.0)
+    assert adam.config.model.batch_norm == "frozen"
+    assert adam.config.objective.inner_lr == pytest.approx(0.2 * 3 * 0.06)
 
 
-def test_methods_keep_their_own_settings(recipe):
-    assert recipe(method="mvdg").optim.lr == 0.05
-    assert recipe(method="mvdg").objective.inner_lr == 1e-3
-    assert recipe(method="ebil-hads").objective.inner_lr == 1e-3
-    assert recipe(method="mldg-domainbed").objective.inner_lr == 1e-3
-    assert recipe(method="arpl-cs").model.batch_norm == "local"
+def test_methods_keep_their_own_settings(plan):
+    assert plan(method="mvdg").config.optim.lr == 0.05
+    assert plan(method="mvdg").config.objective.inner_lr == 1e-3
+    assert plan(method="ebil-hads").config.objective.inner_lr == 1e-3
+    assert plan(method="mldg-domainbed").config.objective.inner_lr == 1e-3
+    assert plan(method="arpl-cs").config.model.batch_norm == "local"
 
 
 @pytest.mark.parametrize("protocol", ["paper", "authors"])
-def test_protocols_do_not_depend_on_it(recipe, protocol):
-    trained, plain = recipe(protocol=protocol), recipe(weights=False, protocol=protocol)
+def test_protocols_do_not_depend_on_it(plan, protocol):
+    trained, plain = plan(protocol=protocol), plan(weights=False, protocol=protocol)
     local = {"weights"}
-    assert {k: v for k, v in trained.settings.items() if k not in local} == {
-        k: v for k, v in plain.settings.items() if k not in local
+    assert {k: v for k, v in trained.config.settings.items() if k not in local} == {
+        k: v for k, v in plain.config.settings.items() if k not in local
     }
 
 

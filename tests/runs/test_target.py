@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import medic
-from tests.built import recipe_of
+from tests.built import plan_of
 from tests.data.pictures import picture
 
 SETTINGS = {
@@ -107,5 +107,5 @@ def test_the_target_changes_nothing_but_its_own_metrics(change, unchanged, root,
 
 def test_a_class_that_only_the_target_has_is_unknown(root):
     with_a_new_class(root / "a")
-    recipe = recipe_of(dataset="folder", root=str(root), target="a", backbone="convnet", image_size=32)
-    assert (recipe.data.known, recipe.data.unknown) == (["cat", "dog", "owl"], ["ant"])
+    plan = plan_of(dataset="folder", root=str(root), target="a", backbone="convnet", image_size=32)
+    assert (plan.config.data.known, plan.config.data.unknown) == (["cat", "dog", "owl"], ["ant"])

@@ -16,7 +16,7 @@ from medic.runs.trackers import TRACKERS, scalars, start_trackers, tracker_names
 from medic.sweeps.executors.ray import connect
 from medic.sweeps.search import import_optuna
 from medic.utils.command import without_secrets
-from tests.built import recipe_of
+from tests.built import plan_of
 from tests.messages import naming
 
 SHORT = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 2, "device": "cpu", "quiet": True}
@@ -160,6 +160,6 @@ def test_addresses_lose_their_secrets(given, kept):
 def test_no_secret_is_in_an_environment_file(mini, mini_dataset, monkeypatch, storage):
     monkeypatch.setattr(sys, "argv", ["/bin/medic", "search", *storage, "--trials", "2"])
     monkeypatch.setenv("WANDB_API_KEY", "another-secret")
-    written = environment(mini_dataset, recipe_of(dataset=mini))
+    written = environment(mini_dataset, plan_of(dataset=mini))
     assert "secret" not in json.dumps(written)
     assert written["command"][-2:] == ["--trials", "2"]

@@ -6,9 +6,9 @@ import torch
 import medic
 from medic.models import create_backbone
 from medic.objectives import Ova
-from medic.runs.reevaluate import infer_again
+from medic.runs.reevaluate import recompute_outputs
 from medic.tasks.lagged import softmax_sums
-from tests.built import built, recipe_of
+from tests.built import built, plan_of
 from tests.iterations import trained_on
 from tests.runs.short import SHORT
 
@@ -92,7 +92,7 @@ class TestWiring:
 
     def test_order_of_the_inner_steps(self, mini):
         def settings(**asked):
-            return recipe_of(dataset=mini, **asked).parts.strategy.values
+            return plan_of(dataset=mini, **asked).parts.strategy.values
 
         assert settings(method="medic++", order="second")["second_order"]
         assert settings(method="medic", order="first") == settings(method="medic-fo")
@@ -106,7 +106,7 @@ class TestWiring:
 
     def test_evaluation_uses_running_statistics(self, mini, tmp_path):
         run = medic.train(dataset=mini, method="erm", backbone="test_resnet", output=str(tmp_path), **SHORT)
-        again = infer_again(run, "cpu")
+        again = recompute_outputs(run, "cpu")
         for split in run.splits:
             torch.testing.assert_close(again[split].output.logits, run.outputs(split).output.logits)
 
@@ -138,7 +138,7 @@ def test_views_are_averaged(mini, tmp_path):
     ours, theirs = (run.outputs("target").output.logits for run in (several, plain))
     assert not torch.equal(ours, theirs)
     assert torch.corrcoef(torch.stack([ours.flatten(), theirs.flatten()]))[0, 1] > 0.8
-    again = infer_again(several, "cpu")["target"].output.logits
+    again = recompute_outputs(several, "cpu")["target"].output.logits
     torch.testing.assert_close(again, ours)
 
 

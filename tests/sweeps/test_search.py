@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from medic.cli import main
-from medic.config.recipe import make_recipe
+from medic.config.resolve import resolve
 from medic.errors import BusyError, DiskFullError, MedicError
 from medic.runs.directory import Run
 from medic.runs.train import train
@@ -178,20 +178,20 @@ def rehearsed(mini, tmp_path, trials=2, **settings):
 
 def test_rehearsals_leave_out_every_source_and_known_class_once(mini, tmp_path):
     """Neither the target nor an unknown class has a part in them."""
-    recipe, _ = make_recipe({"dataset": mini, "target": "street", "split": None, "output": str(tmp_path)})
-    runs = list(rehearsals(recipe))
+    plan = resolve({"dataset": mini, "target": "street", "split": None, "output": str(tmp_path)})
+    runs = list(rehearsals(plan))
     assert [run["target"] for run in runs] == [["handwritten"], ["printed"], ["blended"]]
     assert [run["unknown"] for run in runs] == [["0", "3"], ["1", "4"], ["2", "5"]]
     for run in runs:
-        problem = make_recipe(run)[0].data
+        problem = resolve(run).config.data
         assert "street" not in (*problem.sources, *problem.target)
-        assert sorted((*problem.known, *problem.unknown)) == recipe.data.known
-        assert problem.sources == [name for name in recipe.data.sources if name not in run["target"]]
+        assert sorted((*problem.known, *problem.unknown)) == plan.config.data.known
+        assert problem.sources == [name for name in plan.config.data.sources if name not in run["target"]]
 
 
 def test_rehearsals_of_a_closed_set_keep_all_classes(mini):
-    recipe, _ = make_recipe({"dataset": mini, "target": "street", "known": [str(k) for k in range(10)], "unknown": []})
-    assert all(len(run["known"]) == 10 and not run["unknown"] for run in rehearsals(recipe))
+    plan = resolve({"dataset": mini, "target": "street", "known": [str(k) for k in range(10)], "unknown": []})
+    assert all(len(run["known"]) == 10 and not run["unknown"] for run in rehearsals(plan))
 
 
 @pytest.mark.parametrize(
@@ -201,9 +201,9 @@ def test_rehearsals_of_a_closed_set_keep_all_classes(mini):
      ({"known": ["0", "1"]}, "three known classes there are 2 --selection validation")],
 )  # fmt: skip
 def test_what_cannot_be_rehearsed(mini, settings, message):
-    recipe, _ = make_recipe({"dataset": mini, "target": "street", "method": "erm", **settings})
+    plan = resolve({"dataset": mini, "target": "street", "method": "erm", **settings})
     with pytest.raises(MedicError, match=naming(message)):
-        list(rehearsals(recipe))
+        list(rehearsals(plan))
 
 
 def test_a_search_by_rehearsals(mini, tmp_path, logged):
@@ -232,8 +232,8 @@ def test_what_cannot_be_rehearsed_is_found_before_the_first_trial(mini, tmp_path
 
 def test_two_sources_keep_two_known_classes(mini):
     settings = {"dataset": mini, "target": "street", "sources": ["printed", "blended"], "known": ["0", "1", "2"]}
-    recipe, _ = make_recipe({**settings, "method": "erm"})
-    assert [run["known"] for run in rehearsals(recipe)] == [["1", "2"], ["0", "2"]]
+    plan = resolve({**settings, "method": "erm"})
+    assert [run["known"] for run in rehearsals(plan)] == [["1", "2"], ["0", "2"]]
 
 
 def test_a_study_of_an_earlier_version_is_refused(mini, tmp_path):

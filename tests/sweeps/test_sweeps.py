@@ -30,7 +30,7 @@ from medic.sweeps.launch import estimate, needed_device
 from medic.sweeps.overview import Overview
 from medic.sweeps.schedule import Schedule
 from medic.sweeps.sweep import Job, Planner, Sweep, parse_span, titles
-from tests.built import recipe_of
+from tests.built import plan_of
 from tests.messages import naming
 from tests.processes import descendants
 
@@ -427,7 +427,7 @@ def test_the_batch_is_drawn_from_where_the_sources_do(mini, method, least):
     seed = seed_hash(seed_hash(1, 0), "batch_size")
     expected = int(2 ** np.random.RandomState(seed).uniform(least, 9))  # small images
     settings = {"dataset": mini, "target": "street", "method": method, "optimizer": "adam", "hparams_seed": 1}
-    assert recipe_of(**settings).batch_size == expected
+    assert plan_of(**settings).batch_size == expected
 
 
 def test_draws_are_of_adam(mini):

@@ -125,8 +125,8 @@ def test_more_splits_hold_a_domain_too(mini):
 
 
 def test_the_objective_goes_with_another_method(mini):
-    recipe, dataset, problem = loaded(dataset=mini, method="reptile", objective="ebil", batch_size=2)
-    assert (recipe.settings["head"], recipe.settings["score"]) == ("branches", "bcls")
-    trainer = build_trainer(recipe, dataset, problem)
+    plan, dataset, problem = loaded(dataset=mini, method="reptile", objective="ebil", batch_size=2)
+    assert (plan.config.settings["head"], plan.config.settings["score"]) == ("branches", "bcls")
+    trainer = build_trainer(plan, dataset, problem)
     assert trainer.step() + trainer.wait()
     assert trainer.grid.held_out is None

@@ -181,9 +181,9 @@ def test_it_reads_no_labels_but_those_of_training(mini):
     from medic.runs.build import build_trainer
     from tests.built import loaded
 
-    recipe, dataset, problem = loaded(dataset=mini, method="hyprometa", label_noise=0.3, hparams={"trust": 0})
+    plan, dataset, problem = loaded(dataset=mini, method="hyprometa", label_noise=0.3, hparams={"trust": 0})
     before = problem.train.label.clone()
-    made = build_trainer(recipe, dataset, problem)
+    made = build_trainer(plan, dataset, problem)
     made.step()
     assert wrong(made.samples)
     assert torch.equal(made.callbacks[0].given, before)

@@ -11,7 +11,7 @@ from medic.objectives import ce, objective, ova
 from medic.strategies import MultiStep, TwoStep
 from medic.tasks import Step
 from medic.training.precision import Bf16Weights
-from tests.built import recipe_of
+from tests.built import plan_of
 from tests.messages import naming
 
 pytestmark = pytest.mark.usefixtures("mini")  # which registers the backbone `small`
@@ -76,6 +76,6 @@ def test_a_cpu_that_emulates_bf16_is_warned_of(monkeypatch, found, said):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for precision in ("bf16", "fp32", "auto"):
-            recipe_of(precision=precision)
+            plan_of(precision=precision)
     named = [bool(re.search(naming("CPU bf16 --precision fp32"), str(one.message))) for one in caught]
     assert named == [True] * said

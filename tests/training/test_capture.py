@@ -152,8 +152,8 @@ def test_evaluation_is_the_same_captured_and_not(mini):
 @pytest.mark.parametrize("rule", ["source", "fixed", "oracle-10"])
 def test_metrics_on_the_device_are_those_on_the_cpu(mini, rule):
     """From the same outputs; integers are counted, so they are equal, and means agree to rounding."""
-    recipe, dataset, problem = loaded(dataset=mini, device="cuda", threshold=rule)
-    trainer = build_trainer(recipe, dataset, problem)
+    plan, dataset, problem = loaded(dataset=mini, device="cuda", threshold=rule)
+    trainer = build_trainer(plan, dataset, problem)
     score = get_score("bcls")
     outputs = Evaluator(dataset.domains, problem, trainer.inference(), score, rule).infer_all()
     assert outputs["target"].label.is_cuda

@@ -30,10 +30,10 @@ def in_float64(size: int) -> torch.nn.Module:
 def trained(method: str) -> tuple[list[float], list[torch.Tensor]]:
     """The losses of six iterations and the parameters after them, in this process or in all of its group."""
     settings = {"target": "street", "method": method, "backbone": "float64", "batch_size": 5, "clip_norm": 3.0}
-    recipe, dataset, problem = loaded(**settings, lr=0.01)
+    plan, dataset, problem = loaded(**settings, lr=0.01)
     torch.set_default_dtype(torch.float64)
     try:
-        trainer = build_trainer(recipe, dataset, problem)
+        trainer = build_trainer(plan, dataset, problem)
     finally:
         torch.set_default_dtype(torch.float32)
     trainer.model.train()

@@ -1,4 +1,4 @@
-"""Recipes: settings completed, mistakes named before anything starts, and trainers that share no state."""
+"""Plans: settings completed, mistakes named before anything starts, and trainers that share no state."""
 
 import copy
 import dataclasses
@@ -6,56 +6,56 @@ import dataclasses
 import pytest
 import torch
 
-from medic.config.recipe import DEFAULTS
-from medic.config.settings import GROUPS, SETTINGS, identity, load_yaml, read_yaml, to_yaml
+from medic.config.settings import DEFAULTS, GROUPS, SETTINGS, Settings, identity, load_yaml, read_yaml, to_yaml
 from medic.errors import MedicError
 from medic.methods import METHODS
 from medic.results.paper_tables import reproduction
 from medic.runs.build import build_objective, build_trainer
 from medic.runs.facts import notes as notes_of
+from medic.runs.optimizer import rate_factor
 from medic.strategies import MultiStep
 from medic.systems.base import Method
 from medic.tasks import Grid, GridSpec
 from medic.utils.parts import Part
-from tests.built import loaded, recipe_of
+from tests.built import loaded, plan_of
 from tests.messages import naming
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_complete_settings_repeat_a_recipe(method):
     """So a run can be repeated from its `config.yaml` alone."""
-    recipe = recipe_of(method=method)
-    assert recipe_of(**recipe.settings).settings == recipe.settings
-    assert recipe.batch_size * recipe.grid.tasks == METHODS[method].preset.get("images", DEFAULTS["images"])
+    plan = plan_of(method=method)
+    assert plan_of(**plan.config.settings).config.settings == plan.config.settings
+    assert plan.batch_size * plan.grid.tasks == METHODS[method].preset.get("images", DEFAULTS["images"])
 
 
 def test_every_setting_has_a_name_of_its_own():
-    fields = [field.name for spec in GROUPS.values() for field in dataclasses.fields(spec)]
-    assert sorted(fields) == sorted(set(fields)) == sorted(SETTINGS)
+    names = [name for group in GROUPS.values() for name in group.__annotations__]
+    assert sorted(names) == sorted(set(names)) == sorted(SETTINGS) == sorted(Settings.__annotations__)
 
 
 def test_what_does_not_change_the_result_is_no_part_of_the_identity(tmp_path):
-    one, other = recipe_of(output=str(tmp_path)), recipe_of(output="elsewhere", track="none", checkpoint_every=3)
-    assert one.identity == other.identity == identity(one.settings)
-    assert one.identity != recipe_of(seed=1).identity
-    assert not {"output", "device", "root", "weights", "track"} & one.identity.keys()
+    one, other = plan_of(output=str(tmp_path)), plan_of(output="elsewhere", track="none", checkpoint_every=3)
+    assert one.config.identity == other.config.identity == identity(one.config.settings)
+    assert one.config.identity != plan_of(seed=1).config.identity
+    assert not {"output", "device", "root", "weights", "track"} & one.config.identity.keys()
 
 
 def test_a_recipe_is_frozen():
-    recipe = recipe_of(method="medic++")
-    for value in (recipe, recipe.data, recipe.optim, recipe.grid, recipe.parts, recipe.parts.strategy):
+    plan = plan_of(method="medic++")
+    for value in (plan, plan.config.data, plan.config.optim, plan.grid, plan.parts, plan.parts.strategy):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(value, dataclasses.fields(value)[0].name, None)
 
 
 def test_what_was_asked_is_kept_as_it_was():
     asked = {"method": "medic", "iterations": 7, "known": "0,1,2", "lr": None}
-    recipe = recipe_of(**asked)
-    assert {name: value for name, value in recipe.asked.items() if name in asked} == {
+    plan = plan_of(**asked)
+    assert {name: value for name, value in plan.user_settings.items() if name in asked} == {
         "method": "medic", "iterations": 7, "known": "0,1,2",
     }  # fmt: skip
-    assert recipe.settings["known"] == ["0", "1", "2"]
-    assert recipe.settings["lr"] is not None
+    assert plan.config.settings["known"] == ["0", "1", "2"]
+    assert plan.config.settings["lr"] is not None
 
 
 @pytest.mark.usefixtures("small_adversaries")
@@ -63,8 +63,8 @@ def test_what_was_asked_is_kept_as_it_was():
 def test_a_recipe_can_be_built_any_number_of_times(mini, method):
     """Two trainers of one recipe share no state: training one leaves the other as it was."""
     settings = {"hparams": {"persist_inner_state": 1}} if method == "mvdg" else {}
-    recipe, dataset, problem = loaded(dataset=mini, method=method, batch_size=2, **settings)
-    first, second = (build_trainer(recipe, dataset, problem) for _ in range(2))
+    plan, dataset, problem = loaded(dataset=mini, method=method, batch_size=2, **settings)
+    first, second = (build_trainer(plan, dataset, problem) for _ in range(2))
     for part in ("model", "grid", "strategy", "objective", "optimizer", "generator"):
         assert getattr(first, part) is not getattr(second, part)
     assert first.grid.generator is not second.grid.generator
@@ -91,42 +91,46 @@ def same(one, other):
 
 
 def test_the_methods_of_the_paper():
-    recipe = recipe_of(method="medic++")
-    assert recipe.grid.sizes == (3, 3, 3)
-    assert recipe.grid.sampling == "adaptive"
-    assert recipe.settings["objective"] == "ce+ova"
-    assert recipe.settings["score"] == "bcls"
-    assert recipe.settings["head"] == "separate"
-    assert recipe_of(method="erm").settings["score"] == "cls"
-    assert recipe_of(method="erm").settings["inner_lr"] is None
+    plan = plan_of(method="medic++")
+    assert plan.grid.sizes == (3, 3, 3)
+    assert plan.grid.sampling == "adaptive"
+    assert plan.config.settings["objective"] == "ce+ova"
+    assert plan.config.settings["score"] == "bcls"
+    assert plan.config.settings["head"] == "separate"
+    assert plan_of(method="erm").config.settings["score"] == "cls"
+    assert plan_of(method="erm").config.settings["inner_lr"] is None
 
 
 def test_the_grid_follows_the_data():
-    one_source = recipe_of(method="medic++", sources=["printed"])
-    assert one_source.settings["steps"] == [1, 1, 1]
-    assert one_source.settings["batch_size"] == 48
-    two = recipe_of(method="medic++", sources=["printed", "blended"], known=["0", "1"])
-    assert two.settings["steps"] == [2, 2]
-    assert recipe_of(method="medic", sources=["printed"]).settings["steps"] == [1, 1]
+    one_source = plan_of(method="medic++", sources=["printed"])
+    assert one_source.config.settings["steps"] == [1, 1, 1]
+    assert one_source.config.settings["batch_size"] == 48
+    two = plan_of(method="medic++", sources=["printed", "blended"], known=["0", "1"])
+    assert two.config.settings["steps"] == [2, 2]
+    assert plan_of(method="medic", sources=["printed"]).config.settings["steps"] == [1, 1]
 
 
 def test_settings_reach_what_they_are_for():
-    recipe = recipe_of(
+    plan = plan_of(
         method="medic++", inner_lr=0.5, bn_buffers="restore", optimizer="adam", lr=0.25, steps="5,4", sampling="random",
         objective="ova", warmup=3, schedule="cosine", known=["0,1,2", "3"],
     )  # fmt: skip
-    strategy = recipe.parts.strategy.build()
+    strategy = plan.parts.strategy.build()
     assert (strategy.lr, strategy.bn_buffers) == (0.5, "restore")
-    assert (recipe.optim.optimizer, recipe.optim.weight_decay, recipe.optim.momentum) == ("adam", 0.0, None)
-    assert recipe.grid.sizes == (5, 4)
-    assert recipe.optim.rate_factor(0) == 0.25
-    assert recipe.data.classes.known == ("0", "1", "2", "3")
-    assert recipe.model.head == "shared"
+    assert (plan.config.optim.optimizer, plan.config.optim.weight_decay, plan.config.optim.momentum) == (
+        "adam",
+        0.0,
+        None,
+    )
+    assert plan.grid.sizes == (5, 4)
+    assert rate_factor(plan.config.optim, 0) == 0.25
+    assert plan.config.data.classes.known == ("0", "1", "2", "3")
+    assert plan.config.model.head == "shared"
 
 
 def test_adam_has_rates_of_its_own():
-    assert recipe_of(optimizer="adam").settings["lr"] == 1e-3
-    assert recipe_of(optimizer="adam", lr=0.5).settings["lr"] == 0.5
+    assert plan_of(optimizer="adam").config.settings["lr"] == 1e-3
+    assert plan_of(optimizer="adam", lr=0.5).config.settings["lr"] == 0.5
 
 
 @pytest.mark.parametrize(("method", "optimizer", "rates"), [
@@ -138,7 +142,7 @@ def test_adam_has_rates_of_its_own():
     ("medic++", "adam", (1e-3, 0.0, None, 1.0, 0.01)),
 ])  # fmt: skip
 def test_rates_belong_to_a_method_and_its_optimizer(method, optimizer, rates):
-    settings = recipe_of(method=method, optimizer=optimizer).settings
+    settings = plan_of(method=method, optimizer=optimizer).config.settings
     names = ("lr", "weight_decay", "momentum", "head_lr_scale", "inner_lr")
     assert tuple(settings[name] for name in names) == rates
 
@@ -147,29 +151,29 @@ def test_a_method_keeps_its_preset(monkeypatch):
     grid = GridSpec(3, 3, steps=(5, 4), separate="step", class_groups=4)
     own = Method("own", "", "", "", preset={"lr": 1}, grid=grid, strategy=Part("own", MultiStep, {"lr": 0.5}))
     monkeypatch.setitem(METHODS, "own", own)
-    recipe = recipe_of(method="own")
-    assert (recipe.tasks.steps, recipe.tasks.separate, recipe.tasks.class_groups) == ([5, 4], "step", 4)
-    assert (recipe.objective.inner_lr, recipe.optim.lr) == (0.5, 1.0)
-    assert recipe_of(method="own", sources=["printed"]).tasks.steps == [1, 1, 1]
+    plan = plan_of(method="own")
+    assert (plan.config.tasks.steps, plan.config.tasks.separate, plan.config.tasks.class_groups) == ([5, 4], "step", 4)
+    assert (plan.config.objective.inner_lr, plan.config.optim.lr) == (0.5, 1.0)
+    assert plan_of(method="own", sources=["printed"]).config.tasks.steps == [1, 1, 1]
 
 
 def test_axes_of_the_methods_own():
-    recipe = recipe_of(method="hyprometa", averaging="none")
-    assert recipe.grid.splits == {"domain": 2, "clean": 1, "class": 2}
-    assert recipe.settings["axes"] is None
-    assert recipe.settings["hparams"] == {"beta": 1.0, "prompt": 0.1, "reject": 1.0, "meta_test": 1, "trust": 40}
+    plan = plan_of(method="hyprometa", averaging="none")
+    assert plan.grid.splits == {"domain": 2, "clean": 1, "class": 2}
+    assert plan.config.settings["axes"] is None
+    assert plan.config.settings["hparams"] == {"beta": 1.0, "prompt": 0.1, "reject": 1.0, "meta_test": 1, "trust": 40}
 
 
 def test_one_name_is_a_list_of_one():
-    assert recipe_of(sources="printed").settings["sources"] == ["printed"]
-    assert recipe_of(known="0,1,2").settings["known"] == ["0", "1", "2"]
-    assert recipe_of(known=[0, 1, 2]).settings["known"] == ["0", "1", "2"]
+    assert plan_of(sources="printed").config.settings["sources"] == ["printed"]
+    assert plan_of(known="0,1,2").config.settings["known"] == ["0", "1", "2"]
+    assert plan_of(known=[0, 1, 2]).config.settings["known"] == ["0", "1", "2"]
 
 
 def test_rates_of_domainbed_follow_the_outer_rate():
-    assert recipe_of(method="mldg-domainbed").settings["inner_lr"] == 1e-3
-    assert recipe_of(method="mldg-domainbed", lr=1e-4).settings["inner_lr"] == 1e-4
-    assert recipe_of(method="fish-domainbed", lr=0.1).settings["inner_lr"] == 1e-3
+    assert plan_of(method="mldg-domainbed").config.settings["inner_lr"] == 1e-3
+    assert plan_of(method="mldg-domainbed", lr=1e-4).config.settings["inner_lr"] == 1e-4
+    assert plan_of(method="fish-domainbed", lr=0.1).config.settings["inner_lr"] == 1e-3
 
 
 @pytest.mark.parametrize(("settings", "message"), [
@@ -261,35 +265,35 @@ def test_rates_of_domainbed_follow_the_outer_rate():
 ])  # fmt: skip
 def test_mistakes(settings, message):
     with pytest.raises(MedicError, match=naming(message)):
-        recipe_of(**settings)
+        plan_of(**settings)
 
 
 def test_a_network_for_every_source_domain():
-    assert recipe_of(method="daml").networks == 3
-    assert recipe_of(method="daml", sources=["printed", "blended"]).networks == 2
-    assert recipe_of(method="daml", objective="ce+ova").networks == 1
-    recipe = recipe_of(method="daml", sampling="balanced", hparams="mixup=2,alpha_own=0.5")
-    assert recipe.grid.sizes == (3, 3)
-    objective = build_objective(recipe)
+    assert plan_of(method="daml").networks == 3
+    assert plan_of(method="daml", sources=["printed", "blended"]).networks == 2
+    assert plan_of(method="daml", objective="ce+ova").networks == 1
+    plan = plan_of(method="daml", sampling="balanced", hparams="mixup=2,alpha_own=0.5")
+    assert plan.grid.sizes == (3, 3)
+    objective = build_objective(plan)
     assert (objective.mixup, objective.alpha_own, objective.alpha_other) == (2.0, 0.5, 0.2)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there():
     with pytest.raises(MedicError, match="GPU"):
-        recipe_of(device="cuda")
+        plan_of(device="cuda")
 
 
 def test_configuration_files_round_trip(tmp_path):
-    settings = recipe_of(method="medic").settings
+    settings = plan_of(method="medic").config.settings
     (tmp_path / "c.yaml").write_text(to_yaml(settings))
     assert read_yaml(tmp_path / "c.yaml") == settings
 
 
 def test_balanced_sampling_draws_every_cell_alike(mini):
-    recipe, _, problem = loaded(dataset=mini, method="erm", sampling="balanced", batch_size=36)
-    assert (recipe.grid.splits, recipe.grid.sizes) == ({"domain": 1, "class": 1}, (1,))
-    grid = Grid(recipe.grid)
+    plan, _, problem = loaded(dataset=mini, method="erm", sampling="balanced", batch_size=36)
+    assert (plan.grid.splits, plan.grid.sizes) == ({"domain": 1, "class": 1}, (1,))
+    grid = Grid(plan.grid)
     cells = grid.index(problem.train.label, problem.train.domain)
     ((task,),) = grid.draw(cells, 36)
     labels, domains = problem.train.label[task.indices], problem.train.domain[task.indices]
@@ -301,39 +305,39 @@ def test_balanced_sampling_draws_every_cell_alike(mini):
 @pytest.mark.parametrize(("method", "size"), [("erm", 45), ("medic++", 5), ("medic", 11)])
 def test_images_are_shared_by_the_tasks(method, size):
     """45 over 1, 9 and 4 tasks."""
-    tasks = recipe_of(method=method, images=45).tasks
-    assert (tasks.batch_size, tasks.images) == (size, None)
+    tasks = plan_of(method=method, images=45).config.tasks
+    assert tasks.batch_size == size
 
 
 def test_a_part_brings_what_goes_with_it_to_any_method(mini):
-    layered = recipe_of(dataset="digits", method="medic++", layer="mixstyle")
-    assert layered.settings["hparams"]["stages"] == 2  # 3 elsewhere
-    near = recipe_of(dataset=mini, method="erm", penalty="miro", backbone="resnet18")
-    assert near.model.batch_norm == "frozen"
-    away = recipe_of(dataset=mini, method="miro", penalty="balance", objective="ce+ova")
-    assert away.model.batch_norm == "local"  # frozen statistics came with the penalty that was replaced
+    layered = plan_of(dataset="digits", method="medic++", layer="mixstyle")
+    assert layered.config.settings["hparams"]["stages"] == 2  # 3 elsewhere
+    near = plan_of(dataset=mini, method="erm", penalty="miro", backbone="resnet18")
+    assert near.config.model.batch_norm == "frozen"
+    away = plan_of(dataset=mini, method="miro", penalty="balance", objective="ce+ova")
+    assert away.config.model.batch_norm == "local"  # frozen statistics came with the penalty that was replaced
 
 
 def test_a_penalty_that_begins_after_the_end_is_said(mini):
     for method, iterations, said in (("fishr", 300, 1), ("vrex", 300, 1), ("vrex", 501, 0), ("erm", 1, 0)):
-        recipe = recipe_of(dataset=mini, method=method, iterations=iterations)
-        assert len([line for line in notes_of(recipe) if "anneal" in line]) == said
+        plan = plan_of(dataset=mini, method=method, iterations=iterations)
+        assert len([line for line in notes_of(plan) if "anneal" in line]) == said
 
 
 def test_names_of_methods_and_datasets_in_any_case():
-    settings = recipe_of(method="ERM", dataset="Digits").settings
+    settings = plan_of(method="ERM", dataset="Digits").config.settings
     assert (settings["method"], settings["dataset"]) == ("erm", "digits")
-    assert settings == recipe_of(method="erm", dataset="digits").settings
+    assert settings == plan_of(method="erm", dataset="digits").config.settings
 
 
 def test_a_large_network_on_a_cpu_is_said(mini):
     cases = (("resnet50", 224, True), ("resnet18", 128, True), ("resnet18", 64, False), ("convnet", 224, False))
     for backbone, size, said in cases:
-        recipe = recipe_of(dataset=mini, method="erm", backbone=backbone, image_size=size, device="cpu")
-        notes = [line for line in notes_of(recipe) if "hours on a CPU" in line]
+        plan = plan_of(dataset=mini, method="erm", backbone=backbone, image_size=size, device="cpu")
+        notes = [line for line in notes_of(plan) if "hours on a CPU" in line]
         assert len(notes) == said
         assert all(("--backbone resnet18" in line) == (backbone == "resnet50") for line in notes)
-    frozen = recipe_of(dataset=mini, method="erm", backbone="resnet50", image_size=224, device="cpu", freeze="backbone")
+    frozen = plan_of(dataset=mini, method="erm", backbone="resnet50", image_size=224, device="cpu", freeze="backbone")
     assert not [line for line in notes_of(frozen) if "hours on a CPU" in line]
 
 

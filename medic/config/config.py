@@ -1,0 +1,62 @@
+"""The configuration of a run: every value that determines its result, complete and typed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from medic.config.data import NONE, DataConfig
+from medic.config.evaluation import EvaluationConfig
+from medic.config.execution import ExecutionConfig
+from medic.config.model import ModelConfig
+from medic.config.objective import ObjectiveConfig
+from medic.config.optim import OptimConfig
+from medic.config.run import RunConfig
+from medic.config.settings import GROUPS, SETTINGS, identity
+from medic.config.tasks import TaskConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A complete configuration. None means none; it never stands for a default."""
+
+    run: RunConfig
+    data: DataConfig
+    model: ModelConfig
+    tasks: TaskConfig
+    objective: ObjectiveConfig
+    optim: OptimConfig
+    evaluation: EvaluationConfig
+    execution: ExecutionConfig
+    soup: tuple[str, ...] = ()
+    """Hashes of the runs whose weights are averaged, the best first. Empty for a run that is trained."""
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        """Return the configuration that complete settings describe; a setting they lack has its default."""
+        values = {**{name: setting.default for name, setting in SETTINGS.items()}, **settings}
+        if values["target"] == [NONE]:
+            values["target"] = []
+        groups: dict[str, Any] = {field.name: field.type for field in fields(cls) if field.name in GROUPS}
+        complete = {
+            name: group(**{field.name: values[field.name] for field in fields(group)}) for name, group in groups.items()
+        }
+        return cls(**complete, soup=tuple(settings.get("soup") or ()))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All settings by name, complete, as they are written into files. A soup also has the hashes of its runs."""
+        values = {}
+        for name, setting in SETTINGS.items():
+            values[name] = getattr(getattr(self, setting.group), name, None)  # --images and --split set others
+        values["target"] = self.data.target or [NONE]
+        return {**values, **({"soup": list(self.soup)} if self.soup else {})}
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The settings that change the result."""
+        return identity(self.settings)
+
+    @property
+    def seed(self) -> int:
+        """The root of all random draws."""
+        return self.run.seed

@@ -1,0 +1,113 @@
+"""The parts that a run is built of: strategy, objective, penalty and so on, with their hyperparameters."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from medic.config.objective import assign, by_name
+from medic.errors import MedicError
+from medic.models import LAYERS, Aloft, MixStyle
+from medic.objectives import OBJECTIVES, PENALTIES, Change, Loss, Objective, Penalty
+from medic.strategies import InnerLoop, Strategy
+from medic.systems.base import Method
+from medic.tasks import SAMPLERS, GridSpec, Sampler
+from medic.training import AVERAGES, SAMPLER_CALLBACKS, Callback, WeightAverage
+from medic.utils.parts import Law, Part, hyperparameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The parts that a run is built of, with the values of their hyperparameters."""
+
+    strategy: Part[Strategy]
+    objective: Part[Objective]
+    losses: tuple[Part[Loss], ...]
+    penalty: Part[Penalty] | None
+    change: Part[Change] | None
+    layer: Part[MixStyle | Aloft] | None
+    averaging: Part[WeightAverage] | None
+    sampler: Part[Sampler] | None
+    callbacks: tuple[Part[Callback], ...]
+
+    def __iter__(self) -> Iterator[Part[Any]]:
+        """Iterate over the parts in the order in which their hyperparameters are listed."""
+        single = (self.objective, self.penalty, self.change, self.layer, self.strategy, self.sampler, self.averaging)
+        return (part for part in (*self.losses, *single, *self.callbacks) if part is not None)
+
+    @property
+    def inspecting(self) -> str | None:
+        """The part that works on images or inside the backbone, if there is one."""
+        if self.penalty is not None and getattr(self.penalty.kind, "inspects_backbone", False):
+            return f"penalty {self.penalty.name!r}"
+        inspects = getattr(self.objective.kind, "inspects_backbone", False)
+        return f"objective {self.objective.name!r}" if inspects else None
+
+    @property
+    def second_order(self) -> bool:
+        """Whether the strategy differentiates through its inner steps."""
+        return bool(self.strategy.values.get("second_order"))
+
+
+def find_parts(
+    method: Method, objective: str, penalty: str | None, layer: str, averaging: str, grid: GridSpec
+) -> Parts:
+    """Return the parts of a method with these settings."""
+    kind = OBJECTIVES[objective]
+    sampling = grid.sampling if grid.classes is not None else None
+    callbacks = [part for part in (method.callback, SAMPLER_CALLBACKS.get(sampling or "")) if part is not None]
+    return Parts(
+        strategy=method.strategy,
+        objective=Part(objective, kind.kind, {"passes": method.forward}),
+        losses=kind.losses,
+        penalty=None if penalty is None else Part(penalty, PENALTIES[penalty]),
+        change=method.change,
+        layer=LAYERS.get(layer),
+        averaging=AVERAGES.get(averaging),
+        sampler=None if sampling is None else Part(sampling, SAMPLERS[sampling]),
+        callbacks=tuple(callbacks),
+    )
+
+
+def assign_hparams(parts: Parts, hparams: Mapping[str, Any], dataset: str, method: str) -> tuple[Parts, dict[str, Any]]:
+    """Return the parts with the values of their hyperparameters, and all of these by name."""
+    values = assign(parts, hparams, dataset, method)
+
+    def with_values(part: Any) -> Any:
+        if isinstance(part, tuple):
+            return tuple(map(with_values, part))
+        own = hyperparameters(part.kind) if part else ()
+        return part and part.changed(**{name: v for name, v in values.get(part.name, {}).items() if name in own})
+
+    assigned = {field.name: with_values(getattr(parts, field.name)) for field in fields(parts)}
+    return replace(parts, **assigned), by_name(values)
+
+
+def fit_strategy(
+    parts: Parts, user: Mapping[str, Any], inner_lr: float | None, bn_buffers: str | None, lr: float, grid: GridSpec
+) -> Parts:
+    """Return the parts with a strategy that has the run's inner rate, order and batch-norm buffers.
+
+    None keeps the strategy's own value. Settings of the user that would have no effect raise an error.
+    """
+    part = parts.strategy
+    strategy = part.build()
+    if not isinstance(strategy, InnerLoop):
+        for name in {"inner_lr", "bn_buffers", "order"} & user.keys():
+            raise MedicError(f"{name} has no effect on {part.name!r}, which has no inner steps: leave it out")
+        return parts
+    if "order" in user and not hasattr(strategy, "second_order"):
+        raise MedicError(f"order has no effect on {part.name!r}, which is of first order: leave it out")
+    strategy.check_steps(len(grid.sizes))
+    inner = part.changed(lr=strategy.lr if inner_lr is None else inner_lr, bn_buffers=bn_buffers or strategy.bn_buffers)
+    if hasattr(strategy, "second_order"):
+        inner = inner.changed(second_order=user["order"] == "second" if "order" in user else strategy.second_order)
+    # Interpolated statistics move as far as the weights would by an outer SGD; Adam has no such fraction.
+    factor = inner.build().interpolation_factor(lr, grid.tasks)  # type: ignore[attr-defined]
+    return replace(parts, strategy=inner.changed(bn_rate=factor))
+
+
+def search_ranges(method: Method, penalty: str | None) -> dict[str, Law]:
+    """Return the search ranges of the hyperparameters of a method with a penalty."""
+    parts = [method.strategy, method.change, None if penalty is None else Part(penalty, PENALTIES[penalty])]
+    ranges = {name: law for part in parts if part is not None for name, law in part.search().items()}
+    return {**ranges, **method.search}

@@ -1,0 +1,345 @@
+"""From the settings that a user writes to a complete configuration, and to the parts that it names.
+
+Settings are layers: defaults ← starting point ← protocol ← method ← penalty ← drawn hyperparameters ← user settings.
+Everything is complete and checked before an image is read or a file is written.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from medic.config.config import Config
+from medic.config.data import DataConfig, resolve_data
+from medic.config.draws import domainbed_draws
+from medic.config.evaluation import resolve_evaluation
+from medic.config.execution import ExecutionConfig
+from medic.config.imports import execute
+from medic.config.model import find_backbone, resolve_model
+from medic.config.objective import (
+    check_networks,
+    check_penalty,
+    find_objective,
+    parse_hparams,
+    resolve_objective,
+    trains_ova,
+)
+from medic.config.optim import OptimConfig, resolve_optim
+from medic.config.parts import Parts, assign_hparams, find_parts, fit_strategy, search_ranges
+from medic.config.protocols import PROTOCOLS
+from medic.config.run import RunConfig
+from medic.config.settings import DEFAULTS, SETTINGS, check_settings
+from medic.config.starts import ADAM, STARTS, Start, find_start
+from medic.config.tasks import TaskSettings, resolve_grid, resolve_tasks
+from medic.data import BENCHMARK_GROUP, Benchmark, LazyDataset, benchmark
+from medic.errors import MedicError, check_choice, warn
+from medic.methods import METHOD_GROUP, METHODS, find_method
+from medic.models import find_weights, has_batch_norm
+from medic.objectives import OBJECTIVES, PENALTIES
+from medic.openset.registry import SCORE_GROUP
+from medic.strategies import InnerLoop
+from medic.systems.base import Method, Rate
+from medic.tasks import GridSpec
+from medic.training import Precision, emulates_bf16, pick_device, pick_precision
+from medic.utils.parts import Law
+from medic.utils.plugins import Plugin
+
+_RATES = frozenset({"lr", "momentum", "weight_decay", "head_lr_scale"})
+"""Settings whose value in a method's preset belongs to the method's own optimizer."""
+
+OpenDataset = Callable[[Benchmark, Path | None, int], LazyDataset]
+"""Opens the dataset of a benchmark below a root, for a seed."""
+
+
+def open_dataset(bench: Benchmark, root: Path | None, seed: int) -> LazyDataset:
+    """List the images of a benchmark."""
+    return bench.open(root, seed)
+
+
+def open_once() -> OpenDataset:
+    """Return a function like `open_dataset` that lists the images of each dataset only once."""
+    datasets: dict[tuple[str, Path | None, int | None], LazyDataset] = {}
+
+    def find(bench: Benchmark, root: Path | None, seed: int) -> LazyDataset:
+        key = (bench.name, root, seed if bench.seeded else None)
+        if key not in datasets:
+            datasets[key] = open_dataset(bench, root, seed)
+        return datasets[key]
+
+    return find
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A run that is ready to be built: its configuration, and what the configuration names."""
+
+    config: Config
+    user_settings: Mapping[str, Any]
+    """The settings as the user wrote them."""
+    method: Method
+    benchmark: Benchmark
+    dataset: LazyDataset
+    """The images, listed but not read."""
+    start: str
+    """The name of the starting point."""
+    grid: GridSpec
+    parts: Parts
+    search: Mapping[str, Law]
+    """The search ranges of the hyperparameters."""
+    weights: Path | None
+    """The file of the backbone's weights; None for weights that are drawn at random."""
+    plugins: tuple[Plugin, ...]
+    """Code from outside this package that the run uses."""
+
+    @property
+    def seed(self) -> int:
+        """The root of all random draws."""
+        return self.config.run.seed
+
+    @property
+    def device(self) -> torch.device:
+        """The device to train on."""
+        return pick_device(self.config.execution.device)
+
+    @property
+    def precision(self) -> Precision:
+        """The precision of the network on this device."""
+        return pick_precision(self.config.execution.precision, self.device)
+
+    @property
+    def batch_size(self) -> int:
+        """The number of images per task."""
+        return self.config.tasks.batch_size
+
+    @property
+    def networks(self) -> int:
+        """The number of networks of the model."""
+        several = OBJECTIVES[self.config.objective.objective].networks == "domain"
+        return len(self.config.data.sources) if several else 1
+
+
+def resolve(settings: Mapping[str, Any], open_dataset: OpenDataset = open_dataset) -> Plan:
+    """Complete the settings of a user, check all of them, and find what they name.
+
+    Code that the setting `imports` names is executed first. Images are listed but not read.
+    """
+    user = check_settings(settings)
+    imported = execute(user.get("imports") or ())
+    if imported:
+        user["imports"] = [plugin.name for plugin in imported]
+    for name, find in (("method", find_method), ("dataset", benchmark)):
+        if name in user:
+            user[name] = find(user[name]).name  # in our spelling
+    complete = _complete(DEFAULTS, user)
+    execution = _resolve_execution(complete)
+    method, bench = find_method(complete["method"]), benchmark(complete["dataset"])
+    backbone = find_backbone(user.get("backbone"), method, bench)
+    dataset = open_dataset(bench, None if complete["root"] is None else Path(complete["root"]), complete["seed"])
+    data = resolve_data(complete, bench, dataset, backbone)
+    grid = _resolve_grid(user, method, data, dataset)
+    start = _find_start(user, backbone, data.image_size)
+    layered = _layer(user, method, bench, data, grid, STARTS[start])
+    layered |= {"backbone": backbone, "method": method.name}
+    optim, kind = resolve_optim(layered), find_objective(layered["objective"])
+    model = resolve_model(layered, kind)
+    tasks = resolve_tasks(layered, cast(TaskSettings, user), grid, method)
+    penalty = layered["penalty"]
+    parts = find_parts(method, layered["objective"], penalty, model.layer, optim.averaging, grid)
+    parts, hparams = assign_hparams(parts, parse_hparams(layered["hparams"]), data.dataset, method.name)
+    inner_lr = _inner_lr(layered["inner_lr"], method, STARTS[start], optim, bench.lr)
+    parts = fit_strategy(parts, user, inner_lr, layered["bn_buffers"], optim.lr, grid)
+    evaluation = resolve_evaluation(layered, kind, model.head_kind, optim.iterations)
+    config = Config(
+        run=RunConfig(**{name: layered[name] for name in ("method", "imports", "seed", "extend", "protocol")}),
+        data=data,
+        model=model,
+        tasks=tasks,
+        objective=resolve_objective(layered, hparams, parts.strategy),
+        optim=optim,
+        evaluation=evaluation,
+        execution=execution,
+    )
+    named = ((METHOD_GROUP, method.name), (BENCHMARK_GROUP, data.dataset), (SCORE_GROUP, evaluation.score))
+    installed = (group.sources[name] for group, name in named if name in group.sources)
+    plan = Plan(
+        config=config,
+        user_settings=user,
+        method=method,
+        benchmark=bench,
+        dataset=dataset,
+        start=start,
+        grid=grid,
+        parts=parts,
+        search=search_ranges(method, penalty),
+        weights=None,
+        plugins=tuple(dict.fromkeys((*imported, *installed))),
+    )
+    _check(plan)
+    if model.weights is None:
+        return plan
+    return replace(plan, weights=find_weights(backbone, model.weights))  # last, because it may take a download
+
+
+def _complete(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Combine layers of settings, of which the last has priority; settings that none of them has are None."""
+    complete: dict[str, Any] = dict.fromkeys(SETTINGS)
+    for layer in layers:
+        complete |= {name: value for name, value in layer.items() if value is not None}
+    return complete
+
+
+def _resolve_execution(settings: Mapping[str, Any]) -> ExecutionConfig:
+    """Return the settings of the execution, and raise an error for those that need a GPU where there is none."""
+    names = [field.name for field in fields(ExecutionConfig)]
+    config = ExecutionConfig(**{name: settings[name] for name in names})
+    device = pick_device(config.device)
+    if device.type != "cuda" and config.capture == "on":
+        raise MedicError("capture 'on' needs a GPU: use --capture auto")
+    if device.type != "cuda" and config.precision == "tf32":
+        raise MedicError("precision 'tf32' needs a GPU: use --precision fp32 or bf16")
+    if config.precision == "bf16" and emulates_bf16(device):
+        warn("this CPU emulates bf16, which is about a hundred times slower than fp32: use --precision fp32")
+    return config
+
+
+def _find_start(user: Mapping[str, Any], backbone: str, image_size: int) -> str:
+    """Return the name of the starting point; a protocol of the paper does not depend on it."""
+    weights = None if "protocol" in user else user.get("weights")
+    freeze = None if "protocol" in user else user.get("freeze")
+    trained = weights is not None and freeze is None
+    return find_start(weights, freeze, trained and has_batch_norm(backbone, image_size))
+
+
+def _layer(
+    user: Mapping[str, Any], method: Method, bench: Benchmark, data: DataConfig, grid: GridSpec, start: Start
+) -> dict[str, Any]:
+    """Combine the layers from the defaults to the user's settings."""
+    preset, of_start = dict(method.preset), start.settings(bench.lr)
+    own_objective = preset.get("objective", DEFAULTS["objective"])
+    objective = user.get("objective", own_objective)
+    if objective != own_objective:
+        preset.pop("score", None)  # a method's score reads its own objective
+    own_optimizer = preset.get("optimizer", start.optimizer)
+    optimizer = user.get("optimizer", own_optimizer)
+    if optimizer != start.optimizer:
+        of_start |= ADAM
+    if optimizer != own_optimizer:
+        preset = _without_rates(preset)
+    penalty = user.get("penalty", preset.get("penalty"))
+    of_penalty = {} if penalty is None else PENALTIES[check_choice("penalty", penalty, PENALTIES)].preset
+    protocol: dict[str, Any] = {}
+    if "protocol" in user:
+        ova = trains_ova(find_objective(objective))
+        protocol = PROTOCOLS[user["protocol"]].settings(data.dataset, ova)
+    layers = (DEFAULTS, of_start, protocol, preset, of_penalty, user)
+    layered = _complete(*(_at_size(layer, data.image_size) for layer in layers))
+    if layered["warmup"] is None:
+        layered["warmup"] = int(start.warmup * layered["iterations"])
+    search = search_ranges(method, penalty)
+    return layered | domainbed_draws(user, layered, method, search, data.image_size, len(data.sources), grid.tasks)
+
+
+def _at_size(layer: Mapping[str, Any], image_size: int) -> dict[str, Any]:
+    """Return settings with the rates that depend on the image size in pixels as numbers."""
+    return {name: value.at(image_size) if isinstance(value, Rate) else value for name, value in layer.items()}
+
+
+def _without_rates(preset: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a method's preset for an optimizer that is not the method's own, to which its rates belong.
+
+    An inner rate that follows the outer one keeps the method's value, because the inner optimizer stays the same.
+    """
+    kept = {name: value for name, value in preset.items() if name not in _RATES}
+    if kept.get("inner_lr") == "lr":
+        kept["inner_lr"] = preset["lr"]
+    return kept
+
+
+def _inner_lr(
+    inner_lr: float | str | None, method: Method, start: Start, optim: OptimConfig, benchmark_lr: float
+) -> float | None:
+    """Return the inner learning rate: as set, or as a multiple of the outer one; None for the strategy's own.
+
+    Inner steps are plain SGD. With another outer optimizer, the inner rate is derived from the starting point's SGD
+    rate.
+    """
+    if inner_lr == "lr":
+        return optim.lr
+    if inner_lr is not None:
+        return float(inner_lr)
+    if start.inner is None or "lr" in method.strategy.values:
+        return None
+    return start.inner * (optim.lr if optim.optimizer == "sgd" else start.rate * benchmark_lr)
+
+
+def _resolve_grid(user: Mapping[str, Any], method: Method, data: DataConfig, dataset: LazyDataset) -> GridSpec:
+    """Return the grid of the tasks, fitted to the data."""
+    domains = len(data.sources)
+    classes = min(len(data.classes.of_source(source)) for source in data.sources)
+    if domains < method.min_domains:
+        others = [name for name, other in METHODS.items() if _works(other, domains, classes)]
+        raise MedicError(
+            f"method {method.name!r} needs {method.min_domains} source domains, but there are {domains}: "
+            f"add some to --sources, or use --method {' or '.join(others[:3])}"
+        )
+    grid = resolve_grid(cast(TaskSettings, user), method, domains, classes, dataset.axes)
+    if "protocol" not in user:
+        return grid
+    return PROTOCOLS[user["protocol"]].fitted(grid, user, data.dataset, len(data.known), len(data.unknown))
+
+
+def _works(method: Method, domains: int, classes: int) -> bool:
+    """Whether a method that splits domains can do so with this number of them."""
+    if method.grid.domains is None or domains < method.min_domains or method.each_domain:
+        return False
+    strategy = method.strategy.build()
+    try:
+        steps = len(method.grid.fitted(domains, classes).sizes)
+        if isinstance(strategy, InnerLoop):
+            strategy.check_steps(steps)
+    except MedicError:
+        return False
+    return True
+
+
+def _check(plan: Plan) -> None:
+    """Raise an error for combinations that cannot work, and for settings that would have no effect."""
+    config, parts = plan.config, plan.parts
+    if "momentum" in plan.user_settings and config.optim.optimizer != "sgd":
+        raise MedicError(f"momentum has no effect on optimizer {config.optim.optimizer!r}: use --optimizer sgd")
+    if parts.penalty is not None:
+        check_penalty(parts.penalty.name, plan.grid, plan.batch_size, config.model.head_kind, plan.networks)
+    if OBJECTIVES[parts.objective.name].networks == "domain":
+        check_networks(parts.objective.name, plan.grid, config.data.sources)
+    for part in parts:
+        if part.name not in ("ce", "ova") and part is not parts.objective:
+            part.build()  # which checks its hyperparameters
+    losses = [loss.build() for loss in parts.losses]
+    parts.objective.build(losses=losses, change=None if parts.change is None else parts.change.build())
+    for callback in parts.callbacks:
+        callback.build().check(parts.objective.kind, plan.grid)  # type: ignore[arg-type]
+    _check_speed(plan)
+
+
+def _check_speed(plan: Plan) -> None:
+    """Raise an error if a network that parts of the method look into is to be compiled or frozen."""
+    config, parts = plan.config, plan.parts
+    if config.execution.compile == "on":
+        if parts.second_order:
+            name = plan.method.name
+            raise MedicError(f"compile 'on': method {name!r} needs second derivatives, which torch.compile lacks")
+        if parts.inspecting:
+            raise MedicError(
+                f"compile 'on': {parts.inspecting} works inside the network, which then cannot be compiled"
+            )
+    if config.model.freeze is None:
+        return
+    if config.evaluation.views > 1:
+        raise MedicError(f"{config.evaluation.views} views have no effect on a frozen backbone: leave out --views")
+    layer = f"layer {parts.layer.name!r}" if parts.layer is not None else None
+    if part := layer or parts.inspecting:
+        raise MedicError(f"{part} works inside the backbone, which is frozen: leave out --freeze")
+    if plan.networks > 1:
+        raise MedicError(f"objective {parts.objective.name!r} has several backbones: leave out --freeze")

@@ -1,0 +1,66 @@
+"""The images of a run: read, and divided between training, validation and evaluation."""
+
+import hashlib
+from dataclasses import replace
+from typing import Literal
+
+import torch
+
+from medic.config.data import DataConfig
+from medic.config.resolve import Plan
+from medic.data import Dataset, Problem, Storage, make_parts, make_problem
+from medic.data.problem import mislabelled
+from medic.errors import MedicError
+from medic.training import derive, generator
+
+
+def load_images(plan: Plan, device: torch.device) -> Dataset:
+    """Decode the images of a run, or open those that were decoded before."""
+    return plan.dataset.load(_storage(plan.config.data, device))
+
+
+def peek_images(plan: Plan) -> Dataset:
+    """Return the dataset of a run without writing anything; files are decoded only when their images are used."""
+    return plan.dataset.look(_storage(plan.config.data, torch.device("cpu")))
+
+
+def _storage(data: DataConfig, device: torch.device) -> Storage:
+    return Storage(data.store_size, data.store, device, data.on_bad_image)
+
+
+def divide_images(plan: Plan, dataset: Dataset) -> Problem:
+    """Divide the images between training, validation and evaluation, and make labels noisy if the settings say so."""
+    data = plan.config.data
+    trial = plan.seed if data.trial_seed is None else data.trial_seed
+    drawn = trial if data.validation == "domainbed" else derive(trial, "split")
+    parts = make_parts(dataset, data.validation, data.holdout or 0.2, drawn)
+    on_empty: Literal["warn", "error"] = "warn" if data.on_bad_image == "skip" else "error"
+    problem = make_problem(dataset, data.sources, data.target, data.classes, parts, on_empty)
+    if data.validation == "official":
+        held_out = set(problem.validation.domain.tolist())
+        for source in problem.sources:
+            if source not in held_out:
+                name = dataset.domains[source]
+                raise MedicError(f"validation 'official': no list or folder holds out images of {name!r}")
+    return _with_noise(problem, data, dataset, trial) if data.label_noise else problem
+
+
+def _with_noise(problem: Problem, data: DataConfig, dataset: Dataset, trial: int) -> Problem:
+    """Make some labels of the sources noisy; with noisy labels, validation has no clean ones either."""
+    known = {
+        source: [problem.known.index(name) for name in data.classes.of_source(dataset.domains[source])]
+        for source in problem.sources
+    }
+    draws = generator(trial, "label noise")
+    train, validation = (
+        mislabelled(samples, data.label_noise or 0.0, known, draws) for samples in (problem.train, problem.validation)
+    )
+    return replace(problem, train=train, validation=validation)
+
+
+def fingerprint(plan: Plan, dataset: Dataset) -> str:
+    """Return the hash of the images and of everything else of the data that the result depends on."""
+    axes = sorted(plan.config.tasks.axes or ())
+    used = [dataset.hash, *(f"{axis}={dataset.attributes[axis].tolist()}" for axis in axes)]
+    used += [str(dataset.parts)] if plan.config.data.validation == "official" else []
+    return dataset.hash if len(used) == 1 else hashlib.sha256("\0".join(used).encode()).hexdigest()

@@ -1,0 +1,47 @@
+"""The outer optimizer of a run, and the schedule of its learning rates."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from medic.config.optim import OptimConfig
+
+
+def rate_factor(optim: OptimConfig, iteration: int) -> float:
+    """Return the factor of the learning rates at an iteration, counted from 0.
+
+    `step` divides by 10 after 80% of the iterations, `cosine` decays to 0, and the first `warmup` iterations climb
+    linearly.
+    """
+    climb = min(1.0, (iteration + 1) / (optim.warmup + 1))
+    if optim.schedule == "step":
+        return climb * (0.1 if iteration >= int(0.8 * optim.iterations) else 1.0)
+    if optim.schedule == "cosine":
+        return climb * (1 + math.cos(math.pi * iteration / optim.iterations)) / 2
+    return climb
+
+
+def make_optimizer(
+    optim: OptimConfig,
+    body: list[nn.Parameter],
+    heads: list[nn.Parameter],
+    others: Sequence[tuple[list[nn.Parameter], float]] = (),
+) -> torch.optim.Optimizer:
+    """Make an optimizer of the backbone, of the heads at `head_lr_scale` times its rate, and of others at theirs.
+
+    On a GPU the rates are tensors and a step is one kernel, so that a CUDA graph can hold it at any rate.
+    """
+    device = heads[0].device
+    on_gpu = device.type == "cuda"
+    groups: list[dict[str, Any]] = []
+    for parameters, scale in ((body, 1.0), (heads, optim.head_lr_scale), *others):
+        rate = scale * optim.lr
+        groups.append({"params": parameters, "lr": torch.tensor(rate, device=device) if on_gpu else rate})
+    decay, fused = optim.weight_decay, True if on_gpu else None
+    if optim.optimizer == "sgd":
+        return torch.optim.SGD(groups, momentum=optim.momentum or 0.0, weight_decay=decay, fused=fused)
+    adam = torch.optim.Adam if optim.optimizer == "adam" else torch.optim.AdamW
+    return adam(groups, weight_decay=decay, capturable=on_gpu, fused=fused)

@@ -20,10 +20,12 @@ from typing import Any
 import pytest
 import torch
 
-from medic.config.recipe import make_recipe
-from medic.data import BENCHMARKS
+from medic.config.resolve import resolve as make_plan
+from medic.data import BENCHMARKS, make_augmentation
 from medic.errors import MedicError
 from medic.methods import METHODS
+from medic.runs.build import compiles
+from medic.runs.optimizer import rate_factor
 
 NAMES: Mapping[str, str] = {}
 """The new names of settings and of other values that were renamed since the files were written, by the old ones."""
@@ -46,26 +48,27 @@ def resolve(settings: Mapping[str, Any]) -> dict[str, Any]:
             return list(map(describe, part))
         return part and {"name": part.name, **defaults(part.kind), **part.values}
 
-    given = {NAMES.get(name, name): value for name, value in settings.items()}
-    recipe, _ = make_recipe(given, find)
-    grid, data, end = recipe.grid, recipe.data, recipe.optim.iterations
+    renamed = {NAMES.get(name, name): value for name, value in settings.items()}
+    plan = make_plan(renamed, find)
+    config, grid, data, optim = plan.config, plan.grid, plan.config.data, plan.config.optim
+    end = optim.iterations
     shape = ("splits", "axes", "steps", "round", "sizes", "tasks", "pairing", "sampling", "separate", "separates")
     return {
-        **recipe.settings,
+        **config.settings,
         **{f"grid.{name}": getattr(grid, name) for name in (*shape, "class_groups", "repeat")},
-        **{f"part.{name}": describe(part) for name, part in vars(recipe.parts).items()},
-        "start": recipe.start,
-        "identity": sorted(recipe.identity),
-        "asked": {name: value for name, value in recipe.asked.items() if value != given[name]},
-        "search": {name: {"law": type(law).__name__, **asdict(law)} for name, law in recipe.search.items()},
-        "file of weights": recipe.weights,
-        "networks": recipe.networks,
-        "images per task": recipe.batch_size,
-        "compiled": [recipe.compiles(torch.device(device)) for device in ("cpu", "cuda")],
-        "plugins": [plugin.name for plugin in recipe.plugins],
-        "classes": {source: data.classes.of_source(source) for source in data.sources or ()},
-        "augmentation": asdict(data.augmentation),
-        "rate factors": {at: recipe.optim.rate_factor(at) for at in (0, 1, end // 2, int(0.8 * end), end - 1)},
+        **{f"part.{name}": describe(part) for name, part in vars(plan.parts).items()},
+        "start": plan.start,
+        "identity": sorted(config.identity),
+        "asked": {name: value for name, value in plan.user_settings.items() if value != renamed[name]},
+        "search": {name: {"law": type(law).__name__, **asdict(law)} for name, law in plan.search.items()},
+        "file of weights": plan.weights,
+        "networks": plan.networks,
+        "images per task": plan.batch_size,
+        "compiled": [compiles(plan, torch.device(device)) for device in ("cpu", "cuda")],
+        "plugins": [plugin.name for plugin in plan.plugins],
+        "classes": {source: data.classes.of_source(source) for source in data.sources},
+        "augmentation": asdict(make_augmentation(data.augment)),
+        "rate factors": {at: rate_factor(optim, at) for at in (0, 1, end // 2, int(0.8 * end), end - 1)},
     }
 
 

@@ -71,11 +71,11 @@ def _read(path: Path) -> Listed:
 def _selected_record(path: Path) -> Mapping[str, Any]:
     """Return the selected evaluation of a finished run, without its metrics by domain; `learned` is added to it."""
     with naming_damage():
-        seal = read_seal(path)
-        if not seal.checksums or not (path / MODEL).exists():  # a run of an earlier version, or without its model
+        if not (path / MODEL).exists():
             result = read_result(path)
             return {**result.records[result.selected], "hparams": result.settings, "learned": result.learned}
         content = {name: _content(path / name) for name in (RECORDS, MODEL, ENVIRONMENT)}
+        seal = read_seal(path)
         for name, data in content.items():
             seal.check(path / name, data)
         provenance = json.loads(content[MODEL])["provenance"]
@@ -115,7 +115,7 @@ def _iteration(path: Path) -> int | None:
     try:
         return int(_content(path / ITERATION))
     except FileNotFoundError:
-        return None if (path / CHECKPOINT).exists() else 0  # earlier versions did not note it
+        return None if (path / CHECKPOINT).exists() else 0
     except (OSError, ValueError):  # a `MedicError` is a ValueError
         return None
 

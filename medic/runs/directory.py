@@ -50,11 +50,6 @@ from medic.utils.plugins import Plugin
 
 RESULTS_VERSION = 5
 """Raised whenever the same settings give other metrics, so that earlier runs are not reused."""
-_COLUMNS = {"path": ("U", 1), "split": ("U", 1), "domain": ("U", 1), "label": ("i", 1), "prediction": ("i", 1),
-            "confidence": ("f", 1), "logits": ("f", 2)}  # fmt: skip
-"""The columns that predictions must have, with the kind of their values and their number of dimensions."""
-_TEXT = {"class": ("U", 1)}
-"""Further columns that are not of floats: the true class, also of unknown images. Earlier versions did not write it."""
 _TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
 
 
@@ -275,18 +270,7 @@ class Run:
     def predictions(self) -> dict[str, NDArray[Any]]:
         """The arrays of `predictions.npz`, by name, all of the same length."""
         with self._reading(PREDICTIONS) as path:
-            found = read_arrays(path)
-            if missing := _COLUMNS.keys() - found.keys():
-                raise ValueError(f"it lacks the column {min(missing)}")
-            for name in found:
-                kind = found[name].dtype.kind
-                if (kind, found[name].ndim) != {**_COLUMNS, **_TEXT}.get(name, ("f", found[name].ndim)):
-                    raise ValueError(f"its column {name} has values of another type")
-                if len(found[name]) != len(found["path"]):
-                    raise ValueError("its columns differ in length")
-            if not {"validation", "target"} <= set(found["split"].tolist()):
-                raise ValueError("it lacks validation or target images")
-            return found
+            return read_arrays(path)
 
     @property
     def classes(self) -> list[str]:
@@ -295,16 +279,8 @@ class Run:
 
     @property
     def true_classes(self) -> NDArray[np.str_]:
-        """The name of the true class of every row of the predictions, also of unknown images.
-
-        Without a column `class`, that of an unknown image is the folder of the image.
-        """
-        found = self.predictions.get("class")
-        if found is not None:
-            return np.asarray(found, dtype=str)
-        known, labels, paths = self.classes, self.predictions["label"].tolist(), self.predictions["path"]
-        folders = [str(path).replace("\\", "/").rpartition("/")[0].rpartition("/")[2] or "unknown" for path in paths]
-        return np.array([known[k] if k >= 0 else name for k, name in zip(labels, folders, strict=True)])
+        """The name of the true class of every row of the predictions, also of unknown images."""
+        return self.predictions["class"]
 
     @property
     def decisions(self) -> Decisions:
@@ -366,16 +342,14 @@ class Run:
             yield path
         except Damaged as error:
             raise MedicError(f"run {self.path} cannot be used, {error}: delete {self.path} and run it again") from error
-        except MedicError:
+        except (MedicError, MemoryError):
             raise
         except FileNotFoundError as error:
             lost = Path(error.filename or path).name  # the seal is read first
             raise MedicError(f"run {self.path} has lost its {lost}: delete {self.path} and run it again") from error
         except OSError as error:
             raise unread(error.filename or path, error) from error
-        except Exception as error:  # whatever a damaged file of a version without checksums leads to
-            if isinstance(error, MemoryError) and self.seal.checksums:  # the file is whole
-                raise
+        except Exception as error:  # whatever the file of a stranger leads to, whose checksum may be right
             damage = f"run {self.path} has a damaged {name} ({first_line(error)})"
             raise MedicError(f"{damage}: delete {self.path} and run it again") from None
 

@@ -194,7 +194,7 @@ def _check_pair(first: Run, second: Run) -> None:
 
 def _shared_settings(runs: Sequence[Run]) -> dict[str, Any]:
     """Return the user settings that all runs share: those in which they differ do not tell soups apart."""
-    first, *others = (run.records[0].get("asked", run.settings) for run in runs)
+    first, *others = (run.records[0]["asked"] for run in runs)
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
 
 

@@ -2,12 +2,10 @@
 
 import hashlib
 import json
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -188,12 +186,6 @@ class Run:
         """The complete settings of the run."""
         with self._reading(CONFIG) as path:
             return read_yaml(path)
-
-    @property
-    def config(self) -> SimpleNamespace:
-        """The complete settings as attributes. Deprecated: use `settings`."""
-        warnings.warn("Run.config is now Run.settings, a dictionary", DeprecationWarning, stacklevel=2)
-        return SimpleNamespace(**self.settings)
 
     @cached_property
     def environment(self) -> dict[str, Any]:

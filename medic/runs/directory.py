@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from medic.config.recipe import Recipe
 from medic.config.settings import identity, load_yaml, read_yaml, to_yaml
 from medic.data import Dataset
-from medic.deploy.layout import WEIGHTS
+from medic.deploy.layout import DESCRIPTION, WEIGHTS
 from medic.deploy.model_file import read_description
 from medic.deploy.predictor import Predictor, load
 from medic.errors import BusyError, MedicError, first_line, unread
@@ -34,7 +34,6 @@ from medic.runs.layout import (
     ENVIRONMENT,
     ITERATION,
     LOCK,
-    MODEL,
     PREDICTIONS,
     RECORDS,
     SHOWN,
@@ -215,7 +214,7 @@ class Run:
     @cached_property
     def description(self) -> dict[str, Any]:
         """The description of the model: classes, preprocessing, score, threshold, provenance."""
-        with self._reading(MODEL):
+        with self._reading(DESCRIPTION):
             return read_description(self.path)
 
     @property
@@ -227,7 +226,7 @@ class Run:
     @property
     def record(self) -> dict[str, Any]:
         """The selected evaluation."""
-        with self._reading(MODEL):
+        with self._reading(DESCRIPTION):
             number = int(self.description["provenance"]["record"])
         with self._reading(RECORDS):
             return self.records[number]
@@ -305,7 +304,7 @@ class Run:
     @cached_property
     def predictor(self) -> Predictor:
         """The selected model on the CPU, with its classes, preprocessing, score and threshold."""
-        with self._reading(MODEL), self._reading(WEIGHTS):
+        with self._reading(DESCRIPTION), self._reading(WEIGHTS):
             return load(self.path)
 
     @property

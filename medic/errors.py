@@ -2,14 +2,12 @@
 
 import difflib
 import errno
-import importlib
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from shlex import quote
-from typing import Any
 
 from medic._version import DISTRIBUTION
 
@@ -93,19 +91,6 @@ def warn(message: str) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "medic":
         frame, level = frame.f_back, level + 1
     warnings.warn(message, stacklevel=level)
-
-
-def moved(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module whose `names` moved: old name → `module:name`. Each use warns."""
-
-    def find(name: str) -> Any:
-        if name not in names:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        place, _, new = names[name].partition(":")
-        warnings.warn(f"{module}.{name} is now {place}.{new or name}", DeprecationWarning, stacklevel=2)
-        return getattr(importlib.import_module(place), new or name)
-
-    return find
 
 
 def lacking(what: str, extra: str) -> MedicError:

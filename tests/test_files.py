@@ -76,7 +76,7 @@ def test_a_writer_that_goes_on_completes_its_file(tmp_path):
 
 def test_only_temporaries_of_the_same_name_are_removed(tmp_path):
     kept = [".name.tmp", ".name.json.12ab.tmp", ".other.12ab.tmp", ".name.mine.tmp", "name.12ab.tmp"]
-    for name in [*kept, ".name.12ab.tmp", ".name.4711.tmp"]:  # the last is how earlier versions called them
+    for name in [*kept, ".name.12ab.tmp"]:
         (tmp_path / name).touch()
     write_text(tmp_path / "name", "")
     assert names(tmp_path) == sorted([*kept, "name"])

@@ -14,10 +14,10 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
-from benchmarks.fuzz import archives, bits, config, harness, images, model, predictions, requests, runs
+from benchmarks.fuzz import archives, bits, harness, images, model, predictions, requests, runs
 from benchmarks.fuzz.harness import fuzz
 
-MODULES = (images, archives, runs, config, bits, model, predictions, requests)
+MODULES = (images, archives, runs, bits, model, predictions, requests)
 DOORS = {door.name: door for door in (*(module.DOOR for module in MODULES), images.DECODER)}
 
 

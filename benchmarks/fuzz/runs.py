@@ -24,8 +24,6 @@ TEXTS = (
 )  # fmt: skip
 TABLES = (*(["--format", kind] for kind in ("text", "markdown", "latex", "csv", "json")), ["--metrics", "auroc", "acc"],
           ["--explain", "erm", "z"], ["--columns", "source"])  # fmt: skip
-UNSEALED = (b"", b'{"seconds": 1.5}\n')
-"""Contents of `done` in versions without checksums."""
 
 
 def damage_file(path: Path, draw: random.Random) -> None:
@@ -98,8 +96,6 @@ def attempt(folder: Path, draw: random.Random) -> bool:
     bad = copy(folder / ("unfinished" if unfinished else "finished"), folder / "bad").rename(place / "bad")
     if unfinished and draw.random() < 0.5:
         (bad / "error.json").write_text('{"reason": "x", "attempts": [{"reason": "x"}]}')
-    elif draw.random() < 0.7 and not unfinished:
-        (bad / "done").write_bytes(draw.choice(UNSEALED))
     files = sorted(path for path in bad.rglob("*") if path.is_file() and path.name != ".lock")
     weights = [
         0.3 if path.suffix in (".pt", ".safetensors") else 2 if path.name == "results.jsonl" else 1 for path in files

@@ -6,8 +6,9 @@ from pathlib import Path
 from shlex import quote
 
 from medic.cli.options import output_file
+from medic.deploy.layout import DESCRIPTION
 from medic.errors import MedicError
-from medic.runs.layout import CONFIG, MODEL, check_run
+from medic.runs.layout import CONFIG, check_run
 from medic.utils.files import check_writable
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ def run(arguments: Namespace) -> int:
         if arguments.root is None and (root := finished.settings["root"]) is not None:
             logger.warning("images are not shown: add --root %s", quote(str(root)))
         return 0
-    if (path / MODEL).exists():
+    if (path / DESCRIPTION).exists():
         raise MedicError(f"{path} is a model, not a run: give the run directory")
     if arguments.root is not None:
         raise MedicError(f"--root requires a single run, but {path} is a folder of runs: leave it out")

@@ -16,7 +16,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from medic.config.settings import LONGEST
 from medic.data import BENCHMARKS, Benchmark
 from medic.errors import MedicError, first_line
 from medic.methods import METHODS, Method
@@ -64,14 +63,10 @@ def executed() -> dict[str, str]:
 
 
 def _execute_file(name: str) -> Plugin:
-    path = Path(name)
     try:
-        with path.open("rb") as file:  # which may be a device without an end
-            source = file.read(LONGEST + 1)
-        if len(source) > LONGEST:
-            raise ValueError(f"it has more than {LONGEST >> 20} MiB")
-    except (OSError, ValueError) as error:
-        raise MedicError(f"--import {name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        source = Path(name).read_bytes()
+    except OSError as error:
+        raise MedicError(f"--import {name} cannot be read: {error.strerror}") from error
     digest = hashlib.sha256(source).hexdigest()
     if digest not in _executed.values():  # it may be the same code at another place
         module = ModuleType(f"medic_import_{digest[:16]}")

@@ -10,7 +10,6 @@ from medic.data.images import Images, Resident
 from medic.data.listing import ImageList
 from medic.data.problem import UNKNOWN, Problem, Samples, choose_domains, make_problem
 from medic.data.store import Storage
-from medic.errors import moved
 
 __all__ = [
     "BENCHMARKS",
@@ -39,14 +38,3 @@ __all__ = [
     "make_problem",
     "named_split",
 ]
-
-__getattr__ = moved(
-    __name__,
-    {
-        "Recipe": "medic.data:Augmentation",
-        "DatasetSummary": "medic.data:Dataset",
-        "Opened": "medic.data:LazyDataset",
-        "make_recipe": "medic.data:make_augmentation",
-        "describe_recipe": "medic.data:describe_augmentation",
-    },
-)

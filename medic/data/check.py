@@ -36,7 +36,6 @@ class Copy(NamedTuple):
 
     relation: Relation
     images: tuple[Place, ...]
-    same_file: bool
 
 
 @dataclass(frozen=True)
@@ -116,8 +115,8 @@ def check(bench: Benchmark, root: Path | None) -> Check:
         opened,
         [*opened.ignored, *(f"{entry.name}, known to be damaged" for entry in opened.dropped)],
         index.bad,
-        _found(opened, prints, equal_images(prints, *labels)),
-        _found(opened, prints, similar_images(prints, *labels)),
+        _found(opened, equal_images(prints, *labels)),
+        _found(opened, similar_images(prints, *labels)),
     )
 
 
@@ -140,20 +139,19 @@ def _recorded(contents: Iterable[FileContent], prints: Prints) -> Iterator[FileC
     for row, content in enumerate(contents):
         if content.pixels is not None:
             pixels = hashlib.sha256(repr(content.frame).encode() + content.pixels.tobytes()).digest()
-            prints.file[row], prints.pixels[row] = (int.from_bytes(one[:8]) for one in (content.digest, pixels))
-            prints.readable[row] = True
+            prints.pixels[row], prints.readable[row] = int.from_bytes(pixels[:8]), True
             bits = perceptual_hash(content.pixels)
             if bits is not None:
                 prints.hash[row], prints.textured[row] = bits, True
         yield content._replace(pixels=None)
 
 
-def _found(listing: ImageList, prints: Prints, copies: Copies) -> Found:
+def _found(listing: ImageList, copies: Copies) -> Found:
     domain, label = listing.domain.tolist(), listing.label.tolist()
     found = []
     for relation, rows in copies.found:
         places = tuple(
             Place(listing.names[row], listing.domains[domain[row]], listing.classes[label[row]]) for row in rows
         )
-        found.append(Copy(relation, places, len({int(prints.file[row]) for row in rows}) == 1))
+        found.append(Copy(relation, places))
     return Found(found, copies.counts)

@@ -1,6 +1,6 @@
 """Find images that occur twice: equal ones by their digests, resized or re-encoded copies by a perceptual hash.
 
-Only fingerprints are kept: 50 bytes per image.
+Only fingerprints are kept: 42 bytes per image.
 """
 
 from collections import Counter
@@ -48,9 +48,8 @@ class Relation(IntEnum):
 
 @dataclass(frozen=True)
 class Prints:
-    """The fingerprints of N images: digests of files and of pixels as uint64 (N,), and hashes as uint64 (N, 4)."""
+    """The fingerprints of N images: digests of pixels as uint64 (N,), and hashes as uint64 (N, 4)."""
 
-    file: NDArray[np.uint64]
     pixels: NDArray[np.uint64]
     hash: NDArray[np.uint64]
     readable: NDArray[np.bool_]
@@ -61,7 +60,6 @@ class Prints:
     def empty(cls, count: int) -> "Prints":
         """Return room for the fingerprints of images, none of which is readable yet."""
         return cls(
-            np.zeros(count, np.uint64),
             np.zeros(count, np.uint64),
             np.zeros((count, 4), np.uint64),
             np.zeros(count, bool),

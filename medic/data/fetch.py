@@ -126,10 +126,8 @@ def _read_records(path: Path) -> dict[str, str]:
     if not path.exists():
         return {}
     try:
-        # Earlier versions recorded a SHA-256 without its name.
-        checksums = json.loads(path.read_bytes())["checksums"].items()
-        return {address: digest if ":" in digest else f"sha256:{digest}" for address, digest in checksums}
-    except (ValueError, LookupError, TypeError, AttributeError):
+        return dict(json.loads(path.read_bytes())["checksums"])
+    except (ValueError, LookupError, TypeError):
         raise MedicError(f"{path} is damaged: delete it; the next downloads are then trusted again") from None
 
 

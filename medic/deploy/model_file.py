@@ -27,7 +27,7 @@ from medic.utils.files import atomic_write, write_text
 
 FORMAT = 2
 CHECKSUM = "checksum"
-"""The entry of the description with the checksum of all others. Earlier versions wrote none."""
+"""The entry of the description with the checksum of all others. Version 0.3 wrote none."""
 SCORE = "score/"
 """The prefix of the tensors of a fitted score, in the file of weights."""
 MAX_DESCRIPTION = 2**24

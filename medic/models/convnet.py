@@ -15,16 +15,16 @@ class ConvNet(nn.Module):
     channels = 64
     """Channels of every stage."""
 
-    def __init__(self, in_channels: int = 3) -> None:
+    def __init__(self) -> None:
         super().__init__()
         for block in range(1, 5):
-            convolution = nn.Conv2d(in_channels if block == 1 else 64, 64, kernel_size=3, padding=1)
+            convolution = nn.Conv2d(3 if block == 1 else 64, 64, kernel_size=3, padding=1)
             nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
             self.add_module(f"conv{block}", convolution)
         self.stages = nn.ModuleList(nn.Identity() for _ in range(4))  # hooks for layers behind a block
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map images (N, C, 32, 32) to features (N, 256)."""
+        """Map images (N, 3, 32, 32) to features (N, 256)."""
         if x.shape[-2:] != (32, 32):
             raise ValueError(f"the ConvNet takes images of 32x32 pixels, not {x.shape[-2]}x{x.shape[-1]}")
         for block, stage in enumerate(self.stages, 1):
@@ -42,16 +42,17 @@ class MnistCnn(nn.Module):
 
     num_features = 128
 
-    def __init__(self, in_channels: int = 2) -> None:
+    def __init__(self) -> None:
         super().__init__()
+        channels = 2
         # The names of DomainBed's state dict: conv1 … conv4, bn0 … bn3.
         for index, (width, stride) in enumerate(((64, 1), (128, 2), (128, 1), (128, 1))):
-            self.add_module(f"conv{index + 1}", nn.Conv2d(in_channels, width, 3, stride=stride, padding=1))
+            self.add_module(f"conv{index + 1}", nn.Conv2d(channels, width, 3, stride=stride, padding=1))
             self.add_module(f"bn{index}", nn.GroupNorm(8, width))
-            in_channels = width
+            channels = width
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map images (N, C, H, W) to features (N, 128)."""
+        """Map images (N, 2, H, W) to features (N, 128)."""
         layers = list(self.children())
         for convolution, norm in zip(layers[::2], layers[1::2], strict=True):
             x = norm(functional.relu(convolution(x)))

@@ -73,7 +73,7 @@ def write_report(run: Run, path: Path, root: Path | None = None) -> Path:
         numbers=_numbers(run.metrics),
         result=_result(run),
         reason=_reason(run),
-        threshold=None if threshold is None else _threshold_sentence(run, threshold),
+        threshold=None if threshold is None else _threshold_sentence(threshold),
         compared=any(part.source for part in parts),
         pictures=any(item.get("image") for item in items),
         root=root,
@@ -285,7 +285,7 @@ def _numbers(metrics: Mapping[str, Any]) -> list[tuple[Metric, str]]:
     return [(METRICS[key], _percent(metrics[key])) for key in SHOWN if key in metrics]
 
 
-def _threshold_sentence(run: Run, threshold: Threshold) -> str:
+def _threshold_sentence(threshold: Threshold) -> str:
     """Return the threshold, the rule that chose it, and whether the rule uses the target."""
     value = f"{threshold.shown:.4g}{' (a probability)' if threshold.probability is not None else ''}"
     rule = RULES.get(threshold.rule)

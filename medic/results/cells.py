@@ -150,7 +150,7 @@ def _without_copies(runs: Sequence[RunResult]) -> list[RunResult]:
 
 
 def _measured(run: RunResult) -> str:
-    """Return all measurements as text, in which NaN equals NaN; earlier versions recorded less about validation."""
+    """Return all measurements as text, in which NaN equals NaN; version 0.3 recorded less about validation."""
     found = [(record["iteration"], record["target"], record["validation"]["acc"]) for record in run.records]
     return json.dumps(found, sort_keys=True)
 

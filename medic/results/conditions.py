@@ -86,12 +86,11 @@ class Conditions:
             found["weights"] = ("given", "none") if from_scratch else ("none", "given")
         if soup := ours.get("soup"):
             found["soup"] = len(soup), "none"
-        if (precision := environment.get("precision", PRECISION)) != PRECISION:
+        if (precision := environment["precision"]) != PRECISION:
             found["precision"] = precision, PRECISION
-        counts = environment.get("counts")  # missing in runs of earlier versions
-        if counts and not _as_published(bench, counts):
+        if not _as_published(bench, counts := environment["counts"]):
             found["images"] = sum(counts.values()), "as published"
-        if formats := [suffix for suffix in environment.get("formats", ()) if suffix not in PUBLISHED]:
+        if formats := [suffix for suffix in environment["formats"] if suffix not in PUBLISHED]:
             found["images"] = ", ".join(formats), "as published"
         return {name: values for name, values in found.items() if name not in ("known", "unknown")}
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from medic.config.settings import load_yaml
+from medic.deploy.layout import DESCRIPTION
 from medic.errors import MedicError
 from medic.results.results import naming_damage, read_error, read_result, run_directories, unreadable, without_domains
-from medic.runs.layout import CHECKPOINT, CONFIG, DONE, ENVIRONMENT, ERROR, ITERATION, LOCK, MODEL, RECORDS
+from medic.runs.layout import CHECKPOINT, CONFIG, DONE, ENVIRONMENT, ERROR, ITERATION, LOCK, RECORDS
 from medic.runs.seal import Damaged, read_seal
 from medic.utils.files import is_locked
 from medic.utils.memory import garbage_collection_paused
@@ -71,14 +72,14 @@ def _read(path: Path) -> Listed:
 def _selected_record(path: Path) -> Mapping[str, Any]:
     """Return the selected evaluation of a finished run, without its metrics by domain; `learned` is added to it."""
     with naming_damage():
-        seal = read_seal(path)
-        if not seal.checksums or not (path / MODEL).exists():  # a run of an earlier version, or without its model
+        if not (path / DESCRIPTION).exists():
             result = read_result(path)
             return {**result.records[result.selected], "hparams": result.settings, "learned": result.learned}
-        content = {name: _content(path / name) for name in (RECORDS, MODEL, ENVIRONMENT)}
+        content = {name: _content(path / name) for name in (RECORDS, DESCRIPTION, ENVIRONMENT)}
+        seal = read_seal(path)
         for name, data in content.items():
             seal.check(path / name, data)
-        provenance = json.loads(content[MODEL])["provenance"]
+        provenance = json.loads(content[DESCRIPTION])["provenance"]
         record = json.loads(without_domains(content[RECORDS].decode().split("\n")[provenance["record"]]))
         if not isinstance(record["hparams"], dict) or not isinstance(record["target"], dict):
             raise Damaged(RECORDS)
@@ -115,7 +116,7 @@ def _iteration(path: Path) -> int | None:
     try:
         return int(_content(path / ITERATION))
     except FileNotFoundError:
-        return None if (path / CHECKPOINT).exists() else 0  # earlier versions did not note it
+        return None if (path / CHECKPOINT).exists() else 0
     except (OSError, ValueError):  # a `MedicError` is a ValueError
         return None
 

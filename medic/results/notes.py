@@ -8,7 +8,6 @@ from medic.errors import counted
 from medic.evaluation.learning import learning_failure
 from medic.metrics import Metric
 from medic.results.results import RunResult, runs_are, short
-from medic.runs.layout import ENVIRONMENT
 
 if TYPE_CHECKING:
     from medic.results.table import Row
@@ -136,7 +135,7 @@ _SEEING = {
 def differences(results: Iterable[RunResult]) -> Iterator[str]:
     """Yield differences between runs side by side that numbers depend on, apart from the rows' own settings."""
     used = list(dict.fromkeys(results))
-    # An installed package knows only its version. Runs of earlier versions do not record their precision.
+    # An installed package knows only its version.
     yield from _environments(used, "image lists", ("images",), _image_source)
     yield from _environments(used, "commits", ("commit", "medic"), lambda settings: None)
     yield from _environments(used, "weight files", ("weights",), lambda settings: settings["backbone"])
@@ -146,9 +145,6 @@ def differences(results: Iterable[RunResult]) -> Iterator[str]:
         if seeing:
             found = f"{runs_are(len(seeing))} of threshold {rule}, such as {seeing[0]}"
             yield f"{found}: H-score, acc_k and acc_u use {sees}"
-    unknown = [result.path.name for result in used if not result.environment]
-    if unknown:
-        yield f"{runs_are(len(unknown))} of an unknown commit: {unknown[0]} has no readable {ENVIRONMENT}"
     for name, plural in PROTOCOL.items():
         yield from _protocols(used, name, plural)
 
@@ -162,9 +158,8 @@ def _environments(
     """
     values = []
     for result in results:
-        entries = [result.environment[key] for key in keys if key in result.environment]
-        if entries:
-            values.append((result, next((str(entry) for entry in entries if entry is not None), None)))
+        entries = (result.environment[key] for key in keys)
+        values.append((result, next((str(entry) for entry in entries if entry is not None), None)))
     if len({value for _, value in values}) < 2:
         return
     found: dict[Any, RunResult] = {}

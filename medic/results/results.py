@@ -15,11 +15,8 @@ from medic.evaluation.learning import learning_failure
 from medic.evaluation.selection import select, without_target
 from medic.runs.environment import commits, read_environment
 from medic.runs.layout import ASKED, CONFIG, DONE, ENVIRONMENT, ERROR, RECORDS
-from medic.runs.seal import Damaged, Seal, read_seal
-from medic.runs.trackers import scalars
+from medic.runs.seal import Damaged, read_seal
 from medic.utils.memory import garbage_collection_paused
-
-FOREIGN = "its results.jsonl was not written by medic"
 
 _SETTINGS = ', "args": {'
 """Start of the settings in a record. They are its last part, and the same in every record of a run."""
@@ -27,16 +24,8 @@ _BY_DOMAIN = ', "targets": {'
 """Start of the metrics by domain in a record, which tables do not read."""
 _ACCURACIES = re.compile(r', "env\d+_(in|out)_acc": [^{]')
 """Start of DomainBed's accuracies, which follow the metrics by domain."""
-_TEXTS = frozenset({"score", "threshold_rule"})
-"""Entries of the metrics that are no numbers."""
 _VARIED = frozenset({"target", "sources", "seed", "trial_seed", "hparams_seed"})
 """Settings in which the runs of one row may differ."""
-
-# Only runs of earlier versions, which do not record what was asked, need these two.
-_DRAWN = frozenset({"hparams", "lr", "weight_decay", "batch_size", "inner_lr"})
-"""Settings that `hparams_seed` draws."""
-_FOLLOWING = frozenset({"domain_splits", "steps", "separate", "batch_size", "images"})
-"""Settings that follow the number of source domains."""
 
 _CONSEQUENCES = {"split": ("known", "unknown", "partial"), "images": ("batch_size",)}
 """Settings that complete settings replace by others."""
@@ -49,14 +38,14 @@ class RunResult:
     path: Path
     settings: Mapping[str, Any]
     """Every setting that changes the result."""
-    asked: Mapping[str, Any] | None = None
-    """The settings that the person gave; None for a run of an earlier version, which does not record them."""
+    asked: Mapping[str, Any]
+    """The settings that the person gave."""
     records: tuple[Mapping[str, Any], ...] = ()
     """The evaluations; a table needs no metrics by domain, so they may be left out."""
     environments: tuple[int, ...] = ()
     """Indices of the target domains, as in DomainBed's keys `env0_in_acc`."""
-    seal: Seal = Seal()
-    """The duration of the run and the checksums of its files."""
+    seconds: float = 0.0
+    """The duration of the run."""
 
     @property
     def method(self) -> str:
@@ -92,16 +81,12 @@ class RunResult:
     def given(self) -> Mapping[str, Any]:
         """The settings that may tell this run from the runs of other rows, with the values that the person gave.
 
-        Without a record of them, all settings count that no draw has set. Weights always count, by their hash.
+        Weights always count, by their hash.
         """
-        if self.asked is None:
-            drawn = _DRAWN if self.draw else frozenset()
-            given = {name: None if name in _FOLLOWING else self.setting(name) for name in self.settings.keys() - drawn}
-        else:
-            replaced = _CONSEQUENCES.keys() & self.asked
-            asked = {**{name: self.asked[key] for key in replaced for name in _CONSEQUENCES[key]}, **self.asked}
-            # `settings` has none that only matter on one machine.
-            given = {name: asked[name] for name in (self.settings.keys() & asked) - replaced}
+        replaced = _CONSEQUENCES.keys() & self.asked
+        asked = {**{name: self.asked[key] for key in replaced for name in _CONSEQUENCES[key]}, **self.asked}
+        # `settings` has none that only matter on one machine.
+        given = {name: asked[name] for name in (self.settings.keys() & asked) - replaced}
         given["weights"] = self.setting("weights")
         return {name: value for name, value in given.items() if name not in _VARIED}
 
@@ -221,15 +206,10 @@ def read_result(path: Path, by_domain: bool = False) -> RunResult:
         first, *others = content.decode().rstrip("\n").split("\n")
         shortened = str if by_domain else without_domains
         record = json.loads(shortened(first))
-        if not {"args", "hparams"} <= record.keys():
-            raise MedicError(FOREIGN)
         measured = ",".join(shortened(line.partition(_SETTINGS)[0]) + "}" for line in others)
         records = (record, *json.loads(f"[{measured}]"))
-        settings, asked, domains = record["hparams"], record.pop("asked", None), tuple(record["args"]["test_envs"])
-        result = RunResult(path, settings, asked, records, domains, seal)
-        if not seal.checksums:  # a run of an earlier version
-            _check(result)
-        return result
+        settings, asked, domains = record["hparams"], record.pop("asked"), tuple(record["args"]["test_envs"])
+        return RunResult(path, settings, asked, records, domains, seal.seconds)
 
 
 @contextmanager
@@ -241,26 +221,8 @@ def naming_damage() -> Iterator[None]:
         raise MedicError(f"its {Path(error.filename or RECORDS).name} cannot be read: {error.strerror}") from error
     except MedicError:
         raise
-    except Exception as error:  # whatever a damaged file of a version without checksums leads to
+    except Exception as error:  # whatever the file of a stranger leads to, whose checksum may be right
         raise Damaged(RECORDS) from error
-
-
-def _check(result: RunResult) -> None:
-    """Raise for a run of which a table could not use a setting or a number."""
-    settings = result.settings
-    names = [settings["method"], settings["dataset"], *settings["target"], *settings["sources"]]
-    if not all(isinstance(name, str) for name in names) or not isinstance(settings["seed"], int):
-        raise Damaged(RECORDS)
-    json.dumps(settings, ensure_ascii=False).encode()  # raises for text that cannot be written
-    hash((result.draw, result.trial, tuple(result.given)))
-    for position, record in enumerate(result.records):
-        list(scalars(record))  # raises for a number that is no float
-        validation, target = record["validation"], record["target"]
-        numbers = [*validation.values(), *map(target.get, target.keys() - _TEXTS), record["step"], record["iteration"]]
-        numbers += [value for key, value in record.items() if key.startswith("env") and key.endswith("_acc")]
-        if "acc" not in validation.keys() & target.keys() or not {*map(type, numbers)} <= {int, float}:
-            raise Damaged(RECORDS)
-        learning_failure(result.records, position)  # raises for impossible numbers
 
 
 def without_domains(line: str) -> str:
@@ -273,12 +235,13 @@ def without_domains(line: str) -> str:
 def _read_unfinished(path: Path) -> RunResult | None:
     """Return a run without records, or None if its settings cannot be read."""
     try:
-        asked, settings = path / ASKED, identity(read_yaml(path / CONFIG))
-        result = RunResult(path, settings, read_yaml(asked) if asked.exists() else None)
-        _check(result)
+        settings = identity(read_yaml(path / CONFIG))
+        result = RunResult(path, settings, read_yaml(path / ASKED))
+        hash((result.draw, result.trial, tuple(result.given)))
+        names = [settings["method"], settings["dataset"], *settings["target"], *settings["sources"]]
+        return result if all(isinstance(name, str) for name in names) and isinstance(settings["seed"], int) else None
     except Exception:  # it failed before it started, or is not a run, or its settings are damaged
         return None
-    return result
 
 
 def run_directories(folders: Iterable[Path]) -> Iterator[Path]:

@@ -2,12 +2,10 @@
 
 import hashlib
 import json
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ from numpy.typing import NDArray
 from medic.config.resolve import Plan
 from medic.config.settings import identity, load_yaml, read_yaml, to_yaml
 from medic.data import Dataset
-from medic.deploy.layout import WEIGHTS
+from medic.deploy.layout import DESCRIPTION, WEIGHTS
 from medic.deploy.model_file import read_description
 from medic.deploy.predictor import Predictor, load
 from medic.errors import BusyError, MedicError, first_line, unread
@@ -36,7 +34,6 @@ from medic.runs.layout import (
     ENVIRONMENT,
     ITERATION,
     LOCK,
-    MODEL,
     PREDICTIONS,
     RECORDS,
     SHOWN,
@@ -50,11 +47,6 @@ from medic.utils.plugins import Plugin
 
 RESULTS_VERSION = 5
 """Raised whenever the same settings give other metrics, so that earlier runs are not reused."""
-_COLUMNS = {"path": ("U", 1), "split": ("U", 1), "domain": ("U", 1), "label": ("i", 1), "prediction": ("i", 1),
-            "confidence": ("f", 1), "logits": ("f", 2)}  # fmt: skip
-"""The columns that predictions must have, with the kind of their values and their number of dimensions."""
-_TEXT = {"class": ("U", 1)}
-"""Further columns that are not of floats: the true class, also of unknown images. Earlier versions did not write it."""
 _TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
 
 
@@ -194,12 +186,6 @@ class Run:
         with self._reading(CONFIG) as path:
             return read_yaml(path)
 
-    @property
-    def config(self) -> SimpleNamespace:
-        """The complete settings as attributes. Deprecated: use `settings`."""
-        warnings.warn("Run.config is now Run.settings, a dictionary", DeprecationWarning, stacklevel=2)
-        return SimpleNamespace(**self.settings)
-
     @cached_property
     def environment(self) -> dict[str, Any]:
         """The versions, machine, images and command that the results depend on, besides the settings."""
@@ -228,7 +214,7 @@ class Run:
     @cached_property
     def description(self) -> dict[str, Any]:
         """The description of the model: classes, preprocessing, score, threshold, provenance."""
-        with self._reading(MODEL):
+        with self._reading(DESCRIPTION):
             return read_description(self.path)
 
     @property
@@ -240,7 +226,7 @@ class Run:
     @property
     def record(self) -> dict[str, Any]:
         """The selected evaluation."""
-        with self._reading(MODEL):
+        with self._reading(DESCRIPTION):
             number = int(self.description["provenance"]["record"])
         with self._reading(RECORDS):
             return self.records[number]
@@ -275,18 +261,7 @@ class Run:
     def predictions(self) -> dict[str, NDArray[Any]]:
         """The arrays of `predictions.npz`, by name, all of the same length."""
         with self._reading(PREDICTIONS) as path:
-            found = read_arrays(path)
-            if missing := _COLUMNS.keys() - found.keys():
-                raise ValueError(f"it lacks the column {min(missing)}")
-            for name in found:
-                kind = found[name].dtype.kind
-                if (kind, found[name].ndim) != {**_COLUMNS, **_TEXT}.get(name, ("f", found[name].ndim)):
-                    raise ValueError(f"its column {name} has values of another type")
-                if len(found[name]) != len(found["path"]):
-                    raise ValueError("its columns differ in length")
-            if not {"validation", "target"} <= set(found["split"].tolist()):
-                raise ValueError("it lacks validation or target images")
-            return found
+            return read_arrays(path)
 
     @property
     def classes(self) -> list[str]:
@@ -295,16 +270,8 @@ class Run:
 
     @property
     def true_classes(self) -> NDArray[np.str_]:
-        """The name of the true class of every row of the predictions, also of unknown images.
-
-        Without a column `class`, that of an unknown image is the folder of the image.
-        """
-        found = self.predictions.get("class")
-        if found is not None:
-            return np.asarray(found, dtype=str)
-        known, labels, paths = self.classes, self.predictions["label"].tolist(), self.predictions["path"]
-        folders = [str(path).replace("\\", "/").rpartition("/")[0].rpartition("/")[2] or "unknown" for path in paths]
-        return np.array([known[k] if k >= 0 else name for k, name in zip(labels, folders, strict=True)])
+        """The name of the true class of every row of the predictions, also of unknown images."""
+        return self.predictions["class"]
 
     @property
     def decisions(self) -> Decisions:
@@ -337,7 +304,7 @@ class Run:
     @cached_property
     def predictor(self) -> Predictor:
         """The selected model on the CPU, with its classes, preprocessing, score and threshold."""
-        with self._reading(MODEL), self._reading(WEIGHTS):
+        with self._reading(DESCRIPTION), self._reading(WEIGHTS):
             return load(self.path)
 
     @property
@@ -366,16 +333,14 @@ class Run:
             yield path
         except Damaged as error:
             raise MedicError(f"run {self.path} cannot be used, {error}: delete {self.path} and run it again") from error
-        except MedicError:
+        except (MedicError, MemoryError):
             raise
         except FileNotFoundError as error:
             lost = Path(error.filename or path).name  # the seal is read first
             raise MedicError(f"run {self.path} has lost its {lost}: delete {self.path} and run it again") from error
         except OSError as error:
             raise unread(error.filename or path, error) from error
-        except Exception as error:  # whatever a damaged file of a version without checksums leads to
-            if isinstance(error, MemoryError) and self.seal.checksums:  # the file is whole
-                raise
+        except Exception as error:  # whatever the file of a stranger leads to, whose checksum may be right
             damage = f"run {self.path} has a damaged {name} ({first_line(error)})"
             raise MedicError(f"{damage}: delete {self.path} and run it again") from None
 

@@ -69,8 +69,8 @@ def commits(environment: Mapping[str, Any]) -> str | None:
 
 
 def read_plugins(environment: Mapping[str, Any]) -> list[Plugin]:
-    """Return the plug-ins of a run; earlier versions had none."""
-    return [Plugin(str(one["name"]), str(one["sha256"])) for one in environment.get("plugins", ())]
+    """Return the plug-ins of a run."""
+    return [Plugin(str(one["name"]), str(one["sha256"])) for one in environment["plugins"]]
 
 
 @cache

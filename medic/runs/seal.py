@@ -3,12 +3,11 @@
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from math import isfinite
+from dataclasses import dataclass
 from pathlib import Path
 
 from medic.errors import MedicError
-from medic.runs.layout import DONE, ERROR, RECORDS
+from medic.runs.layout import DONE, ERROR
 
 
 class Damaged(MedicError):
@@ -22,9 +21,8 @@ class Damaged(MedicError):
 class Seal:
     """The content of `done`: the duration of a run in seconds, and the CRC-32 of each of its files."""
 
-    seconds: float | None = None
-    checksums: Mapping[str, int] = field(default_factory=dict)
-    """Empty for a run of version 0.2 or earlier, which wrote none."""
+    seconds: float
+    checksums: Mapping[str, int]
 
     def check(self, path: Path, content: bytes | None = None) -> None:
         """Refuse a file of the run that differs from what the run wrote; `content` saves reading it."""
@@ -43,16 +41,10 @@ def make_seal(folder: Path, seconds: float) -> str:
 
 def read_seal(folder: Path) -> Seal:
     """Read `done`."""
-    try:
-        first, *rest = (folder / DONE).read_bytes().split(b"\n")
-        seal = Seal(**json.loads(first or b"{}"))
-        # Earlier versions wrote at most one line, without checksums.
-        sealed = rest == [str(zlib.crc32(first)).encode(), b""] and RECORDS in seal.checksums
-        if not sealed and (rest not in ([], [b""]) or seal.checksums or not isfinite(seal.seconds or 0)):
-            raise ValueError
-        return seal
-    except (ValueError, TypeError, RecursionError) as error:
-        raise Damaged(DONE) from error
+    first, *rest = (folder / DONE).read_bytes().split(b"\n")
+    if rest != [str(zlib.crc32(first)).encode(), b""]:
+        raise Damaged(DONE)
+    return Seal(**json.loads(first))
 
 
 def _checksum(path: Path) -> int:

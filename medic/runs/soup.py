@@ -27,7 +27,6 @@ SHARED = ("dataset", "sources", "target", "known", "unknown", "partial", "backbo
 """Settings that define the model and its images, which all runs must share."""
 SPLIT = ("validation", "holdout", "trial_seed", "label_noise")
 """Settings that define the validation images and their labels, which all runs must share."""
-LEAK = "hold out different validation images, so one trained on images that validate the other"
 
 
 class Trial(NamedTuple):
@@ -115,11 +114,6 @@ class Soup(UnfinishedRun):
 
     def make(self, runs: Sequence[Run]) -> None:
         """Choose among the runs, the best first, and write everything."""
-        paths = [self.dataset.paths[index] for index in self.problem.validation.indices.tolist()]
-        if paths != _held_out(runs[0]):
-            raise MedicError(
-                f"run {runs[0].path} was trained by a version that held out different validation images: train it again"
-            )
         self._kept = self._tried = RunningMean()
         trials = choose(runs, self._accuracy_with, self._keep)
         self.trainer.model.load_state_dict(self.best)
@@ -168,11 +162,8 @@ def _check(runs: Sequence[Run]) -> None:
         if (same := seen.setdefault(run.hash, run)) is not run:
             raise MedicError(f"runs {same.path} and {run.path} are the same run: give each run once")
     first, *others = runs
-    held_out = _held_out(first)
     for other in others:
         _check_pair(first, other)
-        if _held_out(other) != held_out:
-            raise MedicError(f"runs {first.path} and {other.path} {LEAK}: train both with the same version of medic")
 
 
 def _check_pair(first: Run, second: Run) -> None:
@@ -189,7 +180,8 @@ def _check_pair(first: Run, second: Run) -> None:
         difference = f"{name} {_text(values[0])} and {_text(values[1])}"
         if name in SPLIT:
             option = f"--{name.replace('_', '-')}"
-            raise MedicError(f"{pair} {LEAK} ({difference}): train both with the same {option}")
+            leak = "hold out different validation images, so one trained on images that validate the other"
+            raise MedicError(f"{pair} {leak} ({difference}): train both with the same {option}")
         raise MedicError(f"{pair} have {difference}: a soup needs runs with the same {name}")
     images = [run.description["provenance"]["images"] for run in (first, second)]
     if images[0] != images[1]:
@@ -198,15 +190,9 @@ def _check_pair(first: Run, second: Run) -> None:
 
 def _shared_settings(runs: Sequence[Run]) -> dict[str, Any]:
     """Return the user settings that all runs share: those in which they differ do not tell soups apart."""
-    first, *others = (run.records[0].get("asked", run.settings) for run in runs)
+    first, *others = (run.records[0]["asked"] for run in runs)
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
 
 
 def _text(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _held_out(run: Run) -> list[str]:
-    """Return the paths of a run's validation images."""
-    predictions = Run(run.path).predictions  # of a new object, so that the arrays are not kept
-    return [str(path) for path in predictions["path"][predictions["split"] == "validation"]]

@@ -375,8 +375,8 @@ class Session(UnfinishedRun):
             self.records, self.best, self.losses = state["records"], state["best"], state["losses"]
             if self.averaging is not None:
                 self.averaging.load_state_dict(state["averaging"], self.device)
-            self.began -= state.get("spent", 0.0)
-            threads = int(state.get("threads", torch.get_num_threads()))
+            self.began -= state["spent"]
+            threads = state["threads"]
         except Exception as error:
             raise MedicError(f"checkpoint {path} does not belong to this run: delete it to restart the run") from error
         self._saved = self.trainer.iteration

@@ -74,14 +74,14 @@ def estimate(jobs: Iterable[Job], results: Iterable[RunResult]) -> tuple[float, 
 
     A run of `n` iterations costs a fixed time plus `n` times that of an iteration: both are means over the finished
     runs of the same backbone, dataset and image size, and of the same method if there are any. None if a run has no
-    such finished runs that recorded their time: another backbone can take a hundred times as long.
+    such finished runs: another backbone can take a hundred times as long.
     """
     costs: dict[Any, list[tuple[float, float]]] = defaultdict(list)
     for result in results:
-        if (seconds := result.seal.seconds) and not result.settings.get("soup"):
+        if not result.settings.get("soup"):
             work = _work(result.settings)
             for kind in (work, (result.settings["method"], *work)):
-                costs[kind].append(_cost(result, seconds))
+                costs[kind].append(_cost(result))
     total, similar = 0.0, True
     for job in jobs:
         work = _work(job.settings)
@@ -94,14 +94,14 @@ def estimate(jobs: Iterable[Job], results: Iterable[RunResult]) -> tuple[float, 
     return total, similar
 
 
-def _cost(result: RunResult, seconds: float) -> tuple[float, float]:
+def _cost(result: RunResult) -> tuple[float, float]:
     """Return the seconds of a run besides its iterations, and those of an iteration."""
     steps = [0, *(record["step"] for record in result.records)]
     training = sum(
         (step - before) * record["step_time"]
         for record, before, step in zip(result.records, steps, steps[1:], strict=False)
     )
-    return max(0.0, seconds - training), training / steps[-1]
+    return max(0.0, result.seconds - training), training / steps[-1]
 
 
 def _work(settings: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -223,7 +223,7 @@ def finished_trials(study: Any) -> list[Any]:
 
 
 def has_learned(trial: Any) -> bool:
-    """Return whether the run of a trial learned anything; earlier versions did not record it."""
+    """Return whether the run of a trial learned anything; version 0.3 did not record it."""
     return bool(trial.user_attrs.get("learned", True))
 
 

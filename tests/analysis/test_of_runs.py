@@ -15,7 +15,7 @@ from medic.analysis.style import WIDTH, letter, new_figure
 from medic.errors import MedicError
 from medic.results.results import collect
 from tests.messages import naming
-from tests.results.written import write_run
+from tests.results.written import seal, write_run
 
 
 def drawn(name, result):
@@ -308,6 +308,7 @@ def test_cost_compares_runs_that_differ_in_steps(tmp_path):
         last = text.replace('"step_time": 0.1', f'"step_time": {time}, "mem_gb": 2.0')
         warming = last.replace(f'"step_time": {time}', '"step_time": 7.0')
         (path / "results.jsonl").write_text(warming + last)
+        seal(path)
     with_adam = {"asked": {"steps": [9], "lr": 1.0}, "lr": 1.0}
     written(tmp_path, "other", "medic++", 0.5, steps=[9], batch_size=8, **with_adam)
     found = cost.measure(collect([tmp_path]).results)

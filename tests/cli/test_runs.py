@@ -12,11 +12,10 @@ import pytest
 
 from medic.report.terminal import LONG
 from medic.runs.directory import Run
-from medic.runs.seal import make_seal
 from medic.training import Trainer
 from medic.utils.files import locked
 from tests.messages import naming
-from tests.results.written import write_run
+from tests.results.written import seal, write_run
 
 STATES = ("finished", "unfinished", "failed", "damaged", "running")
 
@@ -99,14 +98,13 @@ def test_one_run_and_several_folders(medic, folder, tmp_path):
     assert medic("runs", str(folder), "--format", "xml")[0] == 2
 
 
-@pytest.mark.parametrize(("sealed", "model"), [(False, False), (True, True), (True, False)])
-def test_the_selected_evaluation_is_shown(medic, tmp_path, sealed, model):
-    """Also of runs of earlier versions, which have no checksums, and of runs whose model was deleted, as in tables."""
+@pytest.mark.parametrize("model", [True, False])
+def test_the_selected_evaluation_is_shown(medic, tmp_path, model):
+    """Also of runs whose model was deleted, as in tables."""
     path = write_run(tmp_path, "a", "erm", "a", 3, [0.1, 0.8, 0.3])  # the last but one is best on validation
-    if sealed:
-        (path / "model.json").write_text(json.dumps({"provenance": {"record": 1}}))
-        (path / "done").write_text(make_seal(path, 1.0))
-    if sealed and not model:
+    (path / "model.json").write_text(json.dumps({"provenance": {"record": 1}}))
+    seal(path)
+    if not model:
         (path / "model.json").unlink()
     found = rows(medic("runs", str(tmp_path))[1])["a"]
     assert (found["state"], found["Acc"]) == ("finished", "80.0")
@@ -144,7 +142,7 @@ def test_many_runs_are_listed_fast_and_without_torch(tmp_path):
     for number in range(500):
         path = write_run(tmp_path, f"{number:04}", "erm", "a", number, [0.1, 0.2])
         (path / "model.json").write_text(json.dumps({"provenance": {"record": 1}}))
-        (path / "done").write_text(make_seal(path, 1.0))
+        seal(path)
     code = "import sys, medic.cli; medic.cli.main(['runs', sys.argv[1]]); print('torch' in sys.modules)"
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)

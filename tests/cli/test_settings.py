@@ -61,7 +61,7 @@ def test_the_configuration_of_a_run_is_followed_as_it_was_asked(medic, mini, tmp
     expected = plan_of(dataset=mini, method="erm", iterations=2, batch_size=2, output=str(tmp_path))
     assert resolve(followed).config.identity == expected.config.identity
     assert (followed["objective"], followed["steps"], followed["score"]) == ("ce", [1], "cls")
-    (run.path / "asked.yaml").unlink()  # as in runs of earlier versions: the complete settings are all there is
+    (run.path / "asked.yaml").unlink()  # the complete settings are all there is
     assert complete_in(medic("train", *files)[1]) == run.settings
 
 

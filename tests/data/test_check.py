@@ -73,14 +73,13 @@ class TestEqual:
         assert (relations(found.equal), found.fine) == ({relation: 1}, fine)
         (copy,) = found.equal.copies
         assert {image.name for image in copy.images} == {"photo/cat/1.png", place}
-        assert copy.same_file
         assert relations(found.similar) == {}
 
     def test_the_same_pixels_in_another_format(self, pictures):
         root, put = pictures
         put("sketch/cat/9.webp", encoded(detailed(0), "WEBP", lossless=True))
         (copy,) = check(FOLDER, root).equal.copies
-        assert (copy.relation, copy.same_file) == (Relation.DOMAINS, False)
+        assert copy.relation is Relation.DOMAINS
 
     def test_three_of_the_same_are_one_group(self, pictures):
         root, put = pictures

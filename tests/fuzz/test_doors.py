@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.fuzz import archives, bits, config, harness, images, model, predictions, requests, runs
+from benchmarks.fuzz import archives, bits, harness, images, model, predictions, requests, runs
 from benchmarks.fuzz.harness import fuzz
 
 
@@ -14,7 +14,6 @@ from benchmarks.fuzz.harness import fuzz
         (images.DECODER, 2000),
         (archives.DOOR, 120),
         (runs.DOOR, 30),
-        (config.DOOR, 100),
         (bits.DOOR, 20),
         (model.DOOR, 200),
         (predictions.DOOR, 200),

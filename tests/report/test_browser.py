@@ -164,7 +164,8 @@ def test_a_closed_set_and_many_classes(browser, runs, tmp_path):
     arrays = {name: values[kept] for name, values in run.predictions.items()}
     number = np.arange(kept.sum())
     arrays |= {"label": number % 60, "logits": np.eye(60, dtype=np.float32)[(number + (number % 5 == 0)) % 60]}
-    run.__dict__ |= {"predictions": arrays, "settings": {**run.settings, "known": known}}
+    arrays["class"] = np.array(known)[arrays["label"]]
+    run.__dict__ |= {"predictions": arrays, "description": {**run.description, "classes": known}}
     open_address(browser, write_report(run, tmp_path / "page.html"))
     assert "30 of 60 classes with the most errors" in browser.find_element("id", "matrix-note").text
     assert len(browser.find_elements("css selector", "#matrix tbody tr")) == 30

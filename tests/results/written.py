@@ -2,17 +2,20 @@
 
 import json
 
+from medic.data import BENCHMARKS
+from medic.runs.seal import make_seal
+
 DOMAINS = ("a", "b", "c")
 
 
 def write_run(
     folder, name, method, domain, seed, values, commit="c0", images="i0", weights="w", counts=None, draw=0, accs=None,
-    formats=(), asked=None, computed_in=None, **settings,
+    formats=(), asked=None, computed_in="fp32", **settings,
 ):  # fmt: skip
     """Write a finished run with an evaluation per value; the last but one is best on validation.
 
-    `asked` are the settings that the person gave beside `method`, and None for a run of an earlier version. `accs` has
-    accuracies by domain; without it they are the values.
+    `asked` are the settings that the person gave beside `method`, by default all of `settings`. `accs` has accuracies
+    by domain; without it they are the values. The numbers of images are by default the published ones.
     """
     path = folder / name
     path.mkdir(parents=True)
@@ -35,12 +38,20 @@ def write_run(
         }
         for step, value in enumerate(values)
     ]  # fmt: skip
-    if asked is not None:
-        records[0]["asked"] = {"method": method, "target": domain, "output": "runs", **asked}
+    given = settings if asked is None else asked
+    records[0]["asked"] = {"method": method, "target": domain, "output": "runs", **given}
     (path / "results.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    if counts is None and (bench := BENCHMARKS.get(hparams["dataset"])):
+        counts = {name: sum(numbers) for name, numbers in bench.counts.items()} or {"all": bench.images}
     environment = {"commit": commit, "images": images, "weights": weights, "counts": counts, "formats": formats}
-    environment |= {} if computed_in is None else {"precision": computed_in}
+    environment["precision"] = computed_in
     (path / "environment.json").write_text(json.dumps(environment))
     (path / "config.yaml").write_text("")
-    (path / "done").write_text("")
+    (path / "asked.yaml").write_text("")
+    seal(path)
     return path
+
+
+def seal(path):
+    """Write the checksums of a run's files, also after a change."""
+    (path / "done").write_text(make_seal(path, 1.0))

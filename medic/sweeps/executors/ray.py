@@ -135,7 +135,7 @@ def collect(path: Path, output: str) -> dict[str, bytes]:
     """Return the files of a finished run except its checkpoint, by name; its settings then name `output`."""
     for file in path.glob("*.yaml"):
         file.write_bytes(file.read_bytes().replace(str(path.parent).encode(), output.encode()))
-    write_text(path / DONE, make_seal(path, read_seal(path).seconds or 0.0))
+    write_text(path / DONE, make_seal(path, read_seal(path).seconds))
     found = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
     return {name: file.read_bytes() for name, file in found.items() if not name.startswith((".", "checkpoint/"))}
 

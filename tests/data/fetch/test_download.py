@@ -166,12 +166,6 @@ def test_a_recorded_checksum_is_compared(site, toy, tmp_path):
     assert checksums(tmp_path) == {address_hash(url): sha256(PACKED)}
 
 
-def test_records_of_earlier_versions(site, toy, tmp_path):
-    url = site.put("/toy.zip", PACKED)
-    (tmp_path / RECORDS).write_text(f'{{"checksums": {{"{address_hash(url)}": "{"0" * 64}"}}, "partial": {{}}}}')
-    refused(lambda: fetch(toy(files(url)), tmp_path), f"sha256:{'0' * 64}")
-
-
 def test_a_file_that_cannot_be_unpacked_is_not_trusted(site, toy, tmp_path):
     contents = {"/toy.zip": b"PK\x03\x04 no more", "/other.zip": zip_of({"c/x": b""})}
     bench = toy(*(files(site.put(path, content)) for path, content in contents.items()))

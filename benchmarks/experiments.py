@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from medic.results.results import collect
+from medic.results.runs import find_runs
 from medic.runs.seal import make_seal
 
 
@@ -70,7 +70,7 @@ def table(folder: Path, count: int) -> None:
             record["hparams"] |= {"target": [target], "seed": seed, "trial_seed": seed, "method": method}
             record["args"]["test_envs"] = [domains.index(target)]
         (path / "results.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-        for name in ("environment.json", "config.yaml", "model.json"):
+        for name in ("environment.json", "config.json", "model.json"):
             shutil.copy(made / name, path / name)
         (path / "done").write_text(make_seal(path, 1.0))
     size = sum(path.stat().st_size for path in runs.glob("*/results.jsonl")) / 1e6
@@ -92,7 +92,7 @@ def sweep(folder: Path, count: int, iterations: int) -> None:
         *("--output", str(folder / "runs"), "--jobs", "2"),
     )
     seconds = time.perf_counter() - began
-    spent = sum(result.seconds for result in collect([folder / "runs"]).results) / 2
+    spent = sum(result.seconds for result in find_runs([folder / "runs"]).finished) / 2
     print(
         f"{count} runs in {seconds:.1f} s; the runs alone take {spent:.1f} s on each of two processes: "
         f"+ {seconds / spent - 1:.1%}"
@@ -126,7 +126,7 @@ def kill(folder: Path, count: int) -> None:
         process.send_signal(draws.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
         process.wait()
     train(*command, "--output", str(disturbed))
-    found = [{r.path.name: r.records[-1]["target"] for r in collect([path]).results} for path in (quiet, disturbed)]
+    found = [{r.path.name: r.records[-1]["target"] for r in find_runs([path]).finished} for path in (quiet, disturbed)]
     print(
         f"{len(found[0])} runs, killed {working} times while running: "
         f"the results are {'identical' if found[0] == found[1] else 'DIFFERENT'}"

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from medic.config.settings import read_yaml, to_yaml
+from medic.config.settings import read_settings, to_yaml
 from medic.evaluation.evaluator import LabelledOutputs
 from medic.openset import Score
-from medic.runs.directory import Run
+from medic.runs.run import Run
 from medic.runs.layout import ASKED
 
 SAME = ("dataset", "method", "objective", "seed")
@@ -36,7 +36,7 @@ class Fold(NamedTuple):
 
 def describe_folds(run: Run) -> Iterator[dict[str, Any]]:
     """Yield the settings of every fold of a run: as many as it has source domains."""
-    asked = read_yaml(run.path / ASKED)
+    asked = read_settings(run.path / ASKED)
     known = list(run.predictor.classes)
     sources = run.settings["sources"]
     for number, domain in enumerate(sources):

@@ -27,7 +27,7 @@ from medic import openset
 from medic.evaluation.evaluator import LabelledOutputs
 from medic.openset import Score, get_score
 from medic.openset.calibration import two_components
-from medic.runs.directory import Run
+from medic.runs.run import Run
 from medic.utils.outputs import Output
 
 

@@ -16,7 +16,7 @@ from medic.config.resolve import resolve
 from medic.config.settings import SETTINGS
 from medic.data.augment import make_augmentation
 from medic.runs.data import divide_images, load_images
-from medic.runs.directory import Run
+from medic.runs.run import Run
 from medic.training.inference import GPU_BATCH
 from medic.utils.outputs import Output
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from medic.objectives import objective as objective
     from medic.objectives import ova as ova
     from medic.results.frames import load_runs as load_runs
-    from medic.runs.directory import Run as Run
+    from medic.runs.run import Run as Run
     from medic.runs.soup import soup as soup
     from medic.strategies import Joint as Joint
     from medic.strategies import MultiStep as MultiStep
@@ -50,7 +50,7 @@ _HOMES = {
     "medic.objectives": ["Objective", "Ova", "ce", "objective", "ova"],
     "medic.utils.outputs": ["Output"],
     "medic.evaluation.evaluate_model": ["evaluate"],
-    "medic.runs.directory": ["Run"],
+    "medic.runs.run": ["Run"],
     "medic.runs.soup": ["soup"],
     "medic.strategies": ["Joint", "MultiStep", "TwoStep", "Update"],
     "medic.systems": ["Classifier"],  # with the heads of all systems

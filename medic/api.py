@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from medic.runs.directory import Run
+from medic.runs.run import Run
 from medic.runs.train import train as train_run
 
 

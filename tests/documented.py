@@ -31,7 +31,7 @@ PLACEHOLDERS: dict[str, dict[str, str]] = {
     "ROOT": {"": "own"},
     "DOMAIN": {"": "sketches"},
     "RUN": {"": "runs/first"},
-    "RUN/config.yaml": {"": "runs/first/config.yaml"},
+    "RUN/config.json": {"": "runs/first/config.json"},
     "M": {"": "medic++"},
     "T": {"pacs": "sketch", "": "street"},
     "S": {"": "0"},

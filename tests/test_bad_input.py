@@ -139,7 +139,7 @@ LINE = [
     (["serve", "model", "--replicas", "2"], "--replicas is only used with --ray: add --ray, or leave out --replicas"),
     (["serve", "model", "--device", "cuda"], "device 'cuda': torch finds no GPU; use --device cpu"),
     (["evaluate", "model"],
-     "model is not a run directory, it has no config.yaml: give the directory that training prints when it ends"),
+     "model is not a run directory, it has no config.json: give the directory that training prints when it ends"),
     (["report", "gone"], "run gone does not exist: give the directory that training prints when it ends"),
     (["table", "gone"], "folder gone does not exist: give the --output of a training command, or a run in it"),
     (["table", "empty", "--format", "xls"], "unknown format 'xls', choose from text, markdown, latex, csv, json"),

@@ -27,7 +27,7 @@ from medic.analysis.result import Result, mean_of, number, percent
 from medic.errors import MedicError, check_choice
 from medic.evaluation.evaluator import LabelledOutputs
 from medic.models.heads import HEADS
-from medic.runs.directory import Run
+from medic.runs.run import Run
 
 Floats = NDArray[np.float64]
 LogOdds = Callable[[Tensor], Tensor]
@@ -130,10 +130,10 @@ def measure(
     found: list[Balance] = []
     pair = None
     for run, label in zip(runs, labels_of(runs), strict=True):
-        head = HEADS.get(str(run.settings["head"]))
+        head = HEADS.get(run.config.model.head)
         if head is None or not head.ova or head.nonlinear is not None:
             raise MedicError(
-                f"run {run.path} has no linear one-vs-all head ({run.settings['head']!r}): use --objective ce+ova"
+                f"run {run.path} has no linear one-vs-all head ({run.config.model.head!r}): use --objective ce+ova"
             )
         outputs = with_features(run, split, rerun, root, device)
         names, odds, y = run.classes, outputs.output.log_odds().double(), outputs.label
@@ -151,7 +151,7 @@ def measure(
         found.append(
             Balance(
                 label,
-                str(run.settings["method"]),
+                run.config.run.method,
                 str(run.path),
                 tuple(names),
                 conf_p,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from medic.analysis import style
 from medic.analysis.load import method_title
 from medic.analysis.result import MissingRuns, Result, number
-from medic.results.results import RunResult
+from medic.runs.run import Run
 
 Floats = NDArray[np.float64]
 PAPER_ITERATIONS = 5000
@@ -73,13 +73,15 @@ class Cost(Result):
         return [*found, self.missing] if self.missing else found
 
 
-def measure(results: Sequence[RunResult]) -> Cost:
+def measure(results: Sequence[Run]) -> Cost:
     """Collect the cost of the runs that differ in steps alone; of several such series, the longest."""
-    series: dict[tuple[str, str, str, int], list[RunResult]] = {}
-    results = [result for result in results if not result.settings.get("soup")]
+    series: dict[tuple[str, str, str, int], list[Run]] = {}
+    results = [result for result in results if not result.config.soup]
     for result in results:
-        given = {name: value for name, value in sorted(result.given.items()) if name not in ("steps", "separate")}
-        key = (result.method, repr(given), repr((result.targets, result.settings["sources"])), _images(result))
+        given = {
+            name: value for name, value in sorted(result.row_settings.items()) if name not in ("steps", "separate")
+        }
+        key = (result.method, repr(given), repr((result.targets, result.config.data.sources)), _images(result))
         series.setdefault(key, []).append(result)
     longest = max(series.values(), key=lambda runs: len({_steps(run) for run in runs}), default=[])
     if len({_steps(run) for run in longest}) < 2:
@@ -98,19 +100,19 @@ def measure(results: Sequence[RunResult]) -> Cost:
     )  # fmt: skip
 
 
-def _differences(erm: RunResult, other: RunResult) -> dict[str, tuple[Any, Any]]:
+def _differences(erm: Run, other: Run) -> dict[str, tuple[Any, Any]]:
     """Return the settings that keep a run of ERM from being compared, with its values and the other run's."""
     names = ("dataset", "target", "backbone", "objective", "iterations")
-    pairs = {name: (erm.setting(name), other.setting(name)) for name in names}
+    pairs = {name: (erm.compared(name), other.compared(name)) for name in names}
     found = {name: values for name, values in pairs.items() if values[0] != values[1]}
     if abs(_images(erm) / _images(other) - 1) >= ALIKE:
         found["images"] = _images(erm), _images(other)
     return found
 
 
-def _missing(baselines: Sequence[RunResult], first: RunResult) -> str:
+def _missing(baselines: Sequence[Run], first: Run) -> str:
     """Report which settings of the nearest run of ERM differ, and which options train one to compare with."""
-    wanted = {name: first.setting(name) for name in ("dataset", "target", "backbone", "objective", "iterations")}
+    wanted = {name: first.compared(name) for name in ("dataset", "target", "backbone", "objective", "iterations")}
     options = " ".join(f"--{name} {_text(value)}" for name, value in wanted.items() if value is not None)
     way = f"train one with --method erm {options} --images {_images(first)}"
     if not baselines:
@@ -125,16 +127,16 @@ def _text(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _steps(result: RunResult) -> int:
-    return len(result.settings["steps"] or [1])
+def _steps(result: Run) -> int:
+    return len(result.config.tasks.steps or [1])
 
 
-def _images(result: RunResult) -> int:
+def _images(result: Run) -> int:
     """Return the images of an iteration."""
-    return int(result.settings["batch_size"]) * int(sum(result.settings["steps"] or [1]))
+    return result.config.tasks.batch_size * int(sum(result.config.tasks.steps or [1]))
 
 
-def _cost(result: RunResult) -> tuple[float, float]:
+def _cost(result: Run) -> tuple[float, float]:
     """Return the seconds per iteration and the peak memory of a run.
 
     The iterations before the first evaluation count only if there are no others: they include warming up, capturing and

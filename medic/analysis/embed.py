@@ -11,7 +11,7 @@ from medic.analysis import style
 from medic.analysis.load import labels_of, with_features
 from medic.analysis.result import Result, number, percent
 from medic.errors import MedicError
-from medic.runs.directory import Run
+from medic.runs.run import Run
 
 Floats = NDArray[np.float64]
 IMAGES = 2000

@@ -21,7 +21,7 @@ from medic.analysis.load import labels_of
 from medic.analysis.result import Result, percent
 from medic.errors import counted
 from medic.evaluation.decisions import pair_counts
-from medic.runs.directory import Run
+from medic.runs.run import Run
 
 Floats = NDArray[np.float64]
 SHOWN = 10
@@ -185,8 +185,8 @@ def measure(run: Run) -> Errors:
             )
         )
     found.sort(key=lambda one: (-one.accepted, one.name))
-    label, method = labels_of([run])[0], str(run.settings["method"])
-    return Errors(label, method, str(run.path), tuple(run.settings["target"]), tuple(confusions), tuple(found))
+    label, method = labels_of([run])[0], run.config.run.method
+    return Errors(label, method, str(run.path), tuple(run.config.data.target), tuple(confusions), tuple(found))
 
 
 def confusion_rates(

@@ -6,7 +6,7 @@ from typing import Any
 
 from medic.analysis.result import MissingRuns
 from medic.methods import METHODS
-from medic.results.results import RunResult
+from medic.runs.run import Run
 
 _ORDER = ("erm", "mldg", "fish", "medic", "medic++")
 _STEPS = (1, 3, 9)
@@ -20,48 +20,49 @@ class PaperFigure:
     name: str
     analysis: str
     about: str
-    find: Callable[[Sequence[RunResult]], Sequence[RunResult]]
+    find: Callable[[Sequence[Run]], Sequence[Run]]
     """Returns its runs, or raises `MissingRuns`."""
 
 
-def _common(result: RunResult) -> tuple[Any, ...]:
+def _common(result: Run) -> tuple[Any, ...]:
     """Return the settings that runs side by side in a figure share."""
-    names = ("dataset", "target", "sources", "known", "backbone", "iterations", "seed", "trial_seed")
-    return tuple(repr(result.settings.get(name)) for name in names)
+    data, config = result.config.data, result.config
+    shared = (data.dataset, data.target, data.sources, data.known, config.model.backbone, config.optim.iterations)
+    return repr(shared), result.trial
 
 
-def _groups(results: Sequence[RunResult]) -> list[list[RunResult]]:
-    groups: dict[tuple[Any, ...], list[RunResult]] = {}
+def _groups(results: Sequence[Run]) -> list[list[Run]]:
+    groups: dict[tuple[Any, ...], list[Run]] = {}
     for result in results:
         groups.setdefault(_common(result), []).append(result)
     return list(groups.values())
 
 
-def _usual(results: Sequence[RunResult]) -> list[RunResult]:
+def _usual(results: Sequence[Run]) -> list[Run]:
     """Return the runs with a one-vs-all head and features, in the usual form of their methods."""
     return [
         result
         for result in results
         if result.method in _ORDER
-        and result.settings["objective"] == "ce+ova"
-        and result.settings["save_features"]
+        and result.config.objective.objective == "ce+ova"
+        and result.config.evaluation.save_features
         and _as_defined(result)
     ]
 
 
-def _as_defined(result: RunResult) -> bool:
+def _as_defined(result: Run) -> bool:
     """Whether a run has the splits and steps of its method."""
-    settings = result.settings
-    grid = METHODS[result.method].grid.fitted(len(settings["sources"]), len(settings["known"]))
-    own = (settings["domain_splits"], settings["class_splits"], tuple(settings["steps"]))
+    data, tasks = result.config.data, result.config.tasks
+    grid = METHODS[result.method].grid.fitted(len(data.sources), len(data.known))
+    own = (tasks.domain_splits, tasks.class_splits, tuple(tasks.steps))
     return own == (grid.domains, grid.classes, grid.sizes)
 
 
-def methods_side_by_side(results: Sequence[RunResult]) -> list[RunResult]:
+def methods_side_by_side(results: Sequence[Run]) -> list[Run]:
     """Return a run of every method of the paper's ablations, ERM and MEDIC++ among them, on the same problem."""
-    best: dict[str, RunResult] = {}
+    best: dict[str, Run] = {}
     for group in _groups(_usual(results)):
-        found: dict[str, RunResult] = {}
+        found: dict[str, Run] = {}
         for result in group:
             found.setdefault(result.method, result)
         if {"erm", "medic++"} <= found.keys() and len(found) > len(best):
@@ -71,19 +72,19 @@ def methods_side_by_side(results: Sequence[RunResult]) -> list[RunResult]:
     return [best[method] for method in _ORDER if method in best]
 
 
-def erm_and_medic(results: Sequence[RunResult]) -> list[RunResult]:
+def erm_and_medic(results: Sequence[Run]) -> list[Run]:
     """Return a run of ERM and one of MEDIC++ on the same problem."""
     return [result for result in methods_side_by_side(results) if result.method in ("erm", "medic++")]
 
 
-def one_three_nine(results: Sequence[RunResult]) -> list[RunResult]:
+def one_three_nine(results: Sequence[Run]) -> list[Run]:
     """Return runs of MEDIC++ with nine tasks in 1, 3 and 9 steps, on the same problem."""
-    several = [r for r in results if r.method == "medic++" and r.settings["save_features"]]
-    most: dict[int, RunResult] = {}
+    several = [r for r in results if r.method == "medic++" and r.config.evaluation.save_features]
+    most: dict[int, Run] = {}
     for group in _groups(several):
-        found: dict[int, RunResult] = {}
+        found: dict[int, Run] = {}
         for result in group:
-            found.setdefault(len(result.settings["steps"]), result)
+            found.setdefault(len(result.config.tasks.steps), result)
         wanted = {steps: found[steps] for steps in _STEPS if steps in found}
         most = max(most, wanted, key=len)
     if len(most) < len(_STEPS):
@@ -92,7 +93,7 @@ def one_three_nine(results: Sequence[RunResult]) -> list[RunResult]:
     return list(most.values())
 
 
-def _all(results: Sequence[RunResult]) -> Sequence[RunResult]:
+def _all(results: Sequence[Run]) -> Sequence[Run]:
     return results
 
 

@@ -27,7 +27,7 @@ from medic.analysis.load import Repeated, labels_of, moments_of, repeated
 from medic.analysis.result import Result, mean_of, number
 from medic.errors import MedicError
 from medic.objectives.objective import Loss
-from medic.runs.directory import Run
+from medic.runs.run import Run
 from medic.tasks.partition import chunks
 from medic.training.inference import load
 from medic.utils.modules import evaluating
@@ -144,9 +144,9 @@ def measure(
             tracks.append(
                 Track(
                     label,
-                    str(run.settings["method"]),
+                    run.config.run.method,
                     str(run.path),
-                    str(run.settings["objective"]),
+                    run.config.objective.objective,
                     tuple(training.dataset.domains[domain] for domain in domains),
                     tuple(names[label] for label in classes),
                     np.array(at),

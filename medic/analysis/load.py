@@ -12,8 +12,8 @@ from medic.evaluation.evaluator import LabelledOutputs
 from medic.methods import METHODS
 from medic.runs.build import build_trainer, generators_kept
 from medic.runs.data import divide_images
-from medic.runs.directory import Run
 from medic.runs.reevaluate import load_run_images, recompute_outputs
+from medic.runs.run import Run
 from medic.training import Trainer
 
 _TELLING = ("steps", "sampling", "objective", "head", "known", "dataset", "target", "backbone", "lr", "seed")
@@ -102,9 +102,9 @@ def repeated(run: Run, root: str | None = None, device: str = "auto") -> Iterato
 
     `root` replaces the folder of the images. Global random generators are as before afterwards.
     """
-    if run.settings.get("soup"):
+    if run.config.soup:
         raise MedicError(f"run {run.path} is a soup, so there is no training to repeat: give one of its runs")
-    if run.settings.get("extend"):
+    if run.config.run.extend:
         raise MedicError(f"run {run.path} continues another one, so its training cannot be repeated: give that run")
     with generators_kept():
         plan, dataset = load_run_images(run, device, root)

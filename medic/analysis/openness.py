@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -12,9 +11,11 @@ from numpy.typing import NDArray
 from medic.analysis import style
 from medic.analysis.load import method_title
 from medic.analysis.result import MissingRuns, Result, number
+from medic.config.config import Config
 from medic.metrics import METRICS
 from medic.results.cells import Cell, pick_cell
-from medic.results.results import RunResult, runs_are
+from medic.results.runs import runs_are
+from medic.runs.run import Run
 
 Floats = NDArray[np.float64]
 _SPLIT = frozenset({"known", "unknown", "split", "partial"})
@@ -75,12 +76,12 @@ def _at(row: Row, count: int) -> str:
     return number(float(row.oscr[place[0]]), 1) if len(place) else "–"
 
 
-def measure(results: Sequence[RunResult]) -> Openness:
+def measure(results: Sequence[Run]) -> Openness:
     """Average OSCR by method and number of known classes; runs that differ in other settings are other rows."""
-    groups: dict[tuple[str, str, str], list[RunResult]] = {}
+    groups: dict[tuple[str, str, str], list[Run]] = {}
     for result in results:
-        given = {name: value for name, value in sorted(result.given.items()) if name not in _SPLIT}
-        groups.setdefault((str(result.settings["dataset"]), result.method, repr(given)), []).append(result)
+        given = {name: value for name, value in sorted(result.row_settings.items()) if name not in _SPLIT}
+        groups.setdefault((result.config.data.dataset, result.method, repr(given)), []).append(result)
     several = {key: runs for key, runs in groups.items() if len({_known(run) for run in runs}) > 1}
     if not several:
         raise MissingRuns("runs of a method with two numbers of known classes", _TABLE)
@@ -102,17 +103,17 @@ def measure(results: Sequence[RunResult]) -> Openness:
     if not rows:
         raise MissingRuns("runs of a method with two numbers of known classes and the same target", _TABLE)
     first = next(runs[0] for (dataset, _, _), runs in several.items() if dataset == chosen)
-    classes = len(first.settings["known"]) + len(first.settings["unknown"] or ())
+    classes = len(first.config.data.known) + len(first.config.data.unknown or ())
     order = list(style.FIXED)
     rows.sort(key=lambda row: (order.index(row.method) if row.method in order else len(order), row.label))
     return Openness(tuple(rows), chosen, classes, {reason: count for reason, count in left_out.items() if count})
 
 
-def _known(result: RunResult) -> int:
-    return len(result.settings["known"])
+def _known(result: Run) -> int:
+    return len(result.config.data.known)
 
 
-def _shared_targets(runs: Sequence[RunResult]) -> set[tuple[str, ...]]:
+def _shared_targets(runs: Sequence[Run]) -> set[tuple[str, ...]]:
     """Return the targets that every number of known classes has: means over different targets cannot be compared."""
     targets: dict[int, set[tuple[str, ...]]] = {}
     for run in runs:
@@ -120,8 +121,8 @@ def _shared_targets(runs: Sequence[RunResult]) -> set[tuple[str, ...]]:
     return set.intersection(*targets.values())
 
 
-def _row(runs: Sequence[RunResult]) -> Row:
-    by_count: dict[int, dict[tuple[str, ...], list[RunResult]]] = {}
+def _row(runs: Sequence[Run]) -> Row:
+    by_count: dict[int, dict[tuple[str, ...], list[Run]]] = {}
     for run in runs:
         by_count.setdefault(_known(run), {}).setdefault(run.targets, []).append(run)
     counts = sorted(by_count)
@@ -133,17 +134,16 @@ def _row(runs: Sequence[RunResult]) -> Row:
     metric = METRICS["oscr"]
     means = [np.nan if (mean := cell.mean(metric)) is None else mean for cell in cells]
     errors = [np.nan if (error := cell.error(metric)) is None else error for cell in cells]
-    settings = runs[0].settings
-    label = method_title(runs[0].method) + (", cw" if _by_classes(settings) else "")
+    label = method_title(runs[0].method) + (", cw" if _by_classes(runs[0].config) else "")
     targets = tuple(sorted(", ".join(target) for target in by_count[counts[0]]))
     return Row(label, runs[0].method, targets, np.array(counts), np.array(means), np.array(errors),
                np.array([len(cell.picks) for cell in cells]))  # fmt: skip
 
 
-def _by_classes(settings: Mapping[str, Any]) -> bool:
+def _by_classes(config: Config) -> bool:
     """Whether tasks differ in classes alone, although there are several domains: the paper's `cw`."""
-    splits = (settings.get("domain_splits") or 1, settings.get("class_splits") or 1)
-    return splits[0] == 1 < splits[1] and len(settings["sources"]) > 1
+    domain_splits, class_splits = config.tasks.domain_splits or 1, config.tasks.class_splits or 1
+    return domain_splits == 1 < class_splits and len(config.data.sources) > 1
 
 
 @style.styled

@@ -21,7 +21,7 @@ from medic.analysis import style
 from medic.analysis.load import labels_of, with_features
 from medic.analysis.result import Result, mean_of, number
 from medic.errors import MedicError
-from medic.runs.directory import Run
+from medic.runs.run import Run
 from medic.tasks.partition import matched_pairs
 
 Floats = NDArray[np.float64]
@@ -85,7 +85,7 @@ def measure(
 ) -> Separation:
     """Measure the class differences of every run, and the matched pairs for as many tasks as the runs have."""
     found, tasks = [], 1
-    ordered = sorted(runs, key=lambda run: len(run.settings["steps"] or [1]))
+    ordered = sorted(runs, key=lambda run: len(run.config.tasks.steps or [1]))
     for run, label in zip(ordered, labels_of(ordered), strict=True):
         output, y, _ = with_features(run, split, rerun, root, device)
         assert output.features is not None
@@ -95,7 +95,7 @@ def measure(
         differences = class_differences(output.features[known].double().numpy(), y[known].numpy(), len(names))
         pairs = differences[np.triu_indices(len(names), 1)]
         accuracy = float((output.logits.argmax(1) == y)[known].double().mean())
-        steps = [int(size) for size in run.settings["steps"] or [1]]
+        steps = [int(size) for size in run.config.tasks.steps or [1]]
         tasks = max(tasks, sum(steps))
         found.append(
             ClassDifferences(

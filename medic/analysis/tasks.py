@@ -18,7 +18,7 @@ from medic.analysis import style
 from medic.analysis.load import repeated
 from medic.analysis.result import Result, number, percent
 from medic.errors import MedicError
-from medic.runs.directory import Run
+from medic.runs.run import Run
 from medic.tasks.lagged import Domains, Groups, Sampler, Split
 from medic.tasks.samplers import Adaptive
 
@@ -147,7 +147,7 @@ def measure(run: Run, iterations: int | None = None, root: str | None = None, de
         sampler = training.trainer.grid.sampler
         if not isinstance(sampler, Adaptive) or type(sampler).deal is not Adaptive.deal:
             raise MedicError(
-                f"run {run.path} samples classes by {run.settings['sampling']!r}, without a chain that is dealt over "
+                f"run {run.path} samples classes by {run.config.tasks.sampling!r}, without a chain that is dealt over "
                 "tasks: give a run of --method medic++ with --sampling adaptive or probe"
             )
         training.trainer.grid.sampler = cast(Sampler, Recording(sampler, record))
@@ -163,7 +163,7 @@ def measure(run: Run, iterations: int | None = None, root: str | None = None, de
     correlation = float(spearmanr(taken[seen], neighbours[first, second][seen])[0]) if seen.sum() > 2 else float("nan")
     chance = np.nanmean(np.array(record.chance), axis=0)
     return Tasks(
-        str(run.settings["method"]), str(run.path), tuple(names), last, record.splits, confusion, neighbours, apart,
+        run.config.run.method, str(run.path), tuple(names), last, record.splits, confusion, neighbours, apart,
         float(chance[0]), float(chance[1]), correlation,
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from medic.errors import MedicError
-from medic.runs.directory import Run
+from medic.runs.run import Run
 
 
 class HeldOut(NamedTuple):

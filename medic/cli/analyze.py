@@ -111,13 +111,13 @@ def read_runs(analysis: Analysis, paths: list[str]) -> Any:
     if analysis.takes == "nothing":
         return None
     if analysis.takes == "folders":
-        from medic.results.results import collect
+        from medic.results.runs import find_runs
 
-        collection = collect(map(Path, paths))
+        collection = find_runs(map(Path, paths))
         for note in collection.notes():
             logger.warning("%s", note)
-        return collection.results
-    from medic.runs.directory import Run
+        return collection.finished
+    from medic.runs.run import Run
 
     runs = [Run(path) for path in paths]
     return runs[0] if analysis.takes == "run" else runs

@@ -16,7 +16,7 @@ from medic.utils.parts import FRACTION, POSITIVE
 if TYPE_CHECKING:
     from medic.deploy.calibration import Calibration, Effect, Labelled
     from medic.openset import Threshold
-    from medic.runs.directory import Run
+    from medic.runs.run import Run
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from medic.analysis.wrong_labels import Suspect
     from medic.data import Benchmark
     from medic.data.check import Check, Copy, Found, Place
-    from medic.runs.directory import Run
+    from medic.runs.run import Run
 
 SHOWN = 5
 """The number of items of a list that are printed before the others are counted."""
@@ -130,7 +130,7 @@ def _check(bench: "Benchmark", root: Path | None, runs: Sequence[str], output: P
 
 
 def _open_runs(paths: Sequence[str]) -> "list[Run]":
-    from medic.runs.directory import Run
+    from medic.runs.run import Run
 
     return [Run(path) for path in paths]
 

@@ -54,9 +54,9 @@ def run(arguments: Namespace) -> int:
     print(f"training {BASE} and {COMPARED} on the built-in digits, target {targets}, {seeds}", flush=True)
     from medic.report.run_page import write_report  # now, because it imports torch
     from medic.report.table_page import write_table_report
-    from medic.results.results import collect
+    from medic.results.runs import find_runs
     from medic.results.table import tabulate
-    from medic.runs.directory import Run
+    from medic.runs.run import Run
     from medic.sweeps.executors import make_executor
     from medic.sweeps.launch import launch, report
     from medic.sweeps.sweep import Planner, Sweep
@@ -77,14 +77,14 @@ def run(arguments: Namespace) -> int:
     schedule = launch(Sweep(settings, span).jobs(Planner()), make_executor(EXECUTOR))
     if code := report(schedule):
         return code
-    collection = collect(job.directory.path for job in schedule.jobs)
-    table = tabulate(collection.results, "validation", COLUMNS)
+    collection = find_runs(job.directory.path for job in schedule.jobs)
+    table = tabulate(collection.finished, "validation", COLUMNS)
     note = print_tables(table)
     for job in schedule.jobs:
-        if job.settings["seed"] == 0:
+        if job.config.run.seed == 0:
             write_report(Run(job.directory.path), job.directory.path / "report.html")
     print(write_table_report(collection, "medic demo", Path(arguments.output) / "index.html", note=note))
-    return 0 if all(result.learned for result in collection.results) else 1
+    return 0 if all(result.learned for result in collection.finished) else 1
 
 
 def print_tables(table: "Table") -> str:
@@ -120,7 +120,7 @@ def _by_seed(row: "Row") -> dict[int, float]:
     for pick in row.picks:
         value = pick.value(RANKED)
         assert value is not None  # both methods have a one-vs-all head
-        values.setdefault(int(pick.result.settings["seed"]), []).append(value)
+        values.setdefault(pick.result.config.run.seed, []).append(value)
     return {seed: fmean(several) for seed, several in sorted(values.items())}
 
 

@@ -17,7 +17,7 @@ from medic.runs.layout import check_run
 
 if TYPE_CHECKING:
     from medic.evaluation.decisions import ClassResult, Confused, Decisions, GroupResult
-    from medic.runs.directory import Run
+    from medic.runs.run import Run
 
 SHOWN = 10
 """The number of confusions that are printed."""
@@ -80,12 +80,12 @@ def run(arguments: Namespace) -> int:
     check_names({"score": arguments.score, "threshold": asked, "imports": arguments.imports})
     check_run(Path(arguments.run))
     from medic.config.imports import execute
-    from medic.runs.directory import Run
+    from medic.runs.run import Run
 
     execute(arguments.imports)
     run = Run(arguments.run)
     check_learned(arguments.run, run.learning_failure)
-    rule = asked if asked is not None else run.settings.get("threshold") or "source"
+    rule = asked if asked is not None else run.config.evaluation.threshold or "source"
     if arguments.per_class or arguments.by:
         if arguments.rerun:
             raise MedicError("--per-class and --by read the predictions of the run: leave out --rerun")
@@ -94,10 +94,10 @@ def run(arguments: Namespace) -> int:
         # By domain, the sources are worth a look beside the target.
         grouped, score = make_decisions(run, arguments.score, rule, sources=arguments.by in ("domain", "split"))
         found = grouped.where(grouped.columns["split"] == "target")
-        place = "held-out images" if run.settings["target"] == ["none"] else ", ".join(run.settings["target"])
+        place = "held-out images" if not run.config.data.target else ", ".join(run.config.data.target)
         chosen = f"rule {rule}" if isinstance(rule, str) else "given"
         at = "" if found.threshold is None else f" at threshold {_shown(score, found.threshold)} ({chosen})"
-        about = f"{run.settings['method']} on {place}: {len(found.label):,} images, score {score}{at}"
+        about = f"{run.config.run.method} on {place}: {len(found.label):,} images, score {score}{at}"
         if at and (note := _seen_by(str(rule))):
             about += f"\n{note}"
         _print_decisions(found, grouped, arguments, about)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from medic.deploy.predictor import Predictor
-    from medic.runs.directory import Run
+    from medic.runs.run import Run
 
 SUFFIX = {"onnx": ".onnx", "torch-export": ".pt2"}
 CHECKED = 256

@@ -9,7 +9,7 @@ from medic.analysis import ANALYSES
 from medic.cli.analyze import add_measuring_options, given_options, print_result
 from medic.cli.options import add_format_option, output_folder
 from medic.errors import check_choice
-from medic.runs.layout import CONFIG
+from medic.runs.layout import is_run
 
 logger = logging.getLogger(__name__)
 
@@ -32,18 +32,18 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Draw every figure of the paper whose runs exist; report the commands that train missing runs."""
-    from medic.results.results import collect
+    from medic.results.runs import find_runs
 
     folder, output = Path(arguments.folder), arguments.output
-    results = collect([folder]).results
+    results = find_runs([folder]).finished
     from medic.analysis import style  # now, because these import torch
     from medic.analysis.figures import FIGURES
     from medic.analysis.result import MissingRuns
-    from medic.runs.directory import Run
+    from medic.runs.run import Run
 
     for name in arguments.only:
         check_choice("figure", name, FIGURES)
-    runs_folder = folder.parent if (folder / CONFIG).exists() else folder  # of a single run, the folder it is in
+    runs_folder = folder.parent if is_run(folder) else folder  # of a single run, the folder it is in
     options = given_options(arguments, ("moments", "iterations", "root", "device"))
     missing = 0
     for figure in FIGURES.values():

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from medic.deploy.layout import DESCRIPTION, check_model_files, model_folder
 from medic.errors import MedicError
-from medic.runs.layout import CONFIG, check_run
+from medic.runs.layout import check_run, is_run, runs_inside
 
 if TYPE_CHECKING:
     from medic.deploy.predictor import Predictor
-    from medic.runs.directory import Run
+    from medic.runs.run import Run
 
 logger = logging.getLogger(__name__)
 
@@ -30,13 +30,13 @@ def check_model(place: str) -> None:
 def holds_run(place: str) -> bool:
     """Whether a place has the files of a run or a model, or is a folder of runs."""
     folder = model_folder(place)
-    return any((folder / name).exists() for name in (CONFIG, DESCRIPTION)) or any(folder.glob(f"*/{CONFIG}"))
+    return is_run(folder) or (folder / DESCRIPTION).exists() or bool(runs_inside(folder))
 
 
 def is_model(place: str) -> bool:
     """Whether a place holds a model without its run."""
     folder = model_folder(place)
-    return (folder / DESCRIPTION).exists() and not (folder / CONFIG).exists()
+    return (folder / DESCRIPTION).exists() and not is_run(folder)
 
 
 def add_force_option(parser: ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def open_model(
     """
     from medic.config.imports import execute
     from medic.deploy.predictor import load
-    from medic.runs.directory import Run
+    from medic.runs.run import Run
     from medic.training import pick_device
 
     execute(imports)

@@ -18,11 +18,11 @@ from medic.config.settings import (
     check_settings,
     known_setting,
     load_yaml,
-    read_yaml,
+    read_settings,
     setting_name,
 )
 from medic.errors import MedicError
-from medic.runs.layout import ASKED, CONFIG
+from medic.runs.layout import config_file, user_settings_file
 from medic.utils.files import check_writable
 from medic.utils.parts import ANY, COUNT, NONNEGATIVE, Limits
 from medic.utils.plugins import check_files
@@ -217,9 +217,11 @@ def _over_file(given: dict[str, Any], arguments: Namespace) -> dict[str, Any]:
     if changed and found.keys() == SETTINGS.keys():
         raise MedicError(
             f"--config {arguments.config} fixes derived settings too, which may contradict --{changed[0]}: delete the "
-            "lines that should follow from others, or give the configuration of a run, which records what was asked"
+            "lines that should follow from others, or give the configuration of a run, which has the settings "
+            "as you wrote them beside it"
         )
-    if changed and Path(arguments.config).name == CONFIG:
+    path = Path(arguments.config)
+    if changed and path.name == config_file(path.parent):
         found.pop("name", None)  # it is the name of the run that this is the configuration of
     return {**{name: value for name, value in found.items() if value is not None}, **given}
 
@@ -227,9 +229,9 @@ def _over_file(given: dict[str, Any], arguments: Namespace) -> dict[str, Any]:
 def _from_file(path: Path) -> dict[str, Any]:
     """Return the settings of a file, in our spelling.
 
-    The configuration of a run is complete; the settings that were asked for are beside it, and are used instead, so
-    that settings derived from them follow what is given on the command line.
+    The configuration of a run is complete; the settings as the user wrote them are beside it, and are used instead, so
+    that settings derived from them follow the command line.
     """
-    asked = path.parent / ASKED
-    source = asked if path.name == CONFIG and asked.exists() else path
-    return {known_setting(setting_name(key), f"in {source}"): value for key, value in read_yaml(source).items()}
+    written = path.parent / user_settings_file(path.parent)
+    source = written if path.name == config_file(path.parent) and written.exists() else path
+    return {known_setting(setting_name(key), f"in {source}"): value for key, value in read_settings(source).items()}

@@ -8,7 +8,7 @@ from shlex import quote
 from medic.cli.options import output_file
 from medic.deploy.layout import DESCRIPTION
 from medic.errors import MedicError
-from medic.runs.layout import CONFIG, check_run
+from medic.runs.layout import check_run, is_run
 from medic.utils.files import check_writable
 
 logger = logging.getLogger(__name__)
@@ -34,17 +34,17 @@ def run(arguments: Namespace) -> int:
     """Write the report and print where it is."""
     path = Path(arguments.path)
     file: Path = arguments.output or path / "report.html"
-    if (path / CONFIG).exists() or not path.is_dir():
+    if is_run(path) or not path.is_dir():
         if arguments.paper is not None:
             raise MedicError(f"--paper requires a folder of runs, but {path} is a run: leave it out")
         check_run(path)
         check_writable("report", file)
         from medic.report.run_page import write_report
-        from medic.runs.directory import Run
+        from medic.runs.run import Run
 
         finished = Run(path)
         print(write_report(finished, file, None if arguments.root is None else Path(arguments.root)))
-        if arguments.root is None and (root := finished.settings["root"]) is not None:
+        if arguments.root is None and (root := finished.config.data.root) is not None:
             logger.warning("images are not shown: add --root %s", quote(str(root)))
         return 0
     if (path / DESCRIPTION).exists():
@@ -53,8 +53,8 @@ def run(arguments: Namespace) -> int:
         raise MedicError(f"--root requires a single run, but {path} is a folder of runs: leave it out")
     check_writable("report", file)
     from medic.report.table_page import write_table_report
-    from medic.results.results import collect
+    from medic.results.runs import find_runs
 
-    collection = collect([path])
+    collection = find_runs([path])
     print(write_table_report(collection, str(path), file, arguments.paper))
     return 1 if collection.damaged else 0

@@ -10,7 +10,7 @@ from medic.cli.sweep import add_executor_options, chosen_executor
 from medic.errors import MedicError, check_choice
 from medic.report.formats import FORMATS, print_table
 from medic.report.terminal import print_rows
-from medic.results.results import learned_nothing, read_runs, runs_are
+from medic.results.runs import learned_nothing, runs_are, sort_runs
 
 logger = logging.getLogger(__name__)
 
@@ -71,9 +71,9 @@ def run(arguments: Namespace) -> int:
     schedule = launch(jobs, executor, arguments.retries, arguments.dry_run, arguments.quiet)
     if arguments.dry_run or schedule.queued:  # nothing has run yet
         return 1 if schedule.damaged else 0
-    collection = read_runs(job.directory.path for job in schedule.jobs)
+    collection = sort_runs(job.directory.path for job in schedule.jobs)
     names = {place: [job.name for job in jobs] for place, jobs in cells.items()}
-    made = table.tabulate(names, {result.path.name: result for result in collection.results})
+    made = table.tabulate(names, {result.path.name: result for result in collection.finished})
     against = None
     if not table.figure and not arguments.quick:
         against = AgainstPaper(made, table)
@@ -81,10 +81,10 @@ def run(arguments: Namespace) -> int:
     for note in collection.notes():
         logger.warning("%s", note)
     print_table(made, against, arguments.format)
-    summary = f"{len(collection.results)} of {runs_are(len(schedule.jobs))} finished in {schedule.output}"
-    failures = learned_nothing(collection.results)
+    summary = f"{len(collection.finished)} of {runs_are(len(schedule.jobs))} finished in {schedule.output}"
+    failures = learned_nothing(collection.finished)
     logger.info("%s%s", summary, failures and f"; {failures}")
-    return 0 if len(collection.results) == len(schedule.jobs) and not failures else 1
+    return 0 if len(collection.finished) == len(schedule.jobs) and not failures else 1
 
 
 def make_rows() -> list[dict[str, str]]:

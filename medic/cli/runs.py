@@ -2,16 +2,18 @@
 
 import logging
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from medic.cli.options import add_format_option
-from medic.errors import counted
+from medic.config.config import Config
+from medic.errors import MedicError, counted
 from medic.metrics import DEFAULT
 from medic.report.terminal import print_rows
-from medic.results.listing import Listed, list_runs
+from medic.results.runs import list_runs
+from medic.runs.run import Run
 
 logger = logging.getLogger(__name__)
 
@@ -42,55 +44,74 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _row(run: Listed, several: bool) -> dict[str, str]:
-    settings, method = run.settings, run.settings.get("method", "–")
-    shown = {
-        metric.title: f"{metric.scale * run.metrics[metric.key]:.1f}" if metric.key in run.metrics else "–"
+def _row(run: Run, several: bool) -> dict[str, str]:
+    config, metrics = _config(run), _metrics(run)
+    measured = {
+        metric.title: f"{metric.scale * metrics[metric.key]:.1f}" if metric.key in metrics else "–"
         for metric in DEFAULT
     }
+    method = "–" if config is None else run.method
     return {
         "run": str(run.path) if several else run.path.name,
-        "method": f"{method} (soup of {len(settings['soup'])})" if "soup" in settings else method,
-        "target": ", ".join(map(str, settings.get("target", []))) or "–",
-        "seed": str(settings.get("seed", "–")),
+        "method": f"{method} (soup of {len(config.soup)})" if config is not None and config.soup else method,
+        "target": "–" if config is None else ", ".join(run.targets),
+        "seed": "–" if config is None else str(config.run.seed),
         "state": _state(run),
-        **shown,
+        **measured,
         "written": f"{datetime.fromtimestamp(run.written):%Y-%m-%d %H:%M}" if run.written else "–",
     }
 
 
-def _state(run: Listed) -> str:
+def _config(run: Run) -> Config | None:
+    """Return the configuration of a run, or None if it failed before it had one or cannot be read."""
+    try:
+        return run.config
+    except MedicError:
+        return None
+
+
+def _metrics(run: Run) -> Mapping[str, float]:
+    """Return the metrics of a finished run on the target, as fractions."""
+    if run.state not in ("finished", "learned nothing"):
+        return {}
+    return {name: value for name, value in run.metrics.items() if type(value) in (int, float)}
+
+
+def _state(run: Run) -> str:
     """Return the state for people, with the iteration of a run that is not finished."""
     if run.state not in ("running", "unfinished") or run.iteration is None:
         return run.state
-    return f"{run.state} at {run.iteration} of {run.settings.get('iterations', '?')}"
+    config = _config(run)
+    return f"{run.state} at {run.iteration} of {'?' if config is None else config.optim.iterations}"
 
 
-def _entry(run: Listed) -> dict[str, Any]:
+def _entry(run: Run) -> dict[str, Any]:
     """Return a run for programs: metrics are fractions, as in results.jsonl."""
+    config, metrics = _config(run), _metrics(run)
+    iteration = run.record["iteration"] if metrics else run.iteration
     return {
         "run": run.path.name,
         "path": str(run.path),
         "state": run.state,
-        "method": run.settings.get("method"),
-        "soup": len(run.settings.get("soup", ())) or None,
-        "target": run.settings.get("target", []),
-        "seed": run.settings.get("seed"),
-        "iteration": run.iteration,
-        "iterations": run.settings.get("iterations"),
-        **{metric.key: run.metrics.get(metric.key) for metric in DEFAULT},
+        "method": None if config is None else run.method,
+        "soup": None if config is None else len(config.soup) or None,
+        "target": [] if config is None else list(run.targets),
+        "seed": None if config is None else config.run.seed,
+        "iteration": None if run.state == "damaged" else iteration,
+        "iterations": None if config is None else config.optim.iterations,
+        **{metric.key: metrics.get(metric.key) for metric in DEFAULT},
         "written": datetime.fromtimestamp(run.written).astimezone().isoformat(timespec="seconds")
         if run.written
         else None,
-        "reason": run.reason or None,
+        "reason": run.damage or run.failure or None,
     }
 
 
-def _log_reasons(runs: Sequence[Listed]) -> None:
+def _log_reasons(runs: Sequence[Run]) -> None:
     """Log why runs failed or are damaged, the last ones of each."""
     for state, is_so, are_so in (("failed", "failed", "failed"), ("damaged", "is damaged", "are damaged")):
-        found = [run for run in runs if run.state == state]
-        for run in found[-REASONS:]:
-            logger.warning("%s %s: %s", run.path, is_so, run.reason)
-        if more := len(found[:-REASONS]):
+        affected = [run for run in runs if run.state == state]
+        for run in affected[-REASONS:]:
+            logger.warning("%s %s: %s", run.path, is_so, run.damage or run.failure)
+        if more := len(affected[:-REASONS]):
             logger.warning("%s %s", counted(more, "more run"), is_so if more == 1 else are_so)

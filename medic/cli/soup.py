@@ -13,7 +13,7 @@ from medic.report.terminal import print_rows, print_run
 from medic.runs.layout import check_run
 
 if TYPE_CHECKING:
-    from medic.runs.directory import Run
+    from medic.runs.run import Run
 
 
 def add_options(parser: ArgumentParser) -> None:

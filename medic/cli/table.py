@@ -14,8 +14,9 @@ from medic.report.formats import FORMATS, Against, print_table
 from medic.report.terminal import print_rows
 from medic.results import notes
 from medic.results.cells import Pick
-from medic.results.results import RunResult, collect, short
+from medic.results.runs import find_runs, short
 from medic.results.table import SELECTIONS, Row, Table, column_of, find_row, metric_keys, tabulate
+from medic.runs.run import Run
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ def run(arguments: Namespace) -> int:
     """Print a table of runs."""
     if (arguments.explain or arguments.compare) and arguments.format not in ("text", "json"):
         raise MedicError(f"--explain and --compare print text or json, not --format {arguments.format}")
-    collection = collect(Path(folder) for folder in arguments.folders)
+    collection = find_runs(Path(folder) for folder in arguments.folders)
     for note in collection.notes():
         logger.warning("%s", note)
     metrics: Sequence[Metric] = DEFAULT
@@ -64,8 +65,8 @@ def run(arguments: Namespace) -> int:
 
         metrics = paper_metrics(arguments.paper)
     if arguments.metrics:
-        metrics = _find_metrics(arguments.metrics, metrics, collection.results)
-    table = tabulate(collection.results, arguments.selection, metrics, arguments.columns, collection.missing)
+        metrics = _find_metrics(arguments.metrics, metrics, collection.finished)
+    table = tabulate(collection.finished, arguments.selection, metrics, arguments.columns, collection.missing)
     against: Against | None = None
     if arguments.paper is not None:
         table, against = beside_paper(table, arguments.paper)
@@ -79,7 +80,7 @@ def run(arguments: Namespace) -> int:
     return 1 if collection.damaged else 0
 
 
-def _find_metrics(keys: Sequence[str], known: Sequence[Metric], results: Sequence[RunResult]) -> list[Metric]:
+def _find_metrics(keys: Sequence[str], known: Sequence[Metric], results: Sequence[Run]) -> list[Metric]:
     """Return metrics by their keys, under the titles of `known` metrics if they are among them."""
     available, by_key = metric_keys(results), {metric.key: metric for metric in known}
     if results:

@@ -51,7 +51,7 @@ def run(arguments: Namespace) -> int:
             averaged = run.record.get("averaged")
             selected = "averaged weights" if averaged else f"iteration {iteration}, selected by source validation"
             print(f"{selected}: {run.path}")
-            root = run.settings["root"]
+            root = run.config.data.root
             if arguments.report:
                 from medic.report.run_page import write_report
 

@@ -3,6 +3,7 @@
 Nothing here imports torch or executes code. Of all settings only `imports` can name code (see `medic.config.imports`).
 """
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -235,19 +236,26 @@ def load_yaml(text: str) -> Any:
 
 
 def load_file(what: str, path: Path) -> Any:
-    """Return the value of a YAML file."""
+    """Return the value of a YAML or JSON file."""
     try:
-        return load_yaml(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        return json.loads(text) if path.suffix == ".json" else load_yaml(text)
     except (OSError, ValueError, yaml.YAMLError) as error:  # a ValueError is text that is not UTF-8, or a NUL in a path
         raise _unreadable(what, path, error) from error
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read settings from a YAML file, by name."""
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read settings by name from a file: YAML, or JSON as runs write it."""
     values = load_file("configuration", path)
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise MedicError(f"configuration {path} holds no settings: write a line `name: value` for each")
     return values
+
+
+def to_json(settings: Mapping[str, Any]) -> str:
+    """Write settings as JSON, one line each."""
+    lines = (f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in settings.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def to_yaml(settings: Mapping[str, Any]) -> str:

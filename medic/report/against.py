@@ -9,8 +9,8 @@ from medic.results.conditions import Conditions, Difference, Differences
 from medic.results.paper import PaperCell, published_table
 from medic.results.paper_tables import reproduction
 from medic.results.reproduction import Line, Reproduction
-from medic.results.results import RunResult
 from medic.results.table import AVERAGE, Row, Table, value_text
+from medic.runs.run import Run
 
 
 def paper_metrics(name: str) -> tuple[Metric, ...]:
@@ -115,7 +115,7 @@ def _conditions(name: str) -> Conditions:
     return Conditions({protocol: reproduction(name, protocol=protocol) for protocol in ("authors", "paper")})
 
 
-def _matching(lines: Sequence[Line], runs: Sequence[tuple[str, RunResult]], conditions: Conditions) -> list[Line]:
+def _matching(lines: Sequence[Line], runs: Sequence[tuple[str, Run]], conditions: Conditions) -> list[Line]:
     """Return the lines of a method that runs may belong to, by the settings that differ between these lines."""
     settings = [line.settings for line in lines]
     names = {name for one in settings for name in one}

@@ -11,15 +11,15 @@ import torch
 from numpy.typing import NDArray
 
 from medic import openset
-from medic.config.data import NONE
 from medic.data import BENCHMARKS
 from medic.evaluation.decisions import Decisions
 from medic.metrics import METRICS, Metric
 from medic.openset.thresholds import RULES, Threshold
 from medic.report.pages import packed, write_page
 from medic.report.thumbnails import thumbnails
-from medic.results.results import short
-from medic.runs.directory import Run
+from medic.results.runs import short
+from medic.runs.layout import config_file
+from medic.runs.run import Run
 
 SHOWN = ("acc", "hscore", "acc_k", "acc_u", "oscr", "auroc")
 """The numbers at the top of a report."""
@@ -41,16 +41,16 @@ class Part(NamedTuple):
 
 def write_report(run: Run, path: Path, root: Path | None = None) -> Path:
     """Write the report of a finished run; images are shown from below `root`."""
-    settings, images, parts = run.settings, run.decisions, _parts(run)
+    config, images, parts = run.config, run.decisions, _parts(run)
     threshold = _threshold(run) if (images.label >= images.known).any() else None
-    gallery, bench = _gallery(images, parts), BENCHMARKS.get(settings["dataset"])  # None for a plug-in's
+    gallery, bench = _gallery(images, parts), BENCHMARKS.get(config.data.dataset)  # None for a plug-in's
     items: list[dict[str, Any]] = [
         {"part": part, "label": int(images.label[row]), "prediction": int(images.predicted[row]),
          "path": str(run.predictions["path"][row])}
         for part, row in gallery
     ]  # fmt: skip
     if items and bench is not None and (root is not None or bench.built_in):
-        pictures = thumbnails(bench, root, settings["seed"], [item["path"] for item in items])
+        pictures = thumbnails(bench, root, config.run.seed, [item["path"] for item in items])
         items = [{**item, "image": picture} for item, picture in zip(items, pictures, strict=True)]
     data = {
         "classes": images.classes,
@@ -66,7 +66,7 @@ def write_report(run: Run, path: Path, root: Path | None = None) -> Path:
     return write_page(
         path,
         "run",
-        f"{settings['method']} on {settings['dataset']}: {_aim(run)}",
+        f"{run.method} on {config.data.dataset}: {_aim(run)}",
         data,
         failure=run.learning_failure,
         sentences=list(_sentences(run)),
@@ -90,15 +90,14 @@ def _parts(run: Run) -> list[Part]:
     """
     split, domain = run.predictions["split"], run.predictions["domain"]
     parts = [Part(name, (split == "target") & (domain == name), False) for name in _tested(run)]
-    if run.settings["target"] != [NONE]:
+    if run.config.data.target:
         parts.append(Part("sources", np.isin(split, ["validation", "source-unknown"]), True))
     return [part for part in parts if part.rows.any()]
 
 
 def _tested(run: Run) -> list[str]:
     """Return the domains of evaluated images."""
-    settings = run.settings
-    return list(settings["sources"] if settings["target"] == [NONE] else settings["target"])
+    return run.config.data.target or run.config.data.sources
 
 
 def _is_open(run: Run, part: Part) -> bool:
@@ -111,7 +110,7 @@ def _threshold(run: Run) -> Threshold | None:
     """Return the threshold of the selected evaluation, or else that of the model, if they have one."""
     for found in (run.record["target"], run.record.get("source", {})):
         if "threshold" in found:
-            rule = str(found.get("threshold_rule", run.settings["threshold"]))
+            rule = str(found.get("threshold_rule", run.config.evaluation.threshold))
             return Threshold.of(float(found["threshold"]), rule, _is_probability(run))
     found = run.description.get("threshold") or {}
     if "value" not in found:
@@ -174,9 +173,9 @@ def _learning(run: Run) -> Iterator[dict[str, Any]]:
         iterations = [record["iteration"] for record in records]
         return [{"name": name, "colour": colour, "x": iterations, "y": numbers, "dash": dash}]
 
-    tested = "held-out images" if run.settings["target"] == [NONE] else "target"
-    penalty = run.settings.get("penalty")
-    objective = f"{run.settings['objective']}{f' with penalty {penalty}' if penalty else ''}"
+    tested = "held-out images" if not run.config.data.target else "target"
+    penalty = run.config.objective.penalty
+    objective = f"{run.config.objective.objective}{f' with penalty {penalty}' if penalty else ''}"
     shares = [
         *series(f"Acc, {tested}", "var(--known)", "target", "acc", 100),
         *series("Acc, validation", "var(--known)", "validation", "acc", 100, "5 3"),
@@ -239,23 +238,23 @@ def _is_probability(run: Run) -> bool:
 
 def _aim(run: Run) -> str:
     """Return the target domains, or that there are none."""
-    return "all domains" if run.settings["target"] == [NONE] else f"target {', '.join(run.settings['target'])}"
+    return f"target {', '.join(run.config.data.target)}" if run.config.data.target else "all domains"
 
 
 def _sentences(run: Run) -> Iterator[str]:
     """Yield what was trained and tested, and the results."""
-    settings, target, tested = run.settings, run.predictions["split"] == "target", _tested(run)
+    data, target, tested = run.config.data, run.predictions["split"] == "target", _tested(run)
     unknown, several = int((run.predictions["label"][target] < 0).sum()), len(tested) > 1
     images = f"images from {_listed(tested)}, {'domains' if several else 'a domain'} it has never seen"
-    if settings["target"] == [NONE]:
+    if not data.target:
         images = "held-out images from the same domains"
     classes = (
         f"{unknown:,} of these images belong to classes it has never seen" if unknown else "All are of known classes"
     )
     did = "learned" if run.learned else "was trained on"
     yield (
-        f"{settings['method']} {did} {len(settings['known'])} classes from {_listed(settings['sources'])} in "
-        f"{settings['iterations']:,} iterations. It was tested on {int(target.sum()):,} {images}. {classes}."
+        f"{run.method} {did} {len(data.known)} classes from {_listed(data.sources)} in "
+        f"{run.config.optim.iterations:,} iterations. It was tested on {int(target.sum()):,} {images}. {classes}."
     )
     share = {key: _percent(value) for key, value in run.metrics.items() if isinstance(value, float)}
     if several:
@@ -304,21 +303,21 @@ def _threshold_sentence(threshold: Threshold) -> str:
 
 def _result(run: Run) -> str:
     """Return which weights the final model has."""
-    if run.settings.get("soup"):
+    if run.config.soup:
         return str(run.description["provenance"]["selection"])
-    averaging = run.settings.get("averaging")
+    averaging = run.config.optim.averaging
     return f"averaged weights ({averaging})" if run.record.get("averaged") else f"iteration {run.record['iteration']}"
 
 
 def _reason(run: Run) -> str:
     """Return why the final model has these weights, and what the choice did not use."""
-    if run.settings["target"] == [NONE]:
+    if not run.config.data.target:
         return f"{_choice(run)} The same images measure it, so expect lower numbers, above all in a new domain."
     return f"{_choice(run)} This choice does not use the target."
 
 
 def _choice(run: Run) -> str:
-    if run.settings.get("soup"):
+    if run.config.soup:
         return "A run is kept if the accuracy on held-out source images does not fall."
     if run.record.get("required"):
         return "The method is this average."
@@ -329,14 +328,14 @@ def _choice(run: Run) -> str:
 
 def _command(run: Run) -> str:
     """Return the command that makes the same model again."""
-    if "soup" in run.settings:
+    if run.config.soup:
         paths = [str(trial["path"]) for trial in run.description["provenance"]["soup"]]
         return shlex.join(["medic", "soup", *paths, "--output", "again"])
-    return f"medic train --config {shlex.quote(str(run.path / 'config.yaml'))} --output again"
+    return f"medic train --config {shlex.quote(str(run.path / config_file(run.path)))} --output again"
 
 
 def _provenance(run: Run) -> list[tuple[str, str]]:
-    settings, provenance = run.settings, run.description["provenance"]
+    config, data, provenance = run.config, run.config.data, run.description["provenance"]
     environment = run.environment
     commit, packages = environment.get("commit"), environment.get("packages") or {}
     cpu = f"{environment.get('processor')} CPU, threads {environment.get('threads')}" if environment else None
@@ -344,17 +343,17 @@ def _provenance(run: Run) -> list[tuple[str, str]]:
     facts = {
         "run": run.path.name,
         "final model": _result(run),
-        "method": settings["method"],
-        "dataset": settings["dataset"],
-        "sources": ", ".join(settings["sources"]),
-        "target": ", ".join(settings["target"]),
-        "known classes": ", ".join(settings["known"]),
-        "unknown classes": ", ".join(settings["unknown"]) or "none",
-        "backbone": settings["backbone"],
-        "iterations": f"{settings['iterations']:,}",
-        "learning rate": f"{settings['lr']:g}",
-        "score": settings["score"],
-        "seed": str(settings["seed"]),
+        "method": run.method,
+        "dataset": data.dataset,
+        "sources": ", ".join(data.sources),
+        "target": ", ".join(data.target) or "none",
+        "known classes": ", ".join(data.known),
+        "unknown classes": ", ".join(data.unknown) or "none",
+        "backbone": config.model.backbone,
+        "iterations": f"{config.optim.iterations:,}",
+        "learning rate": f"{config.optim.lr:g}",
+        "score": config.evaluation.score,
+        "seed": str(config.run.seed),
         "image list (hash)": provenance["images"][:12],
         "medic": environment.get("medic"),
         "commit": None if commit is None else short(commit),

@@ -12,7 +12,7 @@ from medic.metrics import DEFAULT, METRICS, Metric
 from medic.report.formats import Against, columns_with_average, entry, written
 from medic.report.pages import write_page
 from medic.results.cells import Cell, Pick
-from medic.results.results import Collection, learned_nothing
+from medic.results.runs import Runs, learned_nothing
 from medic.results.table import AVERAGE, Row, Table, tabulate
 
 FURTHER = tuple(METRICS[key] for key in ("acc_k", "acc_u", "auroc", "oscr_c", "oscr_b"))
@@ -21,9 +21,7 @@ HEADLINE = "oscr"
 """The metric that is shown first: it needs no threshold and counts known and unknown images."""
 
 
-def write_table_report(
-    collection: Collection, title: str, path: Path, paper: str | None = None, note: str = ""
-) -> Path:
+def write_table_report(collection: Runs, title: str, path: Path, paper: str | None = None, note: str = "") -> Path:
     """Write the report of some runs, beside a table of the paper on request.
 
     Where results are averaged weights, the table is there twice: by our rule and by the paper's.
@@ -37,7 +35,7 @@ def write_table_report(
     if any(pick.evaluation.get("averaged") for row in tables[0][0].rows for pick in row.picks):
         tables.append(_tabulated(collection, "evaluation", metrics, paper))
     methods = [row.method for row in tables[0][0].rows]
-    datasets = sorted({str(result.settings["dataset"]) for result in collection.results})
+    datasets = sorted({result.config.data.dataset for result in collection.finished})
     shown = tables[0][0].metrics
     data = {
         "metrics": [
@@ -60,9 +58,9 @@ def write_table_report(
         "table",
         title,
         data,
-        summary=f"Dataset {', '.join(datasets)}: {counted(len(collection.results), 'finished run')} of "
+        summary=f"Dataset {', '.join(datasets)}: {counted(len(collection.finished), 'finished run')} of "
         f"{counted(len(set(methods)), 'method')}. {note}",
-        failures=learned_nothing(collection.results),
+        failures=learned_nothing(collection.finished),
         notes=list(collection.notes()),
         paper=paper,
         metrics=[metric for metric in shown if metric.meaning],
@@ -73,9 +71,9 @@ def write_table_report(
 Tabulated = tuple[Table, Against | None]
 
 
-def _tabulated(collection: Collection, rule: str, metrics: Sequence[Metric], paper: str | None) -> Tabulated:
+def _tabulated(collection: Runs, rule: str, metrics: Sequence[Metric], paper: str | None) -> Tabulated:
     """Return the table of the runs by a rule that selects evaluations, and the paper's values for it."""
-    table = tabulate(collection.results, rule, metrics, missing=collection.missing)
+    table = tabulate(collection.finished, rule, metrics, missing=collection.missing)
     if paper is None:
         return table, None
     from medic.report.against import beside_paper
@@ -132,5 +130,5 @@ def _run(pick: Pick, metrics: Sequence[Metric], folder: Path) -> dict[str, Any]:
         "iteration": "averaged" if record.get("averaged") else str(record["iteration"]),
         "values": [pick.value(metric) for metric in metrics],
         "acc": pick.value(METRICS["acc"]),
-        "classes": len(result.settings["known"]),
+        "classes": len(result.config.data.known),
     }

@@ -11,12 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from medic.config.data import NONE
 from medic.errors import one_line
 from medic.metrics import METRICS, Metric, find_metric
 
 if TYPE_CHECKING:  # it imports torch, which `medic table` does not need
-    from medic.runs.directory import Run
+    from medic.runs.run import Run
 
 SHOWN = tuple(METRICS[key] for key in ("acc", "hscore", "oscr_c", "oscr_b"))
 """Columns of every table of runs: OSCR by both heads, so that methods with different scores can be compared."""
@@ -32,7 +31,7 @@ LONG = 200
 def _columns(run: "Run") -> list[Metric]:
     """Return the columns of a run: accuracy, the H-score and its parts, and OSCR by both heads and the run's score."""
     acc, hscore, *oscr = SHOWN
-    score = run.settings["score"]
+    score = run.config.evaluation.score
     return [acc, hscore, *PARTS, *oscr, *([] if score in ("cls", "bcls") else [find_metric(f"oscr/{score}")])]
 
 
@@ -51,13 +50,13 @@ def print_run(run: "Run") -> None:
 
     A line follows if its threshold is lenient and another threshold could help.
     """
-    columns, method, record = _columns(run), run.settings["method"], run.record
+    columns, method, record = _columns(run), run.config.run.method, run.record
     measured = dict(record["targets"])
     if len(measured) > 1:
         measured["average"] = record["target"]
     if record.get("source") is not None:
         measured["(sources)"] = record["source"]
-    first = "held out of" if run.settings["target"] == [NONE] else "target"  # the former were trained on
+    first = "held out of" if not run.config.data.target else "target"  # the former were trained on
     rows = [_row({first: name, "method": method}, metrics, columns) for name, metrics in measured.items()]
     print_rows(rows, numeric=[column.title for column in columns])
     if run.learned and (hint := lenient(run.metrics)):

@@ -9,16 +9,17 @@ from typing import Any
 from medic.errors import MedicError
 from medic.evaluation import selection
 from medic.metrics import Metric
-from medic.results.results import RunResult, short
+from medic.results.runs import short
+from medic.runs.run import Run
 
 
 @dataclass(frozen=True)
 class Pick:
     """The selected evaluation of a trial."""
 
-    result: RunResult
+    result: Run
     record: int
-    decided_by: tuple[RunResult, ...] = ()
+    decided_by: tuple[Run, ...] = ()
     """Runs with a source domain as a second target, if they decided the selection."""
 
     @property
@@ -67,13 +68,13 @@ class Cell:
         return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values) / len(values))
 
 
-def pick_cell(runs: Sequence[RunResult], rule: str, pairs: Sequence[RunResult] = ()) -> Cell:
+def pick_cell(runs: Sequence[Run], rule: str, pairs: Sequence[Run] = ()) -> Cell:
     """Select one evaluation of every trial by a rule of `medic.evaluation.selection`.
 
     The runs of a trial differ in their hyperparameters and compete. `pairs` are the runs with a source domain as a
     second target, which the rule `leave-one-out` needs.
     """
-    trials: dict[tuple[int, int | None], list[RunResult]] = {}
+    trials: dict[tuple[int, int | None], list[Run]] = {}
     for run in runs:
         trials.setdefault(run.trial, []).append(run)
     picks = [
@@ -83,7 +84,7 @@ def pick_cell(runs: Sequence[RunResult], rule: str, pairs: Sequence[RunResult] =
     return Cell(tuple(pick for pick in picks if pick is not None))
 
 
-def _pick(runs: Sequence[RunResult], rule: str, pairs: Sequence[RunResult]) -> Pick | None:
+def _pick(runs: Sequence[Run], rule: str, pairs: Sequence[Run]) -> Pick | None:
     """Select an evaluation of the runs of one trial."""
     candidates = _without_copies(runs)
     records = [_eligible(run, rule) for run in candidates]
@@ -91,7 +92,7 @@ def _pick(runs: Sequence[RunResult], rule: str, pairs: Sequence[RunResult]) -> P
         [selection.without_target(record, run.environments) for record in several]
         for run, several in zip(candidates, records, strict=True)
     ]
-    decided_by: list[tuple[RunResult, ...]] = [() for _ in candidates]
+    decided_by: list[tuple[Run, ...]] = [() for _ in candidates]
     chosen: selection.Chosen | None
     if rule == "oracle":
         targets = candidates[0].environments
@@ -99,7 +100,7 @@ def _pick(runs: Sequence[RunResult], rule: str, pairs: Sequence[RunResult]) -> P
     elif rule == "leave-one-out":
         decided_by = [_partners(run, pairs) for run in candidates]
         left_out = [_left_out(run, partners) for run, partners in zip(candidates, decided_by, strict=True)]
-        chosen = selection.by_leaving_out(hidden, left_out, len(candidates[0].settings["sources"]))
+        chosen = selection.by_leaving_out(hidden, left_out, len(candidates[0].config.data.sources))
     else:
         rules = {
             "validation": selection.by_validation,
@@ -111,7 +112,7 @@ def _pick(runs: Sequence[RunResult], rule: str, pairs: Sequence[RunResult]) -> P
     return None if chosen is None else Pick(candidates[chosen.run], chosen.record, decided_by[chosen.run])
 
 
-def _eligible(run: RunResult, rule: str) -> Sequence[Mapping[str, Any]]:
+def _eligible(run: Run, rule: str) -> Sequence[Mapping[str, Any]]:
     """Return the records that a rule may select.
 
     DomainBed's rules and `last` are about evaluations: averaged weights count only for a method that requires them.
@@ -119,28 +120,30 @@ def _eligible(run: RunResult, rule: str) -> Sequence[Mapping[str, Any]]:
     return selection.evaluations(run.records) if rule in ("domainbed", "last", "oracle") else run.records
 
 
-def _partners(run: RunResult, pairs: Sequence[RunResult]) -> tuple[RunResult, ...]:
+def _partners(run: Run, pairs: Sequence[Run]) -> tuple[Run, ...]:
     """Return the runs with a second target that have the hyperparameters of a run."""
-    return tuple(pair for pair in pairs if pair.draw == run.draw and pair.agrees(run, {*pair.given, *run.given}))
+    return tuple(
+        pair for pair in pairs if pair.draw == run.draw and pair.agrees(run, {*pair.row_settings, *run.row_settings})
+    )
 
 
-def _left_out(run: RunResult, partners: Sequence[RunResult]) -> dict[int, Sequence[Mapping[str, Any]]]:
+def _left_out(run: Run, partners: Sequence[Run]) -> dict[int, Sequence[Mapping[str, Any]]]:
     """Return the records of the run that has a source domain as a second target, by the index of that domain."""
     return {env: pair.records for pair in partners for env in pair.environments if env not in run.environments}
 
 
-def _without_copies(runs: Sequence[RunResult]) -> list[RunResult]:
+def _without_copies(runs: Sequence[Run]) -> list[Run]:
     """Return one run for each choice of hyperparameters, ordered by the number of the draw.
 
     Runs with the same settings must have the same results.
     """
     if len(runs) == 1:
         return list(runs)
-    names = sorted({name for run in runs for name in run.given})
-    found: dict[tuple[int, str], RunResult] = {}
+    names = sorted({name for run in runs for name in run.row_settings})
+    found: dict[tuple[int, str], Run] = {}
     for run in runs:
-        settings = [run.setting(name) for name in names]
-        other = found.setdefault((run.draw, repr([*settings, run.settings.get("soup")])), run)
+        settings = [run.compared(name) for name in names]
+        other = found.setdefault((run.draw, repr([*settings, run.config.soup])), run)
         if other is not run and _measured(other) != _measured(run):
             raise MedicError(
                 f"{other.path} and {run.path} have the same settings but different results"
@@ -149,13 +152,13 @@ def _without_copies(runs: Sequence[RunResult]) -> list[RunResult]:
     return [found[key] for key in sorted(found)]
 
 
-def _measured(run: RunResult) -> str:
+def _measured(run: Run) -> str:
     """Return all measurements as text, in which NaN equals NaN; version 0.3 recorded less about validation."""
     found = [(record["iteration"], record["target"], record["validation"]["acc"]) for record in run.records]
     return json.dumps(found, sort_keys=True)
 
 
-def _environment_differences(first: RunResult, second: RunResult) -> str:
+def _environment_differences(first: Run, second: Run) -> str:
     names = ("images", "commit", "gpu", "packages", "platform")
     values = [(name, first.environment.get(name), second.environment.get(name)) for name in names]
     differing = ", ".join(f"{name} ({short(one)}, {short(other)})" for name, one, other in values if one != other)

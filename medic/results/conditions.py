@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from medic.config.config import Config
+from medic.config.data import DataConfig
 from medic.config.protocols import PROTOCOLS, STATED
 from medic.config.resolve import resolve
 from medic.data import Benchmark, Generated, LazyDataset, benchmark
 from medic.errors import MedicError
 from medic.results.reproduction import UNTRAINED, Line, Reproduction
-from medic.results.results import RunResult
+from medic.runs.run import Run
 
 IGNORED = ("seed", "trial_seed", "protocol", "precision", "save_features", "store_size")
 """Settings that the paper averages over or does not depend on, or whose effects are elsewhere.
@@ -40,9 +42,9 @@ class Conditions:
 
     def __init__(self, tables: Mapping[str, Reproduction]) -> None:
         self._runs = {protocol: table.runs() for protocol, table in tables.items()}
-        self._complete_settings: dict[tuple[str, tuple[str, ...]], Mapping[str, Any]] = {}
+        self._configs: dict[tuple[str, tuple[str, ...]], Config] = {}
 
-    def differences(self, line: Line, title: str, result: RunResult) -> Differences:
+    def differences(self, line: Line, title: str, result: Run) -> Differences:
         """Return the differences of a run from the paper's runs of a cell; from the most similar of several.
 
         Where the protocols agree on a value, its source is the paper, if the paper states this setting.
@@ -62,30 +64,31 @@ class Conditions:
         found = by_protocol[nearest]
         return {name: Difference(*values, source(name, values)) for name, values in found.items()}
 
-    def _differences(self, asked: Mapping[str, Any], result: RunResult) -> dict[str, tuple[Any, Any]]:
+    def _differences(self, asked: Mapping[str, Any], result: Run) -> dict[str, tuple[Any, Any]]:
         """Return the conditions in which a run differs from one of the paper's: our value and theirs."""
-        ours, environment = result.settings, result.environment
-        if ours["dataset"] != asked["dataset"]:
-            return {"dataset": (ours["dataset"], asked["dataset"])}
+        data, environment = result.config.data, result.environment
+        if data.dataset != asked["dataset"]:
+            return {"dataset": (data.dataset, asked["dataset"])}
         bench = benchmark(asked["dataset"])
         try:
-            theirs = self._complete(asked, ours)
+            paper = self._complete(asked, data)
         except MedicError:  # the run has classes that the benchmark lacks
-            return {"classes": (f"{len(ours['known'])} known", asked.get("split") or bench.split)}
+            return {"classes": (f"{len(data.known)} known", asked.get("split") or bench.split)}
+        ours, theirs = result.identity, paper.identity
         found = {
             name: (ours[name], value)
             for name, value in theirs.items()
-            if name not in IGNORED and name in ours and not _equal(ours[name], value)
+            if name not in IGNORED and not _equal(ours[name], value)
         }
-        if ours.get("validation") == "official":  # the authors' lists define the held-out images
+        if data.validation == "official":  # the authors' lists define the held-out images
             found = {name: values for name, values in found.items() if name not in ("validation", "holdout")}
         if found.keys() & {"known", "unknown"}:
-            found["classes"] = _class_counts(ours), _class_counts(theirs)
-        weights, from_scratch = environment.get("weights"), theirs["backbone"] in UNTRAINED
+            found["classes"] = _class_counts(data), _class_counts(paper.data)
+        weights, from_scratch = environment.get("weights"), paper.model.backbone in UNTRAINED
         if (weights is None) != from_scratch:
             found["weights"] = ("given", "none") if from_scratch else ("none", "given")
-        if soup := ours.get("soup"):
-            found["soup"] = len(soup), "none"
+        if result.config.soup:
+            found["soup"] = len(result.config.soup), "none"
         if (precision := environment["precision"]) != PRECISION:
             found["precision"] = precision, PRECISION
         if not _as_published(bench, counts := environment["counts"]):
@@ -94,22 +97,22 @@ class Conditions:
             found["images"] = ", ".join(formats), "as published"
         return {name: values for name, values in found.items() if name not in ("known", "unknown")}
 
-    def _complete(self, asked: Mapping[str, Any], ours: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the complete settings of a run on the published benchmark, without reading images."""
+    def _complete(self, asked: Mapping[str, Any], ours: DataConfig) -> Config:
+        """Return the configuration of the paper's run on the published benchmark, without reading images."""
         classes = benchmark(asked["dataset"]).classes or _all_classes(ours)
         key = repr(asked), classes
-        if key not in self._complete_settings:
+        if key not in self._configs:
 
             def find(bench: Benchmark, root: Path | None, seed: int) -> LazyDataset:
                 return Generated(bench.name, bench.domains, classes, _no_images)
 
-            self._complete_settings[key] = resolve(asked, find).config.identity
-        return self._complete_settings[key]
+            self._configs[key] = resolve(asked, find).config
+        return self._configs[key]
 
 
-def _all_classes(settings: Mapping[str, Any]) -> tuple[str, ...]:
+def _all_classes(data: DataConfig) -> tuple[str, ...]:
     """Return the classes of a benchmark without a published list, from a run on it, in the order of its folders."""
-    return tuple(sorted({*settings["known"], *settings.get("unknown", ())}, key=str.casefold))
+    return tuple(sorted({*data.known, *data.unknown}, key=str.casefold))
 
 
 def _as_published(bench: Benchmark, counts: Mapping[str, int]) -> bool:
@@ -123,8 +126,8 @@ def _as_published(bench: Benchmark, counts: Mapping[str, int]) -> bool:
     return no_more and 0 <= missing <= len(bench.dropped) and total
 
 
-def _class_counts(settings: Mapping[str, Any]) -> str:
-    return f"{len(settings['known'])} known, {len(settings.get('unknown', ()))} unknown"
+def _class_counts(data: DataConfig) -> str:
+    return f"{len(data.known)} known, {len(data.unknown)} unknown"
 
 
 def _no_images() -> NoReturn:

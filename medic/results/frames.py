@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from medic.errors import lacking
-from medic.results.results import RunResult, collect
+from medic.results.runs import find_runs
+from medic.runs.run import Run
 from medic.runs.trackers import scalars
 
 ENVIRONMENT_COLUMNS = {"commit": "commit", "image_list": "images", "weights_hash": "weights"}
@@ -23,14 +24,14 @@ def load_runs(*folders: str | Path, every: bool = False) -> Any:
         import pandas as pd
     except ImportError:
         raise lacking("load_runs needs the package pandas", "frames") from None
-    results = collect([Path(folder) for folder in folders], by_domain=True).results
+    results = find_runs([Path(folder) for folder in folders]).finished
     return pd.DataFrame([row for result in results for row in _rows(result, every)])
 
 
-def _rows(result: RunResult, every: bool) -> list[dict[str, Any]]:
+def _rows(result: Run, every: bool) -> list[dict[str, Any]]:
     settings = {
         name: ", ".join(value) if isinstance(value, list) and all(isinstance(part, str) for part in value) else value
-        for name, value in result.settings.items()
+        for name, value in result.identity.items()
     }
     return [
         {

@@ -1,13 +1,14 @@
 """Notes below a table: the ways in which runs side by side are not comparable."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from medic.errors import counted
 from medic.evaluation.learning import learning_failure
 from medic.metrics import Metric
-from medic.results.results import RunResult, runs_are, short
+from medic.results.runs import runs_are, short
+from medic.runs.run import Run
 
 if TYPE_CHECKING:
     from medic.results.table import Row
@@ -32,8 +33,8 @@ def averaging(rows: Iterable["Row"]) -> Iterator[str]:
     """Yield which results are averaged weights, if any; the others are evaluations that the rule has selected."""
     picks = [pick for row in rows for pick in row.picks]
     names = [
-        "soup" if pick.result.settings.get("soup")
-        else str(pick.result.settings.get("averaging")) if pick.evaluation.get("averaged")
+        "soup" if pick.result.config.soup
+        else pick.result.config.optim.averaging if pick.evaluation.get("averaged")
         else "none"
         for pick in picks
     ]  # fmt: skip
@@ -114,11 +115,11 @@ def target_labels(metrics: Iterable[Metric]) -> Iterator[str]:
             yield f"{best}: not a valid result"
 
 
-def mixed_datasets(results: Iterable[tuple[str, RunResult]]) -> Iterator[str]:
+def mixed_datasets(results: Iterable[tuple[str, Run]]) -> Iterator[str]:
     """Yield the columns with results of several datasets that share the name of a domain."""
     found: dict[str, set[str]] = {}
     for column, result in results:
-        found.setdefault(column, set()).add(str(result.settings["dataset"]))
+        found.setdefault(column, set()).add(result.config.data.dataset)
     for column, datasets in found.items():
         if len(datasets) > 1:
             names = ", ".join(sorted(datasets))
@@ -132,16 +133,16 @@ _SEEING = {
 """The threshold rules that see the target, and what they use of it."""
 
 
-def differences(results: Iterable[RunResult]) -> Iterator[str]:
+def differences(results: Iterable[Run]) -> Iterator[str]:
     """Yield differences between runs side by side that numbers depend on, apart from the rows' own settings."""
     used = list(dict.fromkeys(results))
     # An installed package knows only its version.
     yield from _environments(used, "image lists", ("images",), _image_source)
-    yield from _environments(used, "commits", ("commit", "medic"), lambda settings: None)
-    yield from _environments(used, "weight files", ("weights",), lambda settings: settings["backbone"])
-    yield from _environments(used, "precisions", ("precision",), lambda settings: None)
+    yield from _environments(used, "commits", ("commit", "medic"), lambda run: None)
+    yield from _environments(used, "weight files", ("weights",), lambda run: run.config.model.backbone)
+    yield from _environments(used, "precisions", ("precision",), lambda run: None)
     for rule, sees in _SEEING.items():
-        seeing = [result.path.name for result in used if result.settings.get("threshold") == rule]
+        seeing = [result.path.name for result in used if result.config.evaluation.threshold == rule]
         if seeing:
             found = f"{runs_are(len(seeing))} of threshold {rule}, such as {seeing[0]}"
             yield f"{found}: H-score, acc_k and acc_u use {sees}"
@@ -149,12 +150,10 @@ def differences(results: Iterable[RunResult]) -> Iterator[str]:
         yield from _protocols(used, name, plural)
 
 
-def _environments(
-    results: Sequence[RunResult], plural: str, keys: Sequence[str], per: Callable[[Mapping[str, Any]], Any]
-) -> Iterator[str]:
+def _environments(results: Sequence[Run], plural: str, keys: Sequence[str], per: Callable[[Run], Any]) -> Iterator[str]:
     """Yield the values of an entry of `environment.json`, if runs that should share it do not.
 
-    Runs should share it where `per` of their settings is equal. The first of `keys` that is not None counts.
+    Runs should share it where `per` returns the same. The first of `keys` that is not None counts.
     """
     values = []
     for result in results:
@@ -162,28 +161,28 @@ def _environments(
         values.append((result, next((str(entry) for entry in entries if entry is not None), None)))
     if len({value for _, value in values}) < 2:
         return
-    found: dict[Any, RunResult] = {}
+    found: dict[Any, Run] = {}
     for result, value in values:
-        found.setdefault((per(result.settings), value), result)
+        found.setdefault((per(result), value), result)
     if len(found) > len({shared for shared, _ in found}):
         some = ", ".join(f"{short(value)} ({result.path.name})" for (_, value), result in list(found.items())[:3])
         yield f"these runs have {len(found)} different {plural}: {some}"
 
 
-def _image_source(settings: Mapping[str, Any]) -> Any:
-    """Return the settings that image lists depend on: some benchmarks draw images for every seed."""
+def _image_source(run: Run) -> Any:
+    """Return what image lists depend on: some benchmarks draw images for every seed."""
     from medic.data import BENCHMARKS  # imports torch, which most tables do not need
 
-    bench = BENCHMARKS.get(settings["dataset"])
-    return settings["dataset"], settings["seed"] if bench is not None and bench.seeded else None
+    bench = BENCHMARKS.get(run.config.data.dataset)
+    return run.config.data.dataset, run.config.run.seed if bench is not None and bench.seeded else None
 
 
-def _protocols(results: Iterable[RunResult], name: str, plural: str) -> Iterator[str]:
+def _protocols(results: Iterable[Run], name: str, plural: str) -> Iterator[str]:
     """Yield the values of a setting that methods on one dataset do not share."""
     datasets: dict[str, dict[str, set[str]]] = {}
     for result in results:
-        methods = datasets.setdefault(result.settings["dataset"], {})
-        methods.setdefault(result.method, set()).add(str(result.settings.get(name) or "none"))
+        methods = datasets.setdefault(result.config.data.dataset, {})
+        methods.setdefault(result.method, set()).add(str(result.identity.get(name) or "none"))
     for methods in datasets.values():
         if any(values != next(iter(methods.values())) for values in methods.values()):  # otherwise labels differ
             by_value = {value: method for method, values in methods.items() for value in values}

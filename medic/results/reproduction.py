@@ -10,8 +10,8 @@ from medic.metrics import Metric
 from medic.models.hub import describe_weights, has_v1
 from medic.results import notes
 from medic.results.cells import Cell, pick_cell
-from medic.results.results import RunResult
 from medic.results.table import Row, Table
+from medic.runs.run import Run
 
 Settings = Mapping[str, Any]
 Columns = Mapping[str, Sequence[Settings]]
@@ -129,7 +129,7 @@ class Reproduction:
                     "select some of them with --methods, --only and --seeds"
                 )
 
-    def tabulate(self, cells: Mapping[Place, Sequence[str]], results: Mapping[str, RunResult]) -> Table:
+    def tabulate(self, cells: Mapping[Place, Sequence[str]], results: Mapping[str, Run]) -> Table:
         """Return the table of the finished runs. `cells` are names of runs, `results` the finished runs by name."""
         titles = tuple(title for title in self.columns if any(column == title for _, column in cells))
         rows = []
@@ -152,11 +152,11 @@ class Reproduction:
         )
         return Table(titles, tuple(rows), self.metrics, about, "column", self.rule, self.title)
 
-    def _cell(self, results: Sequence[RunResult], parts: int) -> Cell:
+    def _cell(self, results: Sequence[Run], parts: int) -> Cell:
         """Return the selected evaluations of all targets of a column."""
-        by_target: dict[tuple[str, ...], list[RunResult]] = {}
+        by_target: dict[tuple[str, ...], list[Run]] = {}
         for result in results:
-            by_target.setdefault((*result.targets, *result.settings["sources"]), []).append(result)
+            by_target.setdefault((*result.targets, *result.config.data.sources), []).append(result)
         return Cell(tuple(p for runs in by_target.values() for p in pick_cell(runs, self.rule).picks), parts)
 
 

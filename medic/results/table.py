@@ -8,7 +8,8 @@ from medic.errors import MedicError, check_choice
 from medic.metrics import DEFAULT, Metric
 from medic.results import notes
 from medic.results.cells import Cell, Pick, pick_cell
-from medic.results.results import RunResult, runs_are
+from medic.results.runs import runs_are
+from medic.runs.run import Run
 from medic.utils.memory import garbage_collection_paused
 
 AVERAGE = "Avg"
@@ -45,7 +46,7 @@ class Row:
         return [pick for cell in self.cells.values() for pick in cell.picks]
 
     @property
-    def results(self) -> list[RunResult]:
+    def results(self) -> list[Run]:
         """The selected runs."""
         return [pick.result for pick in self.picks]
 
@@ -67,11 +68,11 @@ class Table:
 
 @garbage_collection_paused()
 def tabulate(
-    results: Sequence[RunResult],
+    results: Sequence[Run],
     rule: str = "validation",
     metrics: Sequence[Metric] = DEFAULT,
     by: str = "auto",
-    missing: Sequence[RunResult] = (),
+    missing: Sequence[Run] = (),
 ) -> Table:
     """Return a table of runs, with a row for every combination of method and given settings.
 
@@ -84,7 +85,7 @@ def tabulate(
         raise MedicError("no finished runs: give the --output of a sweep or of training, and wait for a run to finish")
     results = [*results, *missing]
     if kind == "auto":
-        single = all(len(result.settings["sources"]) == 1 < len(result.targets) for result in results)
+        single = all(len(result.config.data.sources) == 1 < len(result.targets) for result in results)
         kind = "source" if single else "target"
     groups = group_runs(results)
     ambiguous = 0 if kind == "source" else _take_pairs(groups)
@@ -125,8 +126,8 @@ class Group:
     method: str
     settings: Mapping[str, Any]
     """The settings that may tell this row from others of its method."""
-    runs: list[RunResult] = field(default_factory=list)
-    pairs: list[RunResult] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    pairs: list[Run] = field(default_factory=list)
     """Runs that keep a source domain as a second target, for the selection `leave-one-out`."""
 
     def cell(self, column: str, kind: str, rule: str) -> Cell:
@@ -139,28 +140,30 @@ class Group:
         return self.method == row.method and self.runs[0].agrees(row.runs[0], self.settings)
 
 
-def column_of(result: RunResult, kind: str) -> str:
+def column_of(result: Run, kind: str) -> str:
     """Return the title of the column of a run."""
-    return ", ".join(result.settings["sources"] if kind == "source" else result.targets)
+    return ", ".join(result.config.data.sources if kind == "source" else result.targets)
 
 
-def group_runs(results: Iterable[RunResult]) -> list[Group]:
+def group_runs(results: Iterable[Run]) -> list[Group]:
     """Group runs by method and by the values of the settings that were given for some run of the method.
 
     Where hyperparameters were drawn, only settings given for the draws count: draws and defaults compete in one row.
     """
-    methods: dict[str, list[RunResult]] = {}
+    methods: dict[str, list[Run]] = {}
     for result in results:
         methods.setdefault(result.method, []).append(result)
     groups: dict[str, Group] = {}
     for method, runs in methods.items():
-        given = {name for run in [run for run in runs if run.draw] or runs for name in run.given}
-        if all(run.settings.get("protocol") is None for run in runs):
+        given = {name for run in [run for run in runs if run.draw] or runs for name in run.row_settings}
+        if all(run.config.run.protocol is None for run in runs):
             given |= _DEFAULTS  # which differ between versions
-        names = [*(name for name in runs[0].settings if name in given), *sorted(given - runs[0].settings.keys())]
+        names = [*(name for name in runs[0].identity if name in given), *sorted(given - runs[0].identity.keys())]
         for run in runs:
             # The runs of a soup may differ in settings that are then not the soup's.
-            settings = {name: run.setting(name) for name in names if name in run.given or not run.setting("soup")}
+            settings = {
+                name: run.compared(name) for name in names if name in run.row_settings or not run.compared("soup")
+            }
             groups.setdefault(f"{method} {settings}", Group(method, settings)).runs.append(run)
     return list(groups.values())
 
@@ -238,7 +241,7 @@ def value_text(value: Any, missing: str = "–") -> str:
     return f"{value:.3g}" if isinstance(value, float) else missing if value is None else str(value)
 
 
-def metric_keys(results: Iterable[RunResult]) -> list[str]:
+def metric_keys(results: Iterable[Run]) -> list[str]:
     """Return the keys of all numbers in results, in the order in which they first occur."""
     keys = {"domainbed": None}
     for result in results:

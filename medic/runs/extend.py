@@ -6,16 +6,16 @@ from typing import Any
 
 from medic.config.imports import execute
 from medic.config.resolve import Plan
-from medic.config.settings import SETTINGS, check_settings, load_yaml, read_yaml, to_yaml
+from medic.config.settings import SETTINGS, check_settings
 from medic.errors import MedicError
-from medic.runs.directory import Run
-from medic.runs.layout import ASKED, CHECKPOINT, HASH
+from medic.runs.layout import CHECKPOINT, HASH
+from medic.runs.run import Run
 
 
 def check_extension(plan: Plan, base: Path) -> None:
     """Refuse to continue a run of an earlier version whose defaults were others; `base` is its checkpoint."""
     run = Run(base.parents[1])
-    ours = load_yaml(to_yaml(plan.config.identity))
+    ours = plan.config.identity
     compared = (run.settings.keys() & ours.keys()) - {"extend", "iterations", "warmup", "evaluate_every"}
     changed = sorted(name for name in compared if run.settings[name] != ours[name])
     if changed:
@@ -35,9 +35,9 @@ def extended(asked: Mapping[str, Any]) -> tuple[dict[str, Any], Path | None]:
         return given, None
     base = Run(place)
     base.check()
-    if base.settings.get("soup"):
+    if base.config.soup:
         raise MedicError(f"run {base.path} is a soup, which has no training to continue: extend one of its runs")
-    kept = check_settings(read_yaml(base.path / ASKED))
+    kept = check_settings(base.user_settings)
     free = {"extend", "iterations", *(name for name, setting in SETTINGS.items() if setting.local)}
     for name, value in given.items():
         if name not in free and value != base.settings[name]:
@@ -45,7 +45,7 @@ def extended(asked: Mapping[str, Any]) -> tuple[dict[str, Any], Path | None]:
             raise MedicError(
                 f"run {base.path} has {name} {base.settings[name]}, and --extend keeps it: leave out --{option}"
             )
-    iterations, before = given.get("iterations"), int(base.settings["iterations"])
+    iterations, before = given.get("iterations"), base.config.optim.iterations
     if iterations is None or iterations <= before:
         raise MedicError(f"run {base.path} has {before} iterations: give more of them in all with --iterations")
     if kept.get("imports") and not given.get("imports"):

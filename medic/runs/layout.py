@@ -7,10 +7,12 @@ from medic.errors import MedicError, counted
 
 HASH = re.compile(r"[0-9a-f]{16}")
 """The hash of a run's settings, which is the name of its directory unless `--name` gives another."""
-CONFIG = "config.yaml"
+CONFIG = "config.json"
 """The complete settings."""
-ASKED = "asked.yaml"
-"""The settings that were asked for, as they were given."""
+USER_SETTINGS = "settings.json"
+"""The settings as the user wrote them."""
+_CONFIG_0_3, _USER_SETTINGS_0_3 = "config.yaml", "asked.yaml"
+"""The names of the same files in version 0.3."""
 ENVIRONMENT = "environment.json"
 """Versions, commit, hardware, and the hashes of images and weights."""
 LOCK = ".lock"
@@ -31,13 +33,35 @@ SHOWN = 3
 """The number of runs of a folder that a message names."""
 
 
+def config_file(path: Path) -> str:
+    """Return the name of the file with the complete settings of a run."""
+    return _CONFIG_0_3 if (path / _CONFIG_0_3).exists() and not (path / CONFIG).exists() else CONFIG
+
+
+def user_settings_file(path: Path) -> str:
+    """Return the name of the file with the settings that the user of a run wrote."""
+    old = (path / _USER_SETTINGS_0_3).exists() and not (path / USER_SETTINGS).exists()
+    return _USER_SETTINGS_0_3 if old else USER_SETTINGS
+
+
+def is_run(path: Path) -> bool:
+    """Return whether a folder is the directory of a run, finished or not."""
+    return (path / config_file(path)).exists()
+
+
+def runs_inside(folder: Path) -> list[Path]:
+    """Return the directories of runs in a folder."""
+    return sorted({file.parent for name in (CONFIG, _CONFIG_0_3) for file in folder.glob(f"*/{name}")})
+
+
 def check_run(path: Path) -> None:
     """Raise an error if a path is not the directory of a finished run."""
     if not path.is_dir():
         raise MedicError(f"run {path} does not exist: give the directory that training prints when it ends")
-    missing = [name for name in (CONFIG, DONE) if not (path / name).exists()]
+    config = config_file(path)
+    missing = [name for name in (config, DONE) if not (path / name).exists()]
     if missing == [DONE]:
-        again = f"medic train --config {path / CONFIG} --output {path.parent}"
+        again = f"medic train --config {path / config} --output {path.parent}"
         raise MedicError(f"run {path} is unfinished: resume it with `{again}`")
     if missing:
         raise _no_run(path, missing[0])
@@ -45,7 +69,7 @@ def check_run(path: Path) -> None:
 
 def _no_run(path: Path, missing: str) -> MedicError:
     """Return the error for a folder that is not a run, perhaps the one around several runs."""
-    inside = sorted(file.parent for file in path.glob(f"*/{CONFIG}") if (file.parent / DONE).exists())
+    inside = [run for run in runs_inside(path) if (run / DONE).exists()]
     if not inside:
         way = "give the directory that training prints when it ends"
         return MedicError(f"{path} is not a run directory, it has no {missing}: {way}")

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medic.config.data import NONE
 from medic.config.imports import executed
 from medic.config.resolve import Plan, resolve
 from medic.config.settings import SETTINGS
@@ -17,7 +16,7 @@ from medic.evaluation.decisions import Decisions
 from medic.evaluation.evaluator import LabelledOutputs, Outputs, choose_threshold, measure, measured
 from medic.openset import RULES, SCORES, Score, get_score
 from medic.runs.data import divide_images, load_images
-from medic.runs.directory import Run
+from medic.runs.run import Run
 from medic.training import infer
 
 
@@ -49,14 +48,14 @@ def make_decisions(run: Run, score: str | None, rule: str | float, sources: bool
     """
     score = _score_for(run, score, rule)
     found, outputs = run.predictions, {split: run.outputs(split) for split in run.splits}
-    chosen = _ready(run, get_score(score or run.settings["score"]), outputs)
+    chosen = _ready(run, get_score(score or run.config.evaluation.score), outputs)
     confidence = np.empty(len(found["label"]))
     for split, seen in outputs.items():
         confidence[found["split"] == split] = chosen(seen.output).numpy()
     threshold = choose_threshold(outputs, chosen, rule).value if (found["label"] < 0).any() else None
     decisions = replace(run.decisions, confidence=confidence, threshold=threshold)
     # Without a target, the held-out images are the target images.
-    others = ["validation", "source-unknown"] if sources and run.settings["target"] != [NONE] else []
+    others = ["validation", "source-unknown"] if sources and run.config.data.target else []
     return decisions.where(np.isin(found["split"], ["target", *others])), chosen.name
 
 
@@ -65,12 +64,12 @@ def _score_for(run: Run, score: str | None, rule: str | float) -> str | None:
     if isinstance(rule, str):
         check_choice("threshold rule", rule, RULES)
         return score
-    return score or str(run.settings["score"])
+    return score or run.config.evaluation.score
 
 
 def _available(run: Run, score: Score, outputs: Outputs) -> bool:
     """Whether a run has the outputs that a score reads and, if it must be fitted, its fit or training outputs."""
-    fitted = score.fitter is None or run.settings.get("score") == score.name or "train" in outputs
+    fitted = score.fitter is None or run.config.evaluation.score == score.name or "train" in outputs
     return score.reads(outputs["target"].output) and fitted
 
 
@@ -85,7 +84,7 @@ def _ready(run: Run, score: Score, outputs: Outputs) -> Score:
         )
     if score.fitter is None:
         return score
-    if run.settings.get("score") == score.name:
+    if run.config.evaluation.score == score.name:
         return run.score
     return score.fit(outputs["train"].output, outputs["train"].label)
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 from medic.errors import MedicError, memory_checked
 from medic.evaluation.selection import validation_accuracy
 from medic.runs.build import build_network, generators_kept
-from medic.runs.directory import Run
 from medic.runs.reevaluate import load_run_images
+from medic.runs.run import Run
 from medic.runs.unfinished import UnfinishedRun, find_directory, finished_run
 from medic.training.averaging import RunningMean
 from medic.utils.files import file_hash, writing
@@ -87,7 +87,7 @@ def soup(
         changes: dict[str, Any] = {"output": str(output), "name": name, "imports": list(imports) or None}
         if weights is not None:
             changes["weights"] = str(weights)
-        if best.settings.get("batch_norm") == "sync":
+        if best.config.model.batch_norm == "sync":
             changes["batch_norm"] = "local"  # in one process they are the same
         plan, dataset = load_run_images(best, device, None if root is None else str(root), **changes)
         if plan.weights is None or file_hash(plan.weights) != best.environment["weights"]:
@@ -185,13 +185,18 @@ def _check_pair(first: Run, second: Run) -> None:
         raise MedicError(f"{pair} have {difference}: a soup needs runs with the same {name}")
     images = [run.description["provenance"]["images"] for run in (first, second)]
     if images[0] != images[1]:
-        raise MedicError(f"{pair} were trained on different images of {first.settings['dataset']!r}: use the same ones")
+        raise MedicError(f"{pair} were trained on different images of {first.config.data.dataset!r}: use the same ones")
 
 
 def _shared_settings(runs: Sequence[Run]) -> dict[str, Any]:
     """Return the user settings that all runs share: those in which they differ do not tell soups apart."""
-    first, *others = (run.records[0]["asked"] for run in runs)
-    return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
+    first, *others = (run.user_settings for run in runs)
+    identity = runs[0].identity
+    return {
+        name: value
+        for name, value in first.items()
+        if name in identity and all(other.get(name) == value for other in others)
+    }
 
 
 def _text(value: Any) -> str:

@@ -19,11 +19,12 @@ from medic.evaluation.selection import without_target
 from medic.metrics import DEFAULT
 from medic.runs.build import Network, build_network, check_network, generators_kept
 from medic.runs.data import load_images, peek_images
-from medic.runs.directory import Run, RunDirectory
+from medic.runs.directory import RunDirectory
 from medic.runs.extend import check_extension, extended
 from medic.runs.facts import describe, notes
 from medic.runs.interrupts import Interrupts, Stopped
 from medic.runs.progress import Pause, Progress
+from medic.runs.run import Run
 from medic.runs.trackers import Tracker, close_all, record_all, start_trackers, tracker_names
 from medic.runs.unfinished import UnfinishedRun, divide, find_directory, finished_run
 from medic.training import WeightAverage, load_checkpoint

@@ -22,7 +22,8 @@ from medic.evaluation.selection import select, without_target
 from medic.models import Classifier
 from medic.runs.build import COMPILED, Network, build_trainer, compiles
 from medic.runs.data import divide_images, fingerprint
-from medic.runs.directory import Run, RunDirectory, run_hash
+from medic.runs.directory import RunDirectory, run_hash
+from medic.runs.run import Run
 from medic.utils import distributed
 
 logger = logging.getLogger(__name__)
@@ -112,15 +113,10 @@ class UnfinishedRun:
         return select([without_target(record, self.problem.targets) for record in self.records])
 
     def provenance(self) -> dict[str, Any]:
-        """Return the settings of a record, with the keys by which DomainBed's scripts group runs.
-
-        The settings that were asked for are in the first record only, because they never change.
-        """
-        plan, identity = self.plan, self.plan.config.identity
-        asked = {name: value for name, value in plan.user_settings.items() if name in identity}
+        """Return the entries of a record by which DomainBed's scripts group and list runs."""
+        plan, optim = self.plan, self.plan.config.optim
         trial = plan.config.data.trial_seed
         return {
-            **({} if self.records else {"asked": asked}),
             "args": {
                 "dataset": plan.benchmark.domainbed or plan.config.data.dataset,
                 "algorithm": plan.config.run.method,
@@ -130,7 +126,12 @@ class UnfinishedRun:
                 "hparams_seed": plan.config.objective.hparams_seed,
                 "holdout_fraction": plan.config.data.holdout,
             },
-            "hparams": identity,
+            "hparams": {
+                "lr": optim.lr,
+                "weight_decay": optim.weight_decay,
+                "batch_size": plan.batch_size,
+                **(plan.config.objective.hparams or {}),
+            },
         }
 
     def finish(self, writing: AbstractContextManager[Any], **origin: Any) -> None:

@@ -3,13 +3,15 @@
 import dataclasses
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
+from medic.config.config import Config
 from medic.errors import MedicError, counted
-from medic.results.results import RunResult, collect
+from medic.results.runs import find_runs
 from medic.runs.progress import duration
+from medic.runs.run import Run
 from medic.sweeps.executors import Executor
 from medic.sweeps.overview import Overview
 from medic.sweeps.schedule import Schedule
@@ -38,7 +40,7 @@ def launch(
 
 def needed_device(jobs: Sequence[Job]) -> str:
     """Return `cpu` if every run was asked to use the CPU, otherwise `auto`."""
-    return "cpu" if all(job.asked.get("device") == "cpu" for job in jobs) else "auto"
+    return "cpu" if all(job.config.execution.device == "cpu" for job in jobs) else "auto"
 
 
 def plan(schedule: Schedule, slots: int) -> str:
@@ -57,7 +59,7 @@ def plan(schedule: Schedule, slots: int) -> str:
     counts += f" ({len(running)} of them running elsewhere)" if running else ""
     lines.append(counts + (f", {len(schedule.damaged)} damaged" if schedule.damaged else ""))
     if waiting:
-        results = collect([schedule.output]).results if schedule.output.is_dir() else ()
+        results = find_runs([schedule.output]).finished if schedule.output.is_dir() else ()
         lines.append(_time(estimate(waiting, results), min(slots, len(waiting))))
     return "\n".join(lines)
 
@@ -69,7 +71,7 @@ def _time(estimated: tuple[float, bool] | None, slots: int) -> str:
     return f"estimated time, {f'{slots} runs at a time' if slots > 1 else 'one run at a time'}: {seconds}{others}"
 
 
-def estimate(jobs: Iterable[Job], results: Iterable[RunResult]) -> tuple[float, bool] | None:
+def estimate(jobs: Iterable[Job], results: Iterable[Run]) -> tuple[float, bool] | None:
     """Estimate the seconds of runs one after the other, and whether every run has finished runs of its kind.
 
     A run of `n` iterations costs a fixed time plus `n` times that of an iteration: both are means over the finished
@@ -78,23 +80,23 @@ def estimate(jobs: Iterable[Job], results: Iterable[RunResult]) -> tuple[float, 
     """
     costs: dict[Any, list[tuple[float, float]]] = defaultdict(list)
     for result in results:
-        if not result.settings.get("soup"):
-            work = _work(result.settings)
-            for kind in (work, (result.settings["method"], *work)):
+        if not result.config.soup:
+            work = _work(result.config)
+            for kind in (work, (result.config.run.method, *work)):
                 costs[kind].append(_cost(result))
     total, similar = 0.0, True
     for job in jobs:
-        work = _work(job.settings)
-        own = (job.settings["method"], *work)
+        work = _work(job.config)
+        own = (job.config.run.method, *work)
         if work not in costs:
             return None
         similar &= own in costs
         fixed, iteration = map(fmean, zip(*costs.get(own, costs[work]), strict=True))
-        total += fixed + job.settings["iterations"] * iteration
+        total += fixed + job.config.optim.iterations * iteration
     return total, similar
 
 
-def _cost(result: RunResult) -> tuple[float, float]:
+def _cost(result: Run) -> tuple[float, float]:
     """Return the seconds of a run besides its iterations, and those of an iteration."""
     steps = [0, *(record["step"] for record in result.records)]
     training = sum(
@@ -104,9 +106,9 @@ def _cost(result: RunResult) -> tuple[float, float]:
     return max(0.0, result.seconds - training), training / steps[-1]
 
 
-def _work(settings: Mapping[str, Any]) -> tuple[Any, ...]:
+def _work(config: Config) -> tuple[Any, ...]:
     """Return what the time of an iteration depends on besides the method."""
-    return settings["backbone"], settings["dataset"], settings["image_size"]
+    return config.model.backbone, config.data.dataset, config.data.image_size
 
 
 def report(schedule: Schedule) -> int:
@@ -116,6 +118,6 @@ def report(schedule: Schedule) -> int:
         print(f"medic: failed: {schedule.titles[name]}: {reason} ({path})", file=sys.stderr)
     for name, reason in schedule.damaged.items():
         path = schedule.by_name[name].directory.path
-        way = "; delete it and rerun the same command" if reason.endswith("damaged") else ""
+        way = "; delete it and rerun the same command" if reason.startswith("its ") else ""
         print(f"medic: damaged: {path}: {reason}{way}", file=sys.stderr)
     return 1 if schedule.failed or schedule.damaged else 0

@@ -7,11 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from medic.errors import DiskFullError, MedicError, counted
-from medic.results.results import RunResult, read_error, read_result, read_runs
+from medic.errors import DiskFullError, counted
+from medic.results.runs import sort_runs
 from medic.runs.interrupts import Interrupts, Stopped
 from medic.runs.layout import ERROR
 from medic.runs.progress import duration
+from medic.runs.run import Run, read_error
 from medic.sweeps.executors import Executor, Kind, Outcome
 from medic.sweeps.overview import Overview
 from medic.sweeps.sweep import Job, titles
@@ -76,9 +77,9 @@ class Schedule:
         """Directory that contains the directories of the runs."""
         return self.jobs[0].directory.path.parent
 
-    def results(self) -> tuple[RunResult, ...]:
+    def results(self) -> tuple[Run, ...]:
         """Read the finished runs."""
-        return read_runs(self.by_name[name].directory.path for name in (*self.finished, *self.done)).results
+        return sort_runs(self.by_name[name].directory.path for name in (*self.finished, *self.done)).finished
 
     def summary(self, slots: int) -> str:
         """Return the state of the sweep in one line, with an estimate of the time left for `slots` runs at a time."""
@@ -113,11 +114,10 @@ class Schedule:
         if not job.directory.done:
             self._due[job.name] = 0.0
             return
-        try:
-            read_result(job.directory.path)
+        if damage := Run(job.directory.path, unfinished=True).damage:
+            self.damaged[job.name] = damage
+        else:
             self.finished.append(job.name)
-        except MedicError as error:
-            self.damaged[job.name] = str(error)
 
     def _start(self, executor: Executor, slots: int) -> None:
         """Start runs until `slots` of them are in progress."""

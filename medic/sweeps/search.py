@@ -19,7 +19,7 @@ from medic.config.settings import SETTINGS, identity
 from medic.data.holdout import seed_hash
 from medic.errors import DiskFullError, MedicError, OutOfMemoryError, TrainingError, check_choice, first_line, lacking
 from medic.evaluation.selection import Record
-from medic.runs.directory import Run
+from medic.runs.run import Run
 from medic.runs.train import train
 from medic.sweeps.rehearsal import check_rehearsals, rehearsals
 from medic.systems.base import SMALL

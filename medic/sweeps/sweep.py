@@ -17,6 +17,7 @@ from medic.config.settings import SETTINGS, check_settings, load_yaml, setting_n
 from medic.errors import MedicError, check_choice
 
 if TYPE_CHECKING:
+    from medic.config.config import Config
     from medic.runs.directory import RunDirectory
 
 _FIRST = ("dataset", "root", "target", "sources")
@@ -31,10 +32,10 @@ MOST = 100_000
 
 @dataclass(frozen=True)
 class Job:
-    """A run of a sweep: the settings that were given, the complete settings, and its directory."""
+    """A run of a sweep: the settings of the user, the complete configuration, and the directory."""
 
-    asked: Mapping[str, Any]
-    settings: Mapping[str, Any]
+    user_settings: Mapping[str, Any]
+    config: "Config"
     directory: "RunDirectory"
 
     @property
@@ -43,10 +44,10 @@ class Job:
         return self.directory.path.name
 
     def portable(self) -> dict[str, Any]:
-        """Return the given settings with absolute paths, which mean the same in every process."""
-        paths = {name: Path(self.asked[name]) for name in _PATHS if name in self.asked}
+        """Return the user's settings with absolute paths, which mean the same in every process."""
+        paths = {name: Path(self.user_settings[name]) for name in _PATHS if name in self.user_settings}
         absolute = {name: str(path.absolute()) for name, path in paths.items() if name == "output" or path.exists()}
-        return {**self.asked, **absolute}  # weights may also be a name, such as imagenet-v1
+        return {**self.user_settings, **absolute}  # weights may also be a name, such as imagenet-v1
 
 
 class Planner:
@@ -86,7 +87,7 @@ class Planner:
         run, output = run_hash(plan, self._fingerprints[key]), Path(plan.config.execution.output)
         if output not in self._named:
             self._named[output] = named_runs(output)
-        return Job(plan.user_settings, plan.config.settings, RunDirectory(self._named[output].get(run, output / run)))
+        return Job(plan.user_settings, plan.config, RunDirectory(self._named[output].get(run, output / run)))
 
     def jobs(self, asked: Iterable[Mapping[str, Any]]) -> list[Job]:
         """Return the runs that several settings describe, each once."""
@@ -193,22 +194,22 @@ def _check_value(name: str, value: Any) -> None:
 
 
 def titles(jobs: Sequence[Job]) -> dict[str, str]:
-    """Return a title of every run for people: method, domains, seed, and the given settings in which runs differ."""
+    """Return a title of every run for people: method, domains, seed, and the settings in which runs differ."""
     others = [name for name in SETTINGS if name not in ("method", "target", "seed", "output")]
-    differing = [name for name in others if len({repr(job.asked.get(name)) for job in jobs}) > 1]
+    differing = [name for name in others if len({repr(job.user_settings.get(name)) for job in jobs}) > 1]
     return {job.name: _title(job, differing) for job in jobs}
 
 
 def _title(job: Job, differing: Sequence[str]) -> str:
-    settings = job.settings
-    single = len(settings["target"]) == 1
-    domains = f"→ {settings['target'][0]}" if single else f"from {', '.join(settings['sources'])}"
-    asked = {name: job.asked.get(name) for name in differing if single or name != "sources"}
-    others = [f"{name} {_shown(value)}" for name, value in asked.items() if value is not None]
-    return ", ".join([f"{settings['method']} {domains}", f"seed {settings['seed']}", *others])
+    data, run = job.config.data, job.config.run
+    single = len(data.target) <= 1
+    domains = f"→ {', '.join(data.target) or 'none'}" if single else f"from {', '.join(data.sources)}"
+    values = {name: job.user_settings.get(name) for name in differing if single or name != "sources"}
+    others = [f"{name} {_text(value)}" for name, value in values.items() if value is not None]
+    return ", ".join([f"{run.method} {domains}", f"seed {run.seed}", *others])
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ",".join(f"{name}={_shown(part)}" for name, part in value.items())
+        return ",".join(f"{name}={_text(part)}" for name, part in value.items())
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -13,7 +13,7 @@ from medic.analysis.load import repeated
 from medic.analysis.result import MissingRuns
 from medic.analysis.style import WIDTH, letter, new_figure
 from medic.errors import MedicError
-from medic.results.results import collect
+from medic.results.runs import find_runs
 from tests.messages import naming
 from tests.results.written import seal, write_run
 
@@ -177,7 +177,7 @@ def test_separation_orders_runs_by_steps(make_run):
         separation.measure(runs, split="source-unknown")
     with pytest.raises(MedicError, match="unknown split 'tarjet'"):
         separation.measure(runs, split="tarjet")
-    assert one_three_nine(collect([runs[0].path.parent]).results)
+    assert one_three_nine(find_runs([runs[0].path.parent]).finished)
 
 
 def test_embed_draws_known_and_unknown_images(make_run):
@@ -261,7 +261,7 @@ def test_openness_averages_runs_that_differ_in_known_classes(tmp_path):
             written(tmp_path, f"m{count}{seed}", "medic++", value + 0.2 * seed, asked, **known, seed=seed)
             written(tmp_path, f"e{count}{seed}", "erm", value / 2, asked, **known, seed=seed)
     written(tmp_path, "alone", "fish", 0.9)
-    found = openness.measure(collect([tmp_path]).results)
+    found = openness.measure(find_runs([tmp_path]).finished)
     assert [row.label for row in found.table] == ["MEDIC++", "ERM"]
     assert found.table[0].known.tolist() == [3, 5]
     assert found.table[0].oscr.tolist() == pytest.approx([45, 25])
@@ -282,7 +282,7 @@ def test_openness_compares_the_same_targets(tmp_path):
             asked = {"known": known["known"]}
             written(tmp_path, f"{target}{count}", "medic++", value, asked, **known, target=[target])
     written(tmp_path, "elsewhere", "erm", 0.5, dataset="vlcs")
-    found = openness.measure(collect([tmp_path]).results)
+    found = openness.measure(find_runs([tmp_path]).finished)
     assert [(row.targets, row.oscr.tolist()) for row in found.table] == [(("a",), pytest.approx([40, 40]))]
     assert found.notes()[1:] == [
         "1 run is left out: of another dataset",
@@ -298,7 +298,7 @@ def test_openness_compares_the_same_targets(tmp_path):
             known=["k"] * (3 + 2 * (target == "c")),
             target=[target],
         )
-    assert [row.method for row in openness.measure(collect([tmp_path]).results).table] == ["medic++"]
+    assert [row.method for row in openness.measure(find_runs([tmp_path]).finished).table] == ["medic++"]
 
 
 def test_cost_compares_runs_that_differ_in_steps(tmp_path):
@@ -311,18 +311,18 @@ def test_cost_compares_runs_that_differ_in_steps(tmp_path):
         seal(path)
     with_adam = {"asked": {"steps": [9], "lr": 1.0}, "lr": 1.0}
     written(tmp_path, "other", "medic++", 0.5, steps=[9], batch_size=8, **with_adam)
-    found = cost.measure(collect([tmp_path]).results)
+    found = cost.measure(find_runs([tmp_path]).finished)
     assert (found.steps.tolist(), found.seconds.tolist(), found.gib.tolist()) == ([1, 3], [0.1, 0.3], [2, 2])
     way = "--method erm --dataset pacs --target a --backbone resnet50 --objective ce+ova --iterations 2 --images 72"
     assert found.notes()[1:] == [f"no run of ERM: train one with {way}"]
     drawn("cost", found)
     written(tmp_path, "close-set", "erm", 0.5, batch_size=72, objective="ce")
-    assert cost.measure(collect([tmp_path]).results).notes()[1:] == [
+    assert cost.measure(find_runs([tmp_path]).finished).notes()[1:] == [
         "no run of ERM to compare with, the nearest (close-set) differs in objective (ce, not ce+ova): "
         f"train one with {way}"
     ]
     written(tmp_path, "erm", "erm", 0.5, batch_size=70)
-    found = cost.measure(collect([tmp_path]).results)
+    found = cost.measure(find_runs([tmp_path]).finished)
     assert (found.erm_seconds, found.images) == (0.1, 72)
     assert "ERM has 70 images per iteration" in found.notes()
     assert found.rows()[-1]["over ERM"] == "3.00"
@@ -331,7 +331,7 @@ def test_cost_compares_runs_that_differ_in_steps(tmp_path):
 @pytest.mark.parametrize(("analysis", "table"), [(openness, "officehome-openness"), (cost, "time-memory")])
 def test_missing_runs_are_named_with_the_command(analysis, table, tmp_path):
     written(tmp_path, "alone", "erm", 0.5)
-    for results in (collect([tmp_path]).results, ()):
+    for results in (find_runs([tmp_path]).finished, ()):
         with pytest.raises(MissingRuns, match=f"medic reproduce {table}"):
             analysis.measure(results)
 
@@ -342,12 +342,12 @@ def test_methods_of_a_figure_share_their_problem(tmp_path):
     two = {"sources": ["b", "c", "d"], **features}
     written(tmp_path, "erm", "erm", 0.5, **two)
     with pytest.raises(MissingRuns, match=naming("MEDIC++ separation")):
-        methods_side_by_side(collect([tmp_path]).results)
+        methods_side_by_side(find_runs([tmp_path]).finished)
     written(tmp_path, "medic", "medic++", 0.5, **{**two, **nine})
     written(tmp_path, "another", "medic++", 0.5, **{**two, **nine, "steps": [9]}, asked={"steps": [9]})
     written(tmp_path, "seed", "fish", 0.5, **two, seed=1)
-    found = methods_side_by_side(collect([tmp_path]).results)
+    found = methods_side_by_side(find_runs([tmp_path]).finished)
     assert [result.path.name for result in found] == ["erm", "medic"]
     with pytest.raises(MissingRuns, match=naming("MEDIC++ 9 --save-features")):
-        one_three_nine(collect([tmp_path]).results)
+        one_three_nine(find_runs([tmp_path]).finished)
     assert {figure.analysis for figure in FIGURES.values()} <= ANALYSES.keys()

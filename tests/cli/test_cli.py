@@ -15,7 +15,7 @@ from medic.cli import demo
 from medic.data import BENCHMARKS
 from medic.methods import METHODS
 from medic.report.terminal import print_rows
-from medic.runs.directory import Run
+from medic.runs.run import Run
 from medic.training import Trainer
 from medic.utils.parts import hyperparameters
 from tests.built import plan_of

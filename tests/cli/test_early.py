@@ -61,7 +61,7 @@ MISTAKES = {
     "name, such as --weights imagenet-v1 for a ResNet",
     "evaluate gone": f"run gone does not exist: {TRAINED}",
     "evaluate runs": "runs contains 1 finished run: give one of them, runs/run; `medic runs runs` lists them",
-    "evaluate images": f"images is not a run directory, it has no config.yaml: {TRAINED}",
+    "evaluate images": f"images is not a run directory, it has no config.json: {TRAINED}",
     "evaluate --predictions gone.csv": "--predictions gone.csv does not exist: check the path",
     "evaluate --predictions images": "--predictions images is a folder: give a file",
     "predict runs/run gone.png": "path gone.png does not exist: give images, folders, quoted patterns, @FILE or -",
@@ -100,7 +100,7 @@ def answers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("early")
     for name in ("images/a/cat", "empty", "runs/run"):
         (folder / name).mkdir(parents=True)
-    for name in ("images/a/cat/0.png", "file", "runs/run/config.yaml", "runs/run/done"):
+    for name in ("images/a/cat/0.png", "file", "runs/run/config.json", "runs/run/done"):
         (folder / name).touch()
     (folder / "wrong.yaml").write_text("iterations: 0\n")
     before = sorted(folder.rglob("*"))

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from medic.report.terminal import LONG
-from medic.runs.directory import Run
+from medic.runs.run import Run
 from medic.training import Trainer
 from medic.utils.files import locked
 from tests.messages import naming
@@ -125,12 +125,12 @@ def test_unreadable_files_do_not_end_the_list(medic, tmp_path):
     (tmp_path / "a" / "done").write_text("{")
     (tmp_path / "b" / "results.jsonl").unlink()
     (tmp_path / "c" / "done").unlink()
-    (tmp_path / "c" / "config.yaml").write_text("method: [")
+    (tmp_path / "c" / "config.json").write_text("method: [")
     (tmp_path / "d" / "done").unlink()
     (tmp_path / "d" / "error.json").write_text("[")
     os.mkfifo(tmp_path / "c" / "checkpoint")  # nobody writes into it
-    (tmp_path / "d" / "config.yaml").unlink()
-    os.mkfifo(tmp_path / "d" / "config.yaml")
+    (tmp_path / "d" / "config.json").unlink()
+    os.mkfifo(tmp_path / "d" / "config.json")
     found = rows(medic("runs", str(tmp_path))[1])
     assert {name: row["state"].split()[0] for name, row in found.items()} == {
         "a": "damaged", "b": "damaged", "c": "unfinished", "d": "failed",
@@ -162,7 +162,7 @@ def test_a_named_run_on_the_command_line(medic, short, tmp_path):
     code, _, err = medic("train", *short, "--method", "erm", "--name", "try", "--seed", "1")
     assert code == 2
     assert re.search(naming(f"{path} seed --name"), err.splitlines()[-1])
-    config = ["train", "--config", str(path / "config.yaml")]
+    config = ["train", "--config", str(path / "config.json")]
     assert medic(*config)[1].splitlines()[-1].endswith(str(path))  # the same run
     assert re.search(r"/[0-9a-f]{16}$", medic(*config, "--seed", "1")[1])  # another one, which has no name
     code, _, err = medic("sweep", *short, "--name", "try", "--span", "seed=0,1")

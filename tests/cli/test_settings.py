@@ -55,13 +55,13 @@ def test_the_configuration_of_a_run_is_followed_as_it_was_asked(medic, mini, tmp
     run = package.train(
         dataset=mini, target="street", method="medic++", iterations=2, batch_size=2, device="cpu", output=tmp_path
     )
-    files = ["--config", str(run.path / "config.yaml"), "--print-config"]
-    assert asked_in(medic("train", *files)[1]) == yaml.safe_load((run.path / "asked.yaml").read_text())
+    files = ["--config", str(run.path / "config.json"), "--print-config"]
+    assert asked_in(medic("train", *files)[1]) == yaml.safe_load((run.path / "settings.json").read_text())
     followed = complete_in(medic("train", *files, "--method", "erm")[1])
     expected = plan_of(dataset=mini, method="erm", iterations=2, batch_size=2, output=str(tmp_path))
     assert resolve(followed).config.identity == expected.config.identity
     assert (followed["objective"], followed["steps"], followed["score"]) == ("ce", [1], "cls")
-    (run.path / "asked.yaml").unlink()  # the complete settings are all there is
+    (run.path / "settings.json").unlink()  # the complete settings are all there is
     assert complete_in(medic("train", *files)[1]) == run.settings
 
 

@@ -104,7 +104,7 @@ def test_names_that_are_no_text_are_written(medic, short, tmp_path):
     assert medic("table", str(output))[0] == 0
 
 
-@pytest.mark.parametrize("module", ["medic.cli", "medic.results.results"])
+@pytest.mark.parametrize("module", ["medic.cli", "medic.results.runs"])
 def test_ctrl_c_during_imports(module):
     code = (
         "import os, signal, sys, threading; import medic.__main__ as entry;"

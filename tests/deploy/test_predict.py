@@ -228,7 +228,7 @@ def test_models_that_cannot_be_used(trained, images, predict, tmp_path):
     shutil.copytree(trained.path, copied)
     assert "contains 1 finished run" in predict(images, run=tmp_path)[2]
     (copied / "done").unlink()
-    assert f"medic train --config {copied / 'config.yaml'} --output {tmp_path}" in predict(images, run=copied)[2]
+    assert f"medic train --config {copied / 'config.json'} --output {tmp_path}" in predict(images, run=copied)[2]
     shutil.copy(trained.path / "done", copied)
     (copied / WEIGHTS).write_bytes((copied / WEIGHTS).read_bytes()[:-1])
     assert "delete" in predict(images, run=copied)[2]

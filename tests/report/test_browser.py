@@ -11,7 +11,7 @@ import medic
 from medic import openset
 from medic.report.run_page import write_report
 from medic.report.table_page import write_table_report
-from medic.results.results import collect
+from medic.results.runs import find_runs
 from tests.browser import needs_browser, open_address, requests
 from tests.results.written import write_run
 
@@ -91,7 +91,7 @@ def test_a_name_is_text(browser, runs, tmp_path, monkeypatch):
 
 
 def test_a_folder(browser, runs, tmp_path):
-    page = write_table_report(collect([runs[0].path.parent]), "some runs", tmp_path / "page.html")
+    page = write_table_report(find_runs([runs[0].path.parent]), "some runs", tmp_path / "page.html")
     open_address(browser, page)
 
     def labels():
@@ -118,7 +118,7 @@ def test_a_folder(browser, runs, tmp_path):
 
 
 def test_few_pairs_are_compared_without_an_interval(browser, runs, tmp_path):
-    page = write_table_report(collect(run.path for run in runs[::2]), "runs", tmp_path / "page.html")
+    page = write_table_report(find_runs(run.path for run in runs[::2]), "runs", tmp_path / "page.html")
     open_address(browser, page)
     titles = [head.text for head in browser.find_elements("css selector", "#grid thead th")]
     assert titles[:4] == ["method", "Acc", "H-score", "OSCR"]  # of a single target, all metrics are columns
@@ -188,7 +188,7 @@ def test_any_two_rows_are_compared(browser, tmp_path):
         method, target = f"m{row:02}", "abc"[column]
         label = f"{method}{target}{seed}"
         write_run(tmp_path / "runs", label, method, target, seed, (draw[row, column, seed], 0.1), asked={})
-    page = write_table_report(collect([tmp_path / "runs"]), "runs", tmp_path / "page.html")
+    page = write_table_report(find_runs([tmp_path / "runs"]), "runs", tmp_path / "page.html")
     open_address(browser, page, 390)
     for name, number in (("base", 40), ("other", 41)):
         browser.find_element("css selector", f"#{name} option[value='{number}']").click()
@@ -210,7 +210,7 @@ def four_seeds(folder, accuracies, targets="a"):
     for method, target, seed in itertools.product(accuracies, targets, range(4)):
         values = (accuracies[method] + (-0.01, 0.01)[seed % 2] + 0.001 * seed, 0.1)
         write_run(folder, f"{method}-{target}-{seed}", method, target, seed, values, asked={})
-    return collect([folder])
+    return find_runs([folder])
 
 
 def page_of(kind, runs, tmp_path):
@@ -218,7 +218,7 @@ def page_of(kind, runs, tmp_path):
     folder = tmp_path / "runs"
     file, run = tmp_path / "page.html", runs[-1]
     if kind == "folder":
-        return write_table_report(collect([run.path.parent]), "a folder", file)
+        return write_table_report(find_runs([run.path.parent]), "a folder", file)
     if kind == "targets":
         return write_table_report(four_seeds(folder, {"erm": 0.5, "medic++": 0.7}, "abc"), "a folder", file)
     if kind == "paper":
@@ -284,7 +284,7 @@ def test_a_lead_within_noise_or_of_one_seed_is_not_bold(browser, tmp_path):
     for method, value in {"erm": 0.5, "medic++": 0.9}.items():
         write_run(tmp_path / "one", method, method, "a", 0, (value, 0.1), asked={})
     for folder in ("noise", "one"):
-        open_address(browser, write_table_report(collect([tmp_path / folder]), "runs", tmp_path / "page.html"))
+        open_address(browser, write_table_report(find_runs([tmp_path / folder]), "runs", tmp_path / "page.html"))
         assert bold(browser) == []
 
 

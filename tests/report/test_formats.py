@@ -9,7 +9,7 @@ import pytest
 
 from medic.metrics import METRICS
 from medic.report.formats import FORMATS, Entry, Reference, print_table, rows_of, to_latex, to_terminal, written
-from medic.results.results import collect
+from medic.results.runs import find_runs
 from medic.results.table import tabulate
 from tests.results.written import write_run
 
@@ -20,7 +20,7 @@ def table(tmp_path):
         write_run(tmp_path, f"a{seed}", "erm", "a", seed, (value, 0.1), asked={})
         write_run(tmp_path, f"b{seed}", "erm", "b", seed, (value, 0.1), asked={})
     write_run(tmp_path, "c", "medic++", "a", 0, (0.9, 0.1), asked={})
-    made = tabulate(collect([tmp_path]).results, metrics=[METRICS["acc"]])
+    made = tabulate(find_runs([tmp_path]).finished, metrics=[METRICS["acc"]])
     return replace(made, title="A title", notes=("a note",))
 
 

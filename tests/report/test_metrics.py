@@ -6,7 +6,7 @@ import sys
 import medic
 from medic.metrics import METRICS, find_metric
 from medic.report.formats import entry, heading
-from medic.results.results import collect
+from medic.results.runs import find_runs
 from medic.results.table import metric_keys, tabulate
 from tests.results.written import write_run
 from tests.runs.short import SHORT
@@ -17,7 +17,7 @@ FAMILIES = ("oscr/",)
 def test_every_entry_is_recorded(mini, tmp_path):
     """A metric without an entry is shown under its key; `domainbed` is computed by tables."""
     medic.train(dataset=mini, method="medic++", output=tmp_path, **SHORT)
-    (result,) = collect([tmp_path]).results
+    (result,) = find_runs([tmp_path]).finished
     recorded = {key for key in metric_keys([result]) if not key.startswith(FAMILIES)}
     recorded |= result.records[-1]["validation"].keys()
     assert recorded >= METRICS.keys()
@@ -33,7 +33,7 @@ def test_keys_of_families_and_unknown_keys():
 
 def test_scale_and_direction(tmp_path):
     write_run(tmp_path, "run", "erm", "a", 0, (0.5, 0.5))
-    table = tabulate(collect([tmp_path]).results, metrics=[METRICS["acc"], METRICS["step_time"]])
+    table = tabulate(find_runs([tmp_path]).finished, metrics=[METRICS["acc"], METRICS["step_time"]])
     assert [entry(table, table.rows[0], "a", metric).mean for metric in table.metrics] == [50.0, 0.1]
     assert [heading(metric) for metric in table.metrics] == ["Acc", "seconds per iteration ↓"]
 

@@ -25,7 +25,7 @@ from medic.report.pages import ASSETS
 from medic.report.run_page import write_report
 from medic.report.table_page import _content, write_table_report
 from medic.report.thumbnails import _data_url
-from medic.results.results import collect
+from medic.results.runs import find_runs
 from medic.results.table import tabulate
 from tests.results.written import write_run
 from tests.runs.short import SHORT
@@ -289,7 +289,7 @@ class TestRun:
 
 class TestFolder:
     def test_cells_and_their_runs(self, folder, tmp_path):
-        data = page_data(write_table_report(collect([folder]), "title", tmp_path / "page.html").read_text())
+        data = page_data(write_table_report(find_runs([folder]), "title", tmp_path / "page.html").read_text())
         ours, paper = data["tables"]
         assert [row["label"] for row in ours["rows"]] == ["erm", "medic++"]
         row = ours["rows"][1]
@@ -305,7 +305,7 @@ class TestFolder:
     def test_a_number_that_is_not_finite(self, tmp_path):
         write_run(tmp_path / "runs", "one run", "erm", "a", 0, (float("nan"), 0.1), asked={})
         write_run(tmp_path / "runs", "other", "medic++", "a", 0, (0.5, 0.1), asked={})
-        page = write_table_report(collect([tmp_path / "runs"]), "title", tmp_path / "page.html").read_text()
+        page = write_table_report(find_runs([tmp_path / "runs"]), "title", tmp_path / "page.html").read_text()
         erm, medic_row = page_data(page)["tables"][0]["rows"]
         assert erm["cells"]["acc"]["a"] == {"mean": None, "error": None, "text": "–"}
         assert medic_row["cells"]["acc"]["a"]["text"] == "50.0"
@@ -313,7 +313,7 @@ class TestFolder:
 
     def test_a_row_of_the_paper_reads_its_own_keys(self, tmp_path):
         write_run(tmp_path / "runs", "run", "erm", "a", 0, (0.9, 0.1), asked={})
-        table = tabulate(collect([tmp_path / "runs"]).results, metrics=[METRICS["oscr"]])
+        table = tabulate(find_runs([tmp_path / "runs"]).finished, metrics=[METRICS["oscr"]])
         row = replace(table.rows[0], keys={"oscr": "acc"})
         found = _content(replace(table, rows=(row,)), table.metrics, None, tmp_path)
         assert found["runs"][0]["values"] == [found["rows"][0]["cells"]["oscr"]["a"]["mean"]] == [90.0]
@@ -321,22 +321,22 @@ class TestFolder:
     def test_the_direction_of_a_metric(self, tmp_path, monkeypatch):
         monkeypatch.setattr(table_page, "FURTHER", (METRICS["step_time"],))
         write_run(tmp_path / "runs", "run", "erm", "a", 0, (0.5, 0.1), asked={})
-        page = write_table_report(collect([tmp_path / "runs"]), "title", tmp_path / "page.html").read_text()
+        page = write_table_report(find_runs([tmp_path / "runs"]), "title", tmp_path / "page.html").read_text()
         found = [(one["key"], one["lower"], one["percent"]) for one in page_data(page)["metrics"]]
         assert (found[0], found[-1]) == (("acc", False, True), ("step_time", True, False))
 
     def test_a_run_with_a_report_has_a_link(self, folder, tmp_path):
-        path = next(folder.glob("*/config.yaml")).parent
+        path = next(folder.glob("*/config.json")).parent
         moved = tmp_path / path.name
         shutil.copytree(path, moved)
         write_report(medic.Run(moved), moved / "report.html")
-        data = page_data(write_table_report(collect([moved]), "title", tmp_path / "page.html").read_text())
+        data = page_data(write_table_report(find_runs([moved]), "title", tmp_path / "page.html").read_text())
         assert [run["report"] for run in data["tables"][0]["runs"]] == [f"{path.name}/report.html"]
 
     def test_the_command(self, folder, tmp_path, capsys):
         assert main(["report", str(folder), "-o", str(tmp_path / "all.html")]) == 0
         assert capsys.readouterr().out.strip() == str(tmp_path / "all.html")
-        path = next(folder.glob("*/config.yaml")).parent
+        path = next(folder.glob("*/config.json")).parent
         assert main(["report", str(path), "-o", str(tmp_path / "one.html")]) == 0
         assert (tmp_path / "one.html").exists()
         assert main(["report", str(path), "-o", str(tmp_path / "no" / "one.html")]) == 2
@@ -353,7 +353,7 @@ class TestFolder:
         ],
     )
     def test_mistakes(self, folder, capsys, arguments, words):
-        places = {"FOLDER": str(folder), "RUN": str(next(folder.glob("*/config.yaml")).parent)}
+        places = {"FOLDER": str(folder), "RUN": str(next(folder.glob("*/config.json")).parent)}
         assert main(["report", *(places.get(argument, argument) for argument in arguments)]) == 2
         assert words in capsys.readouterr().err
 

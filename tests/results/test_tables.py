@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 import medic
 from medic import results
@@ -20,7 +19,7 @@ from medic.errors import MedicError
 from medic.metrics import METRICS, find_metric
 from medic.report.formats import entry
 from medic.results.comparison import compare
-from medic.results.results import collect
+from medic.results.runs import find_runs
 from medic.results.table import find_row, tabulate
 from tests.results.written import DOMAINS, seal, write_run
 
@@ -35,7 +34,7 @@ def folder(tmp_path):
 
 
 def test_mean_and_standard_error(folder):
-    table = tabulate(collect([folder]).results)
+    table = tabulate(find_runs([folder]).finished)
     cell = find_row(table, "erm").cells["a"]
     assert cell.mean(METRICS["acc"]) == pytest.approx(85.0)
     assert cell.error(METRICS["acc"]) == pytest.approx(0.4714, abs=1e-4)
@@ -63,7 +62,7 @@ def test_a_directory_that_cannot_be_opened_is_left_out(folder, capsys, monkeypat
 
 
 def test_the_selected_evaluation_counts(folder):
-    table = tabulate(collect([folder]).results, "last")
+    table = tabulate(find_runs([folder]).finished, "last")
     assert find_row(table, "erm").cells["a"].mean(METRICS["acc"]) == pytest.approx(10.0)
 
 
@@ -74,7 +73,7 @@ def test_evaluations_without_averaged_weights(tmp_path):
     (path / "results.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
     seal(path)
     for rule, acc in (("validation", 90.0), ("evaluation", 60.0)):
-        table = tabulate(collect([tmp_path]).results, rule)
+        table = tabulate(find_runs([tmp_path]).finished, rule)
         assert find_row(table, "erm").cells["a"].mean(METRICS["acc"]) == pytest.approx(acc)
         assert ("results are averaged weights (swad)" in table.notes) == (rule == "validation")
 
@@ -97,7 +96,7 @@ def test_formats(folder, capsys):
 
 
 def labels(folder):
-    return [row.label for row in tabulate(collect([folder]).results).rows]
+    return [row.label for row in tabulate(find_runs([folder]).finished).rows]
 
 
 class TestRows:
@@ -173,10 +172,10 @@ class TestRows:
 
 def test_how_many_seeds_a_mean_is_over(folder, capsys):
     said = "mean ± standard error over 3 seeds (population deviation / √seeds, as DomainBed)"
-    assert tabulate(collect([folder]).results).notes == (said,)
+    assert tabulate(find_runs([folder]).finished).notes == (said,)
     write_run(folder, "medic-b-0", "medic++", "b", 0, (0.5, 0.5))
-    assert tabulate(collect([folder]).results).notes == (f"{said}; fewer in medic++, b (1)",)
-    assert tabulate(collect([folder / "erm-a-0"]).results).notes == ()
+    assert tabulate(find_runs([folder]).finished).notes == (f"{said}; fewer in medic++, b (1)",)
+    assert tabulate(find_runs([folder / "erm-a-0"]).finished).notes == ()
     assert main(["table", str(folder), "--explain", "medic++", "b"]) == 0
     assert "medic++, b: 1 run, model selection: validation" in capsys.readouterr().out
 
@@ -193,7 +192,7 @@ class TestScores:
                 record["target"] |= {"score": score, "oscr/energy": 0.3}
                 path.write_text(json.dumps(record) + "\n")
                 seal(path.parent)
-            return collect([tmp_path]).results
+            return find_runs([tmp_path]).finished
 
         return write
 
@@ -225,13 +224,13 @@ def test_draws_compete_by_validation(tmp_path):
 
     write("d0", (0.9, 0.1), 0, 0.1, images=96)
     write("d1", (0.3, 0.2, 0.1), 1, 0.2, hparams_seed=1)
-    table = tabulate(collect([tmp_path]).results)
+    table = tabulate(find_runs([tmp_path]).finished)
     (row,) = table.rows
     # Both have the same best validation accuracy: the later draw wins, whatever the target says.
     assert row.cells["a"].values(METRICS["acc"]) == [pytest.approx(20.0)]
     # A learning rate that was given is one more candidate.
     write("mine", (0.5,), 0, 0.3, lr=0.3)
-    table = tabulate(collect([tmp_path]).results)
+    table = tabulate(find_runs([tmp_path]).finished)
     assert [len(row.cells["a"].picks) for row in table.rows] == [1]
 
 
@@ -250,7 +249,7 @@ class TestLeavingOut:
 
     def test_the_row_has_the_runs_with_two_targets(self, runs):
         """They have fewer sources, so settings that follow the number of sources differ."""
-        table = tabulate(collect([runs]).results, "leave-one-out")
+        table = tabulate(find_runs([runs]).finished, "leave-one-out")
         assert (len(table.rows), table.columns) == (1, ("a",))
         (pick,) = table.rows[0].cells["a"].picks
         assert pick.result.path.name == "a-0"
@@ -271,18 +270,18 @@ class TestLeavingOut:
             for other, source in ("bc", "cb"):
                 pair = {"target": ["a", other], "sources": [source], "batch_size": images}
                 write_run(tmp_path, f"a{other}-{images}", "erm", "a", 0, (0.5,), asked={"images": images}, **pair)
-        table = tabulate(collect([tmp_path]).results, "leave-one-out")
+        table = tabulate(find_runs([tmp_path]).finished, "leave-one-out")
         assert [row.label for row in table.rows] == ["erm: batch_size 18", "erm: batch_size 6"]
         decided = [[run.path.name for run in row.cells["a"].picks[0].decided_by] for row in table.rows]
         assert decided == [["ab-36", "ac-36"], ["ab-12", "ac-12"]]
 
     def test_without_one_of_them_there_is_no_value(self, runs):
-        results = [result for result in collect([runs]).results if result.path.name not in ("ab-0", "ac-1")]
+        results = [result for result in find_runs([runs]).finished if result.path.name not in ("ab-0", "ac-1")]
         with pytest.raises(MedicError, match="'leave-one-out' needs one more run for each source domain"):
             tabulate(results, "leave-one-out")
 
     def test_other_rules_leave_them_out(self, runs):
-        table = tabulate(collect([runs]).results)
+        table = tabulate(find_runs([runs]).finished)
         assert (len(table.rows), table.columns) == (1, ("a",))
         assert table.notes[0].startswith("4 runs with two targets are left out")
         assert table.rows[0].cells["a"].picks[0].result.path.name == "a-1"
@@ -312,31 +311,10 @@ def test_what_else_stands_side_by_side_is_told(folder, capsys):
     assert "numbers of iterations" not in said
 
 
-def test_a_finished_run_without_settings_is_read(folder):
-    (folder / "erm-a-0" / "config.yaml").unlink()
-    assert len(collect([folder]).results) == 9
-
-
-def test_metrics_by_domain_are_not_read(folder):
-    """The domains of a folder may be named like the keys of DomainBed's accuracies."""
-    path = folder / "erm-a-0" / "results.jsonl"
-    records = [json.loads(line) for line in path.read_text().splitlines()]
-    for record in records:
-        record["targets"] = {"env0": {"acc": 1.0}, "env1": {"acc": 1.0}, "env2_in_acc": {"acc": 1.0}}
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    seal(path.parent)
-    found = next(result for result in collect([folder]).results if result.path == path.parent)
-    hidden = {"targets", "asked", "args", "hparams"}
-    assert [{k: v for k, v in record.items() if k not in hidden} for record in records] == [
-        {k: v for k, v in record.items() if k not in hidden} for record in found.records
-    ]
-    assert all("targets" not in record for record in found.records)
-
-
 def test_records_that_disagree(folder):
     write_run(folder, "again", "erm", "a", 0, (0.5, 0.4))
     with pytest.raises(MedicError, match=r"same settings but different results: move one"):
-        tabulate(collect([folder]).results)
+        tabulate(find_runs([folder]).finished)
 
 
 @pytest.mark.parametrize(
@@ -350,7 +328,7 @@ def test_records_that_disagree(folder):
 def test_all_records_are_compared(folder, values, images, message):
     """The last one alone may agree by chance."""
     write_run(folder, "f", "erm", "a", 0, values, images=images)
-    results = collect([folder]).results
+    results = find_runs([folder]).finished
     if message is None:
         assert len(tabulate(results).rows[0].cells["a"].picks) == 3
     else:
@@ -367,8 +345,8 @@ def test_what_is_missing_is_shown(folder, capsys):
         path = folder / name
         path.mkdir()
         complete = {"dataset": "pacs", "backbone": "resnet50", "known": ["k"] * 6, "seed": 0, "trial_seed": 0}
-        (path / "config.yaml").write_text(yaml.safe_dump({**complete, **settings}))
-        (path / "asked.yaml").write_text(yaml.safe_dump({**settings, "device": "cpu"}))
+        (path / "config.json").write_text(json.dumps({**complete, **settings}))
+        (path / "settings.json").write_text(json.dumps({**settings, "device": "cpu"}))
         (path / "environment.json").write_text('{"weights": "w"}')
         (path / file).write_text("{}")
     assert main(["table", str(folder), "--metrics", "acc"]) == 0
@@ -397,13 +375,13 @@ def test_averaged_weights_are_no_evaluation_unless_they_are_the_method(tmp_path,
     averaged = {"averaged": True, **required, **last, "step": 1, "validation": {"acc": 0.1, "images": 100}}
     path.write_text("".join(json.dumps(one) + "\n" for one in (*evaluations, averaged)))
     seal(path.parent)
-    (row,) = tabulate(collect([tmp_path]).results, rule).rows
+    (row,) = tabulate(find_runs([tmp_path]).finished, rule).rows
     assert row.cells["a"].mean(METRICS["acc"]) == pytest.approx(chosen)
 
 
 def test_half_written_damaged_and_foreign_folders(folder, capsys):
     (folder / "half").mkdir()
-    (folder / "half" / "config.yaml").write_text("")
+    (folder / "half" / "config.json").write_text("")
     (folder / "foreign").mkdir()
     (folder / "foreign" / "notes.txt").write_text("hello")
     damaged = write_run(folder, "damaged", "erm", "c", 0, (0.5,))
@@ -440,7 +418,7 @@ def test_mistakes_are_named(folder, tmp_path_factory, capsys, arguments, message
 
 def test_a_paired_comparison_of_one_target_is_over_its_seeds(folder, capsys):
     """Differences 2, 3 and 4 points: mean 3, deviation 1, error 1/√3, t = 3√3 with 2 degrees of freedom."""
-    table = tabulate(collect([folder]).results)
+    table = tabulate(find_runs([folder]).finished)
     found = compare(find_row(table, "erm"), find_row(table, "medic++"), METRICS["acc"], ["a", "b"])
     assert (found.pairs, found.columns) == (3, 1)
     assert found.difference == pytest.approx(3)
@@ -457,7 +435,7 @@ def test_a_paired_comparison_is_over_targets(folder, capsys):
         write_run(folder, f"medic-b-{seed}", "medic++", "b", seed, (0.74 + seed / 100 + more, 0.1), asked={})
     for method, acc in (("erm", 0.5), ("medic++", 0.52)):
         write_run(folder, f"{method}-c", method, "c", 0, (acc, 0.1), asked={})
-    table = tabulate(collect([folder]).results)
+    table = tabulate(find_runs([folder]).finished)
     found = compare(find_row(table, "erm"), find_row(table, "medic++"), METRICS["acc"], ["a", "b", "c"])
     assert (found.pairs, found.columns, found.difference) == (7, 3, pytest.approx(2))
     assert (found.low, found.high) == (pytest.approx(2 - 2.4841, abs=1e-3), pytest.approx(2 + 2.4841, abs=1e-3))
@@ -527,14 +505,14 @@ def test_precisions_and_images_that_are_drawn_by_seed(tmp_path):
     for seed in (0, 1):
         write_run(tmp_path / "cmnist", f"run-{seed}", "erm", "a", seed, (0.5, 0.5), images=f"i{seed}", dataset="cmnist")
         write_run(tmp_path / "pacs", f"run-{seed}", "erm", "a", seed, (0.5, 0.5), images=f"i{seed}")
-    notes = {name: tabulate(collect([tmp_path / name]).results).notes for name in ("cmnist", "pacs")}
+    notes = {name: tabulate(find_runs([tmp_path / name]).finished).notes for name in ("cmnist", "pacs")}
     assert not any("image lists" in note for note in notes["cmnist"])
     assert any("2 different image lists" in note for note in notes["pacs"])
     for seed, precision in ((0, "bf16"), (1, "fp32")):
         path = tmp_path / "cmnist" / f"run-{seed}" / "environment.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "precision": precision}))
         seal(path.parent)
-    (note,) = [note for note in tabulate(collect([tmp_path / "cmnist"]).results).notes if "precisions" in note]
+    (note,) = [note for note in tabulate(find_runs([tmp_path / "cmnist"]).finished).notes if "precisions" in note]
     assert note == "these runs have 2 different precisions: bf16 (run-0), fp32 (run-1)"
 
 
@@ -550,7 +528,7 @@ def test_defaults_of_two_versions_are_separate_rows(tmp_path):
     for seed in range(2):
         write_run(tmp_path, f"old{seed}", "erm", "a", seed, (0.5,), asked={}, batch_norm="local", iterations=300)
         write_run(tmp_path, f"new{seed}", "erm", "a", seed, (0.6,), asked={}, batch_norm="frozen", iterations=1200)
-    rows = tabulate(collect([tmp_path]).results).rows
+    rows = tabulate(find_runs([tmp_path]).finished).rows
     assert sorted(row.label for row in rows) == [
         "erm: batch_norm frozen, iterations 1200",
         "erm: batch_norm local, iterations 300",

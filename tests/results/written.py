@@ -19,12 +19,12 @@ def write_run(
     """
     path = folder / name
     path.mkdir(parents=True)
-    hparams = {
+    complete = {
         "method": method, "dataset": "pacs", "backbone": "resnet50", "target": [domain], "known": ["k"] * 6,
         "sources": [d for d in DOMAINS if d != domain], "seed": seed, "trial_seed": seed, "validation": "cell",
         "hparams_seed": draw, **settings,
     }  # fmt: skip
-    targets = [target for target in hparams["target"] if target in DOMAINS] or [domain]
+    targets = [target for target in complete["target"] if target in DOMAINS] or [domain]
     args = {"test_envs": [DOMAINS.index(target) for target in targets], "hparams_seed": draw, "seed": seed}
     records = [
         {
@@ -34,20 +34,19 @@ def write_run(
             "targets": {domain: {"acc": value}},
             **{f"env{i}_{part}_acc": (accs or {}).get(name, value) for i, name in enumerate(DOMAINS)
                for part in ("in", "out")},
-            "args": args, "hparams": hparams,
+            "args": args, "hparams": {},
         }
         for step, value in enumerate(values)
     ]  # fmt: skip
     given = settings if asked is None else asked
-    records[0]["asked"] = {"method": method, "target": domain, "output": "runs", **given}
     (path / "results.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
-    if counts is None and (bench := BENCHMARKS.get(hparams["dataset"])):
+    if counts is None and (bench := BENCHMARKS.get(complete["dataset"])):
         counts = {name: sum(numbers) for name, numbers in bench.counts.items()} or {"all": bench.images}
     environment = {"commit": commit, "images": images, "weights": weights, "counts": counts, "formats": formats}
     environment["precision"] = computed_in
     (path / "environment.json").write_text(json.dumps(environment))
-    (path / "config.yaml").write_text("")
-    (path / "asked.yaml").write_text("")
+    (path / "config.json").write_text(json.dumps(complete))
+    (path / "settings.json").write_text(json.dumps({"method": method, "target": domain, "output": "runs", **given}))
     seal(path)
     return path
 

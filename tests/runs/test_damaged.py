@@ -13,9 +13,9 @@ import pytest
 
 import medic
 from medic.errors import MedicError
-from medic.results.results import collect
-from medic.runs.directory import Run
+from medic.results.runs import find_runs
 from medic.runs.layout import DONE, RECORDS
+from medic.runs.run import Run
 from medic.runs.seal import Damaged, make_seal, read_seal
 from medic.training import load_checkpoint
 from tests.messages import naming
@@ -48,13 +48,13 @@ def used(path):
     """Everything that a person can get from a finished run."""
     run = Run(path)
     run.check()
-    [result] = collect([path]).results
+    [result] = find_runs([path]).finished
     return run.settings, run.metrics, list(run.model.state_dict()), run.splits, run.score.name, result.environment
 
 
 @pytest.mark.parametrize(
     "name",
-    ["asked.yaml", "config.yaml", "done", "environment.json", "model.json", "model.safetensors", "predictions.npz",
+    ["settings.json", "config.json", "done", "environment.json", "model.json", "model.safetensors", "predictions.npz",
      "results.jsonl"],
 )  # fmt: skip
 def test_a_finished_run(name, copy):
@@ -72,7 +72,7 @@ def test_a_table_leaves_a_damaged_run_out_and_names_the_file(copy):
     changed = records.read_text().replace('"acc": 0.', '"acc": 0.9', 1)
     assert changed != records.read_text()
     records.write_text(changed)
-    found = collect([path.parent])
+    found = find_runs([path.parent])
     assert (found.results, list(found.damaged)) == ((), [path])
     assert "results.jsonl" in found.damaged[path]
 
@@ -80,7 +80,7 @@ def test_a_table_leaves_a_damaged_run_out_and_names_the_file(copy):
 def test_a_table_leaves_out_a_run_whose_environment_is_damaged(copy):
     path = copy()
     flip(path / "environment.json", 20)
-    found = collect([path.parent])
+    found = find_runs([path.parent])
     assert found.results == ()
     assert found.damaged == {path: "its environment.json is damaged"}
 
@@ -133,7 +133,7 @@ def test_settings_that_were_lost_are_written_again_when_a_run_resumes(mini, tmp_
     train = medic.train
 
     def losing(**given):
-        for path in tmp_path.glob("*/config.yaml"):
+        for path in tmp_path.glob("*/config.json"):
             path.unlink()
         return train(**given)
 
@@ -145,7 +145,7 @@ def test_settings_that_were_lost_are_written_again_when_a_run_resumes(mini, tmp_
 def test_a_seal_that_is_none(copy, content):
     path = copy()
     (path / "done").write_text(content)
-    assert list(collect([path.parent]).damaged) == [path]
+    assert list(find_runs([path.parent]).damaged) == [path]
 
 
 @pytest.mark.parametrize("name", ["pipe", pytest.param("/proc/self/mem", marks=NEEDS_PROC)])
@@ -153,15 +153,15 @@ def test_records_that_are_no_file(copy, name):
     path = copy()
     (path / "results.jsonl").unlink()
     os.mkfifo(path / "results.jsonl") if name == "pipe" else (path / "results.jsonl").symlink_to(name)
-    assert "results.jsonl" in collect([path.parent]).damaged[path]
+    assert "results.jsonl" in find_runs([path.parent]).damaged[path]
 
 
 def test_an_unfinished_run_without_a_target(copy):
     path = copy()
     (path / "done").unlink()
-    settings = (path / "config.yaml").read_text()
-    (path / "config.yaml").write_text(re.sub(r"(?m)^target: .*$", "target: null", settings))
-    found = collect([path.parent])
+    settings = (path / "config.json").read_text()
+    (path / "config.json").write_text(re.sub(r"(?m)^target: .*$", "target: null", settings))
+    found = find_runs([path.parent])
     assert (found.unfinished, found.missing) == ((path,), [])
 
 

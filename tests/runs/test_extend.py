@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 import medic
 from medic.cli import main
-from medic.config.settings import read_yaml, to_yaml
+from medic.config.settings import read_settings, to_yaml
 from medic.errors import MedicError
 from tests.messages import naming
 from tests.runs.short import SHORT
@@ -58,7 +58,7 @@ def test_an_unfinished_extension_resumes_by_the_command_that_is_advised(short, t
     assert (whole.path / "model.safetensors").read_bytes() == expected
     shutil.rmtree(whole.path)
     config = tmp_path / "alone.yaml"
-    config.write_text(to_yaml({**read_yaml(short.path / "asked.yaml"), "extend": short.hash, "iterations": 99}))
+    config.write_text(to_yaml({**read_settings(short.path / "settings.json"), "extend": short.hash, "iterations": 99}))
     assert main(["train", "--config", str(config)]) == 2
     assert "has no checkpoint" in capsys.readouterr().err
 

@@ -8,7 +8,7 @@ import torch
 import medic
 from medic.errors import MedicError
 from medic.methods import METHODS
-from medic.results.results import collect, short
+from medic.results.runs import find_runs, short
 from medic.runs import directory, environment
 from medic.runs.interrupts import Stopped
 from medic.training import Trainer
@@ -56,7 +56,7 @@ def test_a_run_resumed_at_another_commit_is_of_both(mini, tmp_path, monkeypatch)
         monkeypatch.setattr(module, "commit", lambda: next(commits))
     settings = {"dataset": mini, "method": "erm", **SHORT}
     run = in_parts(settings, tmp_path, monkeypatch, (1, 3))
-    [result] = collect([tmp_path]).results
+    [result] = find_runs([tmp_path]).finished
     assert result.environment["resumed"] == [{"iteration": 3, "commit": "b" * 40 + "-dirty"}]
     assert short(result.environment["commit"]) == "a" * 12 + "+" + "b" * 12 + "-dirty"
     assert result.path == run.path

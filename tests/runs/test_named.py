@@ -6,7 +6,7 @@ import pytest
 
 import medic
 from medic.errors import MedicError
-from medic.results.results import collect
+from medic.results.runs import find_runs
 from medic.sweeps.search import Study
 from medic.sweeps.sweep import Planner
 from medic.training import Trainer
@@ -28,7 +28,7 @@ def test_a_name_is_that_of_the_directory_and_no_part_of_the_result(settings, tmp
     environments = [json.loads((run.path / "environment.json").read_text()) for run in (named, other)]
     assert [environment["run"] for environment in environments] == [other.path.name] * 2
     assert named.settings["name"] == "first.try-1"
-    assert len(collect([tmp_path]).results) == 2
+    assert len(find_runs([tmp_path]).finished) == 2
 
 
 def test_a_finished_run_is_found_by_its_name(settings, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 
 import medic
 from medic.errors import MedicError
-from medic.results.results import collect
+from medic.results.runs import find_runs
 from medic.training import load_checkpoint
 from tests.processes import drop_root, in_child
 
@@ -51,7 +51,7 @@ def use_run():
     "name",
     [
         "done",
-        "config.yaml",
+        "config.json",
         "model.json",
         "model.safetensors",
         "predictions.npz",
@@ -81,7 +81,7 @@ def test_a_model_without_its_run(copy, name):
 @pytest.mark.parametrize("name", ["done", "results.jsonl"])
 def test_a_table_advises_to_delete_nothing(copy, name):
     def notes():
-        print(*collect([Path()]).notes())
+        print(*find_runs([Path()]).notes())
 
     (copy / name).chmod(0)
     _, said = in_child(lambda: says(notes), drop_root)

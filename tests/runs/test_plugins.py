@@ -12,7 +12,7 @@ import pytest
 import medic
 from medic.cli import main
 from medic.config import imports
-from medic.config.settings import read_yaml, to_yaml
+from medic.config.settings import read_settings, to_yaml
 from medic.errors import MedicError
 from medic.methods import METHOD_GROUP
 from tests.messages import naming
@@ -81,7 +81,7 @@ def test_a_method_in_a_file_is_trained_resumed_evaluated_and_tabled(settings, ca
     (path,) = (tmp_path / "runs").iterdir()
     run = medic.Run(path)
     assert (run.settings["method"], run.settings["penalty"]) == ("calm", "confidence")
-    assert run.settings["imports"] == read_yaml(path / "asked.yaml")["imports"] == [str(calm)]
+    assert run.settings["imports"] == read_settings(path / "settings.json")["imports"] == [str(calm)]
     assert run.plugins == [(str(calm), hashlib.sha256(CALM.encode()).hexdigest())]
 
     forget()  # in a process that has not executed the file the run can be read without its code,
@@ -101,7 +101,7 @@ def test_a_method_in_a_file_is_trained_resumed_evaluated_and_tabled(settings, ca
     assert "changed" not in err
     # and trained again from its configuration.
     (tmp_path / "moved.py").rename(calm)
-    assert main(["train", "--config", str(path / "config.yaml")]) == 0
+    assert main(["train", "--config", str(path / "config.json")]) == 0
     assert f"{path} is finished" in capsys.readouterr().err
 
 
@@ -180,7 +180,7 @@ def test_what_a_run_names_is_not_executed(settings, calm, tmp_path, capsys):
         assert not marker.exists(), command
         assert code == 0 or f"--import {calm}" in err, (command, err)
     assert medic.Run(path).plugins[0].name == str(calm)
-    assert main(["train", "--config", str(run.path / "config.yaml")]) == 2  # the user gave this file: it is executed
+    assert main(["train", "--config", str(run.path / "config.json")]) == 2  # the user gave this file: it is executed
     assert marker.exists()
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 import torch
 
-from medic.config.settings import DEFAULTS, GROUPS, SETTINGS, Settings, identity, load_yaml, read_yaml, to_yaml
+from medic.config.settings import DEFAULTS, GROUPS, SETTINGS, Settings, identity, load_yaml, read_settings, to_yaml
 from medic.errors import MedicError
 from medic.methods import METHODS
 from medic.results.paper_tables import reproduction
@@ -23,7 +23,7 @@ from tests.messages import naming
 
 @pytest.mark.parametrize("method", METHODS)
 def test_complete_settings_repeat_a_recipe(method):
-    """So a run can be repeated from its `config.yaml` alone."""
+    """So a run can be repeated from its `config.json` alone."""
     plan = plan_of(method=method)
     assert plan_of(**plan.config.settings).config.settings == plan.config.settings
     assert plan.batch_size * plan.grid.tasks == METHODS[method].preset.get("images", DEFAULTS["images"])
@@ -287,7 +287,7 @@ def test_a_gpu_that_is_not_there():
 def test_configuration_files_round_trip(tmp_path):
     settings = plan_of(method="medic").config.settings
     (tmp_path / "c.yaml").write_text(to_yaml(settings))
-    assert read_yaml(tmp_path / "c.yaml") == settings
+    assert read_settings(tmp_path / "c.yaml") == settings
 
 
 def test_balanced_sampling_draws_every_cell_alike(mini):

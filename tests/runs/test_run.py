@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import medic
-from medic.config.settings import SETTINGS, read_yaml
+from medic.config.settings import SETTINGS, read_settings
 from medic.errors import MedicError
 from medic.results.notes import differences
-from medic.results.results import collect
-from medic.runs.directory import Run
+from medic.results.runs import find_runs
 from medic.runs.reevaluate import recompute_outputs, review
+from medic.runs.run import Run
 from medic.training import Trainer
 from tests.messages import naming
 from tests.runs.short import SHORT
@@ -24,10 +24,10 @@ from tests.runs.short import SHORT
 def test_the_files_of_a_run(run):
     tracked = {"tensorboard"} if importlib.util.find_spec("tensorboard") else set()
     assert {path.name for path in run.path.iterdir()} - tracked == {
-        "asked.yaml", "config.yaml", "environment.json", "results.jsonl", "model.safetensors", "model.json",
+        "settings.json", "config.json", "environment.json", "results.jsonl", "model.safetensors", "model.json",
         "predictions.npz", "checkpoint", "done", ".lock",
     }  # fmt: skip
-    for name in ("model.safetensors", "predictions.npz", "config.yaml"):
+    for name in ("model.safetensors", "predictions.npz", "config.json"):
         assert stat.S_IMODE((run.path / name).stat().st_mode) == 0o644
     environment = json.loads((run.path / "environment.json").read_text())
     assert environment["packages"]["torch"] == torch.__version__
@@ -35,7 +35,7 @@ def test_the_files_of_a_run(run):
 
 
 def test_a_run_stores_what_was_asked_and_what_it_became(run, mini, tmp_path):
-    asked, became = read_yaml(run.path / "asked.yaml"), read_yaml(run.path / "config.yaml")
+    asked, became = read_settings(run.path / "settings.json"), read_settings(run.path / "config.json")
     given = {name: value for name, value in SHORT.items() if name != "quiet"}
     assert asked == {"dataset": mini, "method": "medic++", "output": str(tmp_path), **given}
     assert became == run.settings
@@ -48,8 +48,8 @@ def test_a_run_stores_what_was_asked_and_what_it_became(run, mini, tmp_path):
 
 def test_both_files_repeat_a_run(run, monkeypatch):
     monkeypatch.setattr(Trainer, "step", lambda self: pytest.fail("trained again"))
-    for name in ("asked.yaml", "config.yaml"):
-        assert medic.train(**read_yaml(run.path / name)).path == run.path
+    for name in ("settings.json", "config.json"):
+        assert medic.train(**read_settings(run.path / name)).path == run.path
 
 
 def test_the_papers_result_is_in_a_run_with_averaged_weights(run, mini, tmp_path):
@@ -249,7 +249,7 @@ class TestReading:
     def test_not_a_run(self, tmp_path):
         with pytest.raises(MedicError, match=naming(str(tmp_path / "nothing"))):
             medic.Run(tmp_path / "nothing")
-        with pytest.raises(MedicError, match=naming(f"{tmp_path} config.yaml")):
+        with pytest.raises(MedicError, match=naming(f"{tmp_path} config.json")):
             medic.Run(tmp_path)
 
     def test_unfinished(self, run):
@@ -281,5 +281,5 @@ def test_a_threshold_chosen_by_target_labels_is_not_kept_with_the_model(mini, tm
     assert run.metrics["threshold_rule"] == "oracle-10"
     assert run.description["threshold"]["rule"] == "source"
     assert run.description["threshold"]["value"] != run.metrics["threshold"]
-    [result] = collect([tmp_path]).results
+    [result] = find_runs([tmp_path]).finished
     assert any("oracle-10" in note and "target labels" in note for note in differences([result]))

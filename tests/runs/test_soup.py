@@ -13,13 +13,12 @@ from torch import nn
 import medic
 from medic.analysis.load import repeated
 from medic.cli import main
-from medic.config.settings import read_yaml, to_yaml
+from medic.config.settings import read_settings, to_yaml
 from medic.data import BENCHMARKS
 from medic.errors import MedicError
 from medic.evaluation.evaluator import Evaluator
 from medic.models import HALVES, OURS
-from medic.results.listing import list_runs
-from medic.results.results import collect
+from medic.results.runs import find_runs, list_runs
 from medic.results.table import tabulate
 from medic.runs import soup as module
 from medic.runs.reevaluate import recompute_outputs
@@ -194,7 +193,7 @@ def test_a_table_has_a_row_for_soups(folder, monkeypatch, tmp_path):
     stub(monkeypatch, {"a": 0.4, "b": 0.6, "c": 0.4}, [0.6, 0.7, 0.6, 0.5])
     for other in "ac":
         medic.soup([folder / "b", folder / other], output=tmp_path, quiet=True)
-    results = collect([tmp_path, *(folder / name for name in "abc")]).results
+    results = find_runs([tmp_path, *(folder / name for name in "abc")]).finished
     rows = tabulate(results).rows
     assert [row.label for row in rows if "soup 2" in row.label] == ["erm: soup 2"]
     assert len(rows) == 4
@@ -211,9 +210,9 @@ def test_an_interrupted_soup_is_made_by_the_same_command(folder, monkeypatch, tm
             patch.setattr(function, interrupted)
             with pytest.raises(KeyboardInterrupt):
                 medic.soup(runs, output=tmp_path, name="soup", quiet=True)
-        assert not collect([tmp_path]).results
+        assert not find_runs([tmp_path]).finished
     run = medic.soup(runs, output=tmp_path, name="soup", quiet=True)
-    assert len(collect([tmp_path]).results) == 1
+    assert len(find_runs([tmp_path]).finished) == 1
     with pytest.raises(MedicError, match=naming("--name")):
         medic.soup([*runs, folder / "c"], output=tmp_path, name="soup", quiet=True)
     assert run.metrics
@@ -221,7 +220,7 @@ def test_an_interrupted_soup_is_made_by_the_same_command(folder, monkeypatch, tm
 
 def test_a_soup_is_made_by_its_command_alone(folder, tmp_path, capsys):
     run = medic.soup([folder / name for name in "ab"], output=tmp_path, quiet=True)
-    for line in (f"train --config {run.path}/config.yaml", "train --target street --soup a"):
+    for line in (f"train --config {run.path}/config.json", "train --target street --soup a"):
         assert main(line.split()) == 2
         assert "`medic soup`" in capsys.readouterr().err
     with pytest.raises(MedicError, match=naming("soup extend")):
@@ -234,7 +233,7 @@ def changed(path, folder, settings=None, environment=None, provenance=None):
     """Return a copy of a run with other content."""
     copy = folder / "other"
     shutil.copytree(path, copy)
-    (copy / "config.yaml").write_text(to_yaml({**read_yaml(copy / "config.yaml"), **(settings or {})}))
+    (copy / "config.json").write_text(to_yaml({**read_settings(copy / "config.json"), **(settings or {})}))
     noted = json.loads((copy / "environment.json").read_text())
     (copy / "environment.json").write_text(json.dumps({**noted, "run": "0" * 16, **(environment or {})}))
     described = json.loads((copy / "model.json").read_text())
@@ -278,4 +277,4 @@ def test_runs_that_cannot_be_averaged(folder, tmp_path):
     save_file(Normed().state_dict(), tmp_path / "w.safetensors")
     with pytest.raises(MedicError, match=naming(f"{tmp_path / 'w.safetensors'} --weights")):
         medic.soup([folder / "a", folder / "b"], weights=tmp_path / "w.safetensors", output=tmp_path)
-    assert not [run for run in collect([tmp_path]).results if "soup" in run.settings]
+    assert not [run for run in find_runs([tmp_path]).finished if "soup" in run.settings]

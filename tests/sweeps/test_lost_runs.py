@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from medic.results.results import ERROR
+from medic.results.runs import ERROR
 from medic.sweeps import executors
 from medic.sweeps.executors import Executor, Outcome
 from medic.sweeps.executors.here import Here

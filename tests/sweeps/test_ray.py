@@ -33,7 +33,7 @@ def jobs(settings, output, seeds=(0,)):
 
 def measured(output):
     """Return what a table is made of, by run."""
-    found = results.collect([output])
+    found = results.find_runs([output])
     assert (found.unfinished, found.failed, found.damaged) == ((), {}, {})
     return {
         result.path.name: [
@@ -225,12 +225,12 @@ def test_a_stopped_task_is_tried_again(job, monkeypatch):
 
 def test_files_are_stored_with_done_last(job, tmp_path):
     path = tmp_path / "elsewhere" / "run"
-    for name in ("done", "config.yaml", "part/two", "checkpoint/last.pt", ".lock", "z.json"):
+    for name in ("done", "config.json", "part/two", "checkpoint/last.pt", ".lock", "z.json"):
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text("" if name == "done" else f"output: {path.parent}")
     files = collect(path, "/there")
-    assert sorted(files) == ["config.yaml", "done", "part/two", "z.json"]
-    assert files["config.yaml"] == b"output: /there"
+    assert sorted(files) == ["config.json", "done", "part/two", "z.json"]
+    assert files["config.json"] == b"output: /there"
 
     class Ordered(dict):
         """Notes whether the run is done when each file is read."""

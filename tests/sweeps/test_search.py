@@ -12,7 +12,7 @@ import pytest
 from medic.cli import main
 from medic.config.resolve import resolve
 from medic.errors import BusyError, DiskFullError, MedicError
-from medic.runs.directory import Run
+from medic.runs.run import Run
 from medic.runs.train import train
 from medic.sweeps.rehearsal import rehearsals
 from medic.sweeps.search import Study, finished_trials, search_space, suggest

@@ -11,7 +11,7 @@ import yaml
 
 from medic.cli import main
 from medic.errors import MedicError
-from medic.results.results import collect
+from medic.results.runs import find_runs
 from medic.sweeps.executors import make_executor
 from medic.sweeps.executors import slurm as executor
 from medic.sweeps.executors.slurm import parse_option
@@ -82,7 +82,7 @@ def test_a_task_does_its_run(sweep, tmp_path):
     environment = {**os.environ, "SLURM_ARRAY_TASK_ID": "0"}
     done = subprocess.run(["bash"], input=script, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    [result] = collect([tmp_path / "out"]).results
+    [result] = find_runs([tmp_path / "out"]).finished
     assert result.settings["seed"] == 0
     _, script, _ = sweep("--dry-run")
     assert "--array=0-0\n" in script

@@ -21,7 +21,7 @@ from medic.cli import main
 from medic.config.draws import SHARED, draw
 from medic.data.holdout import seed_hash
 from medic.errors import MedicError
-from medic.results.results import collect
+from medic.results.runs import find_runs
 from medic.runs.directory import RunDirectory
 from medic.sweeps.executors import Executor, executor_class, executor_names, executor_options
 from medic.sweeps.executors.here import Here
@@ -159,7 +159,7 @@ def test_a_failing_run_among_good_ones(folder, tmp_path, capsys):
     said = capsys.readouterr()
     assert "1 of 2 runs are finished in" in said.out
     assert "failed: erm → z, seed 0, lr 1e+30: " in said.err
-    found = collect([tmp_path / "out"])
+    found = find_runs([tmp_path / "out"])
     assert len(found.results) == 1
     (path,) = found.failed
     kept = json.loads((path / "error.json").read_text())
@@ -293,7 +293,7 @@ def test_a_sweep_starts_what_is_missing(folder, copied, tmp_path, capsys):
     assert swept(tmp_path, folder, **wider) == 0
     assert f"5 of 5 runs are finished in {copied}: 4 before this command, 1 trained now (" in capsys.readouterr().out
     assert times == {path: path.stat().st_mtime_ns for path in times}
-    assert len(collect([copied]).results) == 5
+    assert len(find_runs([copied]).finished) == 5
 
 
 def test_a_damaged_run_is_named(folder, copied, tmp_path, capsys):
@@ -317,7 +317,7 @@ def test_how_long_a_sweep_takes(folder, copied, tmp_path, capsys):
         assert swept(tmp_path, folder, "--dry-run", "--executor", "local", "--jobs", jobs, **more) == 0
         assert said in capsys.readouterr().out
     jobs = Sweep({**folder, "iterations": 16}).jobs(Planner())
-    results = collect([copied]).results
+    results = find_runs([copied]).finished
     assert estimate(jobs, results) == (120, True)
     assert estimate(Sweep({**folder, "iterations": 16, "method": "mldg"}).jobs(Planner()), results) == (120, False)
     assert estimate(jobs, ()) is None
@@ -352,7 +352,7 @@ def test_a_dry_run_names_the_runs_in_progress(folder, copied, tmp_path, capsys):
 
 
 def metrics(folder):
-    return {result.path.name: result.records[-1]["target"] for result in collect([folder]).results}
+    return {result.path.name: result.records[-1]["target"] for result in find_runs([folder]).finished}
 
 
 CORES = sorted(os.sched_getaffinity(0))
@@ -385,14 +385,14 @@ def workers_of(pid):
 @pytest.mark.slow
 def test_two_sweeps_at_once_share_the_work_and_a_worker_that_dies_is_replaced(folder, undisturbed_for_long, tmp_path):
     both = [started(tmp_path, folder, [core]) for core in (CORES[0], CORES[-1])]
-    wait_for("out/*/config.yaml", tmp_path, *both)  # until a run is under way
+    wait_for("out/*/config.json", tmp_path, *both)  # until a run is under way
     workers = [worker for process in both for worker in workers_of(process.pid)]  # the other sweep may still start
     workers[0].kill()
     said = [process.communicate()[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert all("4 of 4 runs are finished in" in text for text in said)
     assert metrics(tmp_path / "out") == metrics(undisturbed_for_long)
-    for result in collect([tmp_path / "out"]).results:
+    for result in find_runs([tmp_path / "out"]).finished:
         assert result.environment["command"][1:] == [*both[0].args[3:]]
 
 
@@ -413,7 +413,7 @@ def test_a_sweep_that_is_stopped_and_killed_ends_with_the_same_results(folder, u
     with one_thread():
         assert swept(tmp_path, folder, "--quiet", **LONG) == 0
     assert metrics(tmp_path / "out") == metrics(undisturbed_for_long)
-    assert not collect([tmp_path / "out"]).unfinished
+    assert not find_runs([tmp_path / "out"]).unfinished
 
 
 def test_the_draws_of_domainbed():

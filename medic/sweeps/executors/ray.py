@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from medic.errors import MedicError, first_line, lacking, warn
 from medic.runs.interrupts import Stopped
-from medic.runs.layout import DONE
+from medic.runs.layout import CONFIG, DONE, USER_SETTINGS
 from medic.runs.seal import make_seal, read_seal
 from medic.sweeps.executors import PATIENCE, Executor, Outcome, option
 from medic.utils.command import noted_command
@@ -133,7 +133,7 @@ def _run(name: str, asked: Mapping[str, Any], cores: int, command: Sequence[str]
 
 def collect(path: Path, output: str) -> dict[str, bytes]:
     """Return the files of a finished run except its checkpoint, by name; its settings then name `output`."""
-    for file in path.glob("*.yaml"):
+    for file in (path / CONFIG, path / USER_SETTINGS):
         file.write_bytes(file.read_bytes().replace(str(path.parent).encode(), output.encode()))
     write_text(path / DONE, make_seal(path, read_seal(path).seconds))
     found = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}

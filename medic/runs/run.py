@@ -1,0 +1,450 @@
+"""A run, read from its directory. Files are read when they are first used; importing this module needs no torch."""
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from medic.config.config import Config
+from medic.config.data import NONE
+from medic.config.settings import read_settings
+from medic.deploy.layout import DESCRIPTION, WEIGHTS
+from medic.errors import MedicError, first_line, unread
+from medic.evaluation.learning import learning_failure
+from medic.evaluation.selection import by_evaluation, select, without_target
+from medic.runs.environment import commits, read_environment, read_plugins
+from medic.runs.layout import (
+    CHECKPOINT,
+    CONFIG,
+    DONE,
+    ENVIRONMENT,
+    ERROR,
+    ITERATION,
+    LOCK,
+    PREDICTIONS,
+    RECORDS,
+    check_run,
+    config_file,
+    user_settings_file,
+)
+from medic.runs.seal import Damaged, Seal, read_seal
+from medic.utils.files import is_locked, read_arrays
+from medic.utils.plugins import Plugin
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from medic.deploy.predictor import Predictor
+    from medic.evaluation.decisions import Decisions
+    from medic.evaluation.evaluator import LabelledOutputs
+    from medic.models import Classifier, Ensemble, Preprocessing
+    from medic.openset import Score
+
+State = Literal["finished", "learned nothing", "running", "unfinished", "failed", "damaged"]
+"""The state of a run. One that learned nothing is finished too."""
+
+_TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
+_DERIVED = {"split": ("known", "unknown", "partial"), "images": ("batch_size",)}
+"""Settings of a user that a complete configuration expresses by others."""
+_VARIED = frozenset({"target", "sources", "seed", "trial_seed", "hparams_seed"})
+"""Settings in which the runs of one row of a table may differ."""
+
+
+class DamagedRun(MedicError):
+    """Raised for a file of a run that is missing or differs from what the run wrote."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"run {path} cannot be used, {reason}: delete {path} and run it again")
+        self.reason = reason
+
+
+class Run:
+    """A run, read from its directory.
+
+    Every file of a finished run is compared with its checksum when it is first read. Errors name the file and say what
+    to do.
+    """
+
+    def __init__(self, path: Path | str, unfinished: bool = False) -> None:
+        """Open a finished run; with `unfinished`, any run, of which some files may not exist yet."""
+        self.path = Path(path)
+        self._compared: set[str] = set()
+        if not unfinished:
+            check_run(self.path)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @cached_property
+    def seal(self) -> Seal:
+        """The duration of the run and the checksums of its files."""
+        with self._errors_named(DONE):
+            return read_seal(self.path)
+
+    def check(self) -> None:
+        """Raise an error if a file is missing or differs from what the run wrote."""
+        for name in self.seal.checksums:
+            with self._reading(name):
+                pass
+
+    @property
+    def done(self) -> bool:
+        """Whether the run is finished."""
+        try:
+            return (self.path / DONE).exists()
+        except OSError:  # the folder cannot be opened: see `damage`
+            return False
+
+    @property
+    def seconds(self) -> float:
+        """The duration of the run."""
+        return self.seal.seconds
+
+    # What was run
+
+    @cached_property
+    def config(self) -> Config:
+        """The complete configuration."""
+        with self._reading(config_file(self.path)) as path:
+            return Config.from_settings(read_settings(path))
+
+    @cached_property
+    def user_settings(self) -> dict[str, Any]:
+        """The settings as the user wrote them."""
+        with self._reading(user_settings_file(self.path)) as path:
+            return read_settings(path)
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """All settings by name, complete."""
+        return self.config.settings
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """The settings that change the result, by name."""
+        return self.config.identity
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return self.config.run.method
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The target domains; `none` for a run that trains on every domain."""
+        return tuple(self.config.data.target or [NONE])
+
+    @property
+    def draw(self) -> int:
+        """The number of the hyperparameter draw; 0 for the defaults."""
+        return self.config.objective.hparams_seed
+
+    @property
+    def trial(self) -> tuple[int, int | None]:
+        """The seed and the seed of the validation split. A table averages over trials."""
+        return self.config.run.seed, self.config.data.trial_seed
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        """The versions, machine, images and command that the results depend on, besides the settings.
+
+        The commit of a run that was resumed at other commits lists all of them: `a+b`.
+        """
+        with self._reading(ENVIRONMENT):
+            values = read_environment(self.path)
+            return {**values, "commit": commits(values)} if values else {}
+
+    @property
+    def hash(self) -> str:
+        """The hash that identifies the run. It names the directory unless `--name` does."""
+        with self._errors_named(ENVIRONMENT):
+            return str(self.environment["run"])
+
+    @property
+    def plugins(self) -> list[Plugin]:
+        """The code from outside this package that the run used, with its hashes. Reading it executes nothing."""
+        with self._errors_named(ENVIRONMENT):
+            return read_plugins(self.environment)
+
+    # Where it is
+
+    @cached_property
+    def state(self) -> State:
+        """The state of the run."""
+        return "damaged" if self.damage else self._state()
+
+    def _state(self) -> State:
+        if self.done:
+            return "finished" if self.learned else "learned nothing"
+        if is_locked(self.path / LOCK):
+            return "running"
+        return "failed" if (self.path / ERROR).exists() else "unfinished"
+
+    @cached_property
+    def damage(self) -> str:
+        """The reason why a finished run cannot be read; otherwise an empty string."""
+        try:
+            if (self.path / DONE).exists():
+                _ = self.config, self.user_settings, self.environment, self.learned
+        except DamagedRun as error:
+            return error.reason
+        except MedicError as error:
+            return str(error)
+        except OSError as error:
+            return f"it cannot be read: {error.strerror}"
+        return ""
+
+    @property
+    def failure(self) -> str:
+        """The reason why the last attempt failed; otherwise an empty string."""
+        if self.done or not (self.path / ERROR).exists():
+            return ""
+        return str(read_error(self.path).get("reason", "the reason cannot be read"))
+
+    @property
+    def iteration(self) -> int | None:
+        """The iteration of the last checkpoint, 0 if there is none, or None if it is unknown."""
+        try:
+            return int((self.path / ITERATION).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None if (self.path / CHECKPOINT).exists() else 0
+        except (OSError, ValueError):
+            return None
+
+    @property
+    def written(self) -> float:
+        """The time at which the run was last written, in seconds since 1970; 0 if it is unknown."""
+        names = (DONE,) if self.done else (CONFIG, RECORDS, ERROR, CHECKPOINT)
+        return max(_modified(self.path / name) for name in names)
+
+    # What came out
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """Every evaluation, in order; empty for a run that is not finished."""
+        if not self.done:
+            return []
+        with self._reading(RECORDS) as path:
+            records = [json.loads(line) for line in path.read_bytes().splitlines()]
+            for record in records:
+                _ = record["iteration"], record["target"].keys(), record["args"]["test_envs"]
+            return records
+
+    @property
+    def environments(self) -> tuple[int, ...]:
+        """The indices of the target domains, as in DomainBed's keys `env0_in_acc`."""
+        return tuple(self.records[0]["args"]["test_envs"])
+
+    @cached_property
+    def _hidden(self) -> list[dict[str, Any]]:
+        """The evaluations without measurements on the target."""
+        return [without_target(record, self.environments) for record in self.records]
+
+    @cached_property
+    def selected(self) -> int:
+        """The position of the evaluation that source validation selects."""
+        with self._errors_named(RECORDS):
+            return select(self._hidden)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The selected evaluation."""
+        return self.records[self.selected]
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The metrics of the selected evaluation on the target, or their means over several targets."""
+        return dict(self.record["target"])
+
+    @property
+    def learned(self) -> bool:
+        """Whether the selected model does better than chance on held-out source images."""
+        return not self.learning_failure
+
+    @property
+    def learning_failure(self) -> str:
+        """The reason, with numbers, if the run learned nothing; otherwise an empty string."""
+        with self._errors_named(RECORDS):
+            return learning_failure(self.records, self.selected)
+
+    @property
+    def best_evaluation(self) -> dict[str, Any]:
+        """The evaluation that the paper selects: the best on source validation, first on ties.
+
+        Averaged weights count only for a method that is an average (SWAD). For any other method, this is the result
+        that the same run has with `--averaging none`.
+        """
+        with self._errors_named(RECORDS):
+            return self.records[by_evaluation([self._hidden]).record]
+
+    # Predictions and model
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        """The description of the model: classes, preprocessing, score, threshold, provenance."""
+        from medic.deploy.model_file import read_description
+
+        with self._reading(DESCRIPTION):
+            return read_description(self.path)
+
+    @cached_property
+    def predictions(self) -> "dict[str, NDArray[Any]]":
+        """The arrays of `predictions.npz`, by name, all of the same length."""
+        with self._reading(PREDICTIONS) as path:
+            return read_arrays(path)
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the known classes, in the order of their labels."""
+        return [str(name) for name in self.description["classes"]]
+
+    @property
+    def true_classes(self) -> "NDArray[np.str_]":
+        """The name of the true class of every row of the predictions, also of unknown images."""
+        return self.predictions["class"]
+
+    @property
+    def decisions(self) -> "Decisions":
+        """The images of all splits, with the run's own score and without a threshold."""
+        from medic.evaluation.decisions import Decisions
+
+        rows = self.predictions
+        columns = {name: rows[name].astype(str) for name in ("path", "split", "domain")}
+        images = self.true_classes, rows["label"], rows["logits"].argmax(1), rows["confidence"]
+        return Decisions.named(self.classes, *images, columns=columns)
+
+    @property
+    def splits(self) -> list[str]:
+        """The splits with predictions: validation, target, source-unknown if any, and train if features were kept."""
+        return list(dict.fromkeys(self.predictions["split"].tolist()))
+
+    @property
+    def domains(self) -> list[str]:
+        """The names of the domains with predictions, in the order in which `outputs` numbers them."""
+        return sorted(set(self.predictions["domain"].tolist()))
+
+    def outputs(self, split: str) -> "LabelledOutputs":
+        """Return the model's outputs for a split, with labels and domains."""
+        import numpy as np
+        import torch
+
+        from medic.evaluation.evaluator import LabelledOutputs
+        from medic.utils.outputs import Output
+
+        columns = self.predictions
+        with self._errors_named(PREDICTIONS):
+            rows = columns["split"] == split
+            arrays = {name: torch.from_numpy(columns[name][rows]) for name in _TENSORS if name in columns}
+            domain = torch.from_numpy(np.searchsorted(self.domains, columns["domain"][rows]))
+            ova, features, unknown = (arrays.get(name) for name in ("ova_logits", "features", "unknown_logit"))
+            return LabelledOutputs(Output(arrays["logits"], ova, features, unknown), arrays["label"], domain)
+
+    @cached_property
+    def predictor(self) -> "Predictor":
+        """The selected model on the CPU, with its classes, preprocessing, score and threshold."""
+        from medic.deploy.predictor import load
+
+        with self._reading(DESCRIPTION), self._reading(WEIGHTS):
+            return load(self.path)
+
+    @property
+    def score(self) -> "Score":
+        """The score of the run, with its fitted state."""
+        return self.predictor.score
+
+    @property
+    def preprocessing(self) -> "Preprocessing":
+        """The preprocessing of the model's inputs."""
+        return self.predictor.preprocessing
+
+    @property
+    def model(self) -> "Classifier | Ensemble":
+        """The selected network, in evaluation mode, on the CPU."""
+        return self.predictor.network
+
+    # Beside other runs
+
+    @cached_property
+    def row_settings(self) -> dict[str, Any]:
+        """The settings that may tell this run from the runs of other rows of a table, as the user wrote them.
+
+        Weights always count, by their hash.
+        """
+        replaced = _DERIVED.keys() & self.user_settings
+        derived = {name: self.user_settings[key] for key in replaced for name in _DERIVED[key]}
+        written = {**derived, **self.user_settings}
+        # The identity has no settings that only matter on one machine.
+        chosen = {name: written[name] for name in (self.identity.keys() & written) - replaced}
+        chosen["weights"] = self.compared("weights")
+        return {name: value for name, value in chosen.items() if name not in _VARIED}
+
+    def compared(self, name: str) -> Any:
+        """Return the complete value of a setting, for comparison with other runs."""
+        if name == "weights":
+            digest = self.environment.get("weights")
+            return None if digest is None else str(digest)[:8]
+        value = self.identity.get(name)
+        if name == "partial":  # the classes of each source differ between targets
+            return bool(value)
+        if name == "soup":  # and so do the runs of a soup
+            return None if value is None else len(value)
+        return None if value == "none" else value
+
+    def agrees(self, other: "Run", names: Iterable[str]) -> bool:
+        """Return whether two runs have the same values of some settings, complete or as the user wrote them.
+
+        Runs with different numbers of source domains complete the same user settings differently.
+        """
+        return all(
+            self.compared(name) == other.compared(name) or self.row_settings.get(name) == other.row_settings.get(name)
+            for name in names
+        )
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[Path]:
+        """Compare a file of a finished run with its checksum, once, and name it in errors."""
+        path = self.path / name
+        with self._errors_named(name):
+            if path.exists() and not path.is_file():  # a pipe may have no end
+                raise Damaged(name)
+            if self.done and name not in self._compared:
+                self.seal.check(path)
+                self._compared.add(name)
+            yield path
+
+    @contextmanager
+    def _errors_named(self, name: str) -> Iterator[None]:
+        """Turn an error into one line that names the file and says what to do."""
+        try:
+            yield
+        except Damaged as error:
+            raise DamagedRun(self.path, str(error)) from error
+        except (MedicError, MemoryError):
+            raise
+        except FileNotFoundError as error:
+            missing = Path(error.filename or name).name
+            raise DamagedRun(self.path, f"its {missing} is missing") from error
+        except OSError as error:
+            raise unread(error.filename or self.path / name, error) from error
+        except Exception as error:  # whatever the file of a stranger leads to, whose checksum may be right
+            raise DamagedRun(self.path, f"its {name} is damaged ({first_line(error)})") from None
+
+
+def read_error(path: Path) -> dict[str, Any]:
+    """Return the content of a run's error.json; empty if no attempt failed or it cannot be read."""
+    try:
+        content = json.loads((path / ERROR).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _modified(path: Path) -> float:
+    """Return when a file was written, in seconds since 1970, or 0 if it does not exist."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

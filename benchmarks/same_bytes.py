@@ -192,6 +192,7 @@ def work(output: Path, inputs: Path, claims: Path, pattern: str) -> None:
 
     if not Path(medic.__file__).is_relative_to(os.environ["PYTHONPATH"]):
         raise SystemExit(f"Python imports {medic.__file__} in place of the tree's package")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell ignores for jobs in the background
     torch.set_num_threads(1)
     actions = make_actions(list(medic.METHODS), inputs)
     for name in fnmatch.filter(actions, pattern):

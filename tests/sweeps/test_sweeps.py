@@ -312,7 +312,6 @@ def test_how_long_a_sweep_takes(folder, copied, tmp_path, capsys):
     for number, path in enumerate(sorted(copied.glob("*/done"))):
         results = path.with_name("results.jsonl")
         results.write_text(re.sub(r'"step_time": [^,]+', '"step_time": 2.5', results.read_text()))
-        path.unlink()
         path.write_text(make_seal(path.parent, 40.0 * (number + 1)))  # 100 on average, 20 of them in 8 iterations
     more = {**ASKED, "iterations": 16, "span": {"seed": [7, 8, 9]}}
     for jobs, said in (("1", "one run at a time: 6 min 0 s\n"), ("2", "2 runs at a time: 3 min 0 s\n")):

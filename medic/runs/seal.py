@@ -34,7 +34,11 @@ class Seal:
 
 def make_seal(folder: Path, seconds: float) -> str:
     """Return the content of `done` for the files of a folder. Its second line is the checksum of the first."""
-    files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.name[0] != "." and path.name != ERROR]
+    files = [
+        path
+        for path in sorted(folder.iterdir())
+        if path.is_file() and path.name[0] != "." and path.name not in (DONE, ERROR)
+    ]
     line = json.dumps({"seconds": round(seconds, 2), "checksums": {path.name: _checksum(path) for path in files}})
     return f"{line}\n{zlib.crc32(line.encode())}\n"
 

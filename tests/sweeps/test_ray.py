@@ -23,6 +23,7 @@ from medic.sweeps.schedule import Schedule
 from medic.sweeps.sweep import Planner
 from medic.training import load_checkpoint
 from tests.processes import descendants
+from tests.results.written import seal
 
 TIMES = ("step_time", "mem_gb")
 
@@ -227,7 +228,8 @@ def test_files_are_stored_with_done_last(job, tmp_path):
     path = tmp_path / "elsewhere" / "run"
     for name in ("done", "config.json", "part/two", "checkpoint/last.pt", ".lock", "z.json"):
         (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_text("" if name == "done" else f"output: {path.parent}")
+        (path / name).write_text(f"output: {path.parent}")
+    seal(path)
     files = collect(path, "/there")
     assert sorted(files) == ["config.json", "done", "part/two", "z.json"]
     assert files["config.json"] == b"output: /there"

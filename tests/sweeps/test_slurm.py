@@ -17,6 +17,7 @@ from medic.sweeps.executors import slurm as executor
 from medic.sweeps.executors.slurm import parse_option
 from medic.sweeps.launch import launch
 from medic.sweeps.sweep import Planner
+from tests.results.written import write_run
 
 SECRET = "hunter2-in-the-environment"
 
@@ -127,13 +128,7 @@ def test_what_is_queued_is_not_submitted_again(sweep, slurm, tmp_path):
 def test_what_is_there_is_not_submitted(sweep, slurm, tmp_path):
     sweep("--dry-run")
     for path in (tmp_path / "out" / "slurm").glob("*.yaml"):
-        (tmp_path / "out" / path.stem).mkdir()
-        (tmp_path / "out" / path.stem / "done").touch()
-        settings = {"method": "erm", "dataset": "folder", "target": ["z"], "sources": ["x", "y"], "seed": 0,
-                    "trial_seed": 0}  # fmt: skip
-        measured = {"step": 1, "iteration": 1, "target": {"acc": 1}, "validation": {"acc": 1}}
-        record = json.dumps({**measured, "args": {"test_envs": [2]}, "hparams": settings})
-        (tmp_path / "out" / path.stem / "results.jsonl").write_text(record)
+        write_run(tmp_path / "out", path.stem, "erm", "a", 0, (0.5,))
     code, out, _ = sweep("--quiet")
     assert (code, out) == (
         0,

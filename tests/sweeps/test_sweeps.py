@@ -23,6 +23,7 @@ from medic.data.holdout import seed_hash
 from medic.errors import MedicError
 from medic.results.runs import find_runs
 from medic.runs.directory import RunDirectory
+from medic.runs.seal import make_seal
 from medic.sweeps.executors import Executor, executor_class, executor_names, executor_options
 from medic.sweeps.executors.here import Here
 from medic.sweeps.files import read_sweep
@@ -309,9 +310,9 @@ def test_a_damaged_run_is_named(folder, copied, tmp_path, capsys):
 def test_how_long_a_sweep_takes(folder, copied, tmp_path, capsys):
     """By all runs of the directory, spanned or not, and so many at a time; what is not an iteration does not grow."""
     for number, path in enumerate(sorted(copied.glob("*/done"))):
-        path.write_text(json.dumps({"seconds": 40.0 * (number + 1)}))  # 100 on average, 20 of them in 8 iterations
         results = path.with_name("results.jsonl")
         results.write_text(re.sub(r'"step_time": [^,]+', '"step_time": 2.5', results.read_text()))
+        path.write_text(make_seal(path.parent, 40.0 * (number + 1)))  # 100 on average, 20 of them in 8 iterations
     more = {**ASKED, "iterations": 16, "span": {"seed": [7, 8, 9]}}
     for jobs, said in (("1", "one run at a time: 6 min 0 s\n"), ("2", "2 runs at a time: 3 min 0 s\n")):
         assert swept(tmp_path, folder, "--dry-run", "--executor", "local", "--jobs", jobs, **more) == 0

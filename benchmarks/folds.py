@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from medic.config.settings import read_settings, to_yaml
 from medic.evaluation.evaluator import LabelledOutputs
 from medic.openset import Score
-from medic.runs.run import Run
 from medic.runs.layout import ASKED
+from medic.runs.run import Run
 
 SAME = ("dataset", "method", "objective", "seed")
 """Settings that a run shares with its folds."""

@@ -120,7 +120,7 @@ def test_the_list_of_runs_has_a_state(runs, collapsed, learned, capsys):
 def test_a_model_file_is_not_needed_for_the_state(collapsed, tmp_path, capsys):
     copy = tmp_path / "runs" / "copy"
     copy.mkdir(parents=True)
-    for name in ("config.json", "results.jsonl", "environment.json", "done"):
+    for name in ("config.json", "settings.json", "results.jsonl", "environment.json", "done"):
         (copy / name).write_bytes((collapsed / name).read_bytes())
     assert main(["runs", str(copy.parent), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["state"] == SAYING

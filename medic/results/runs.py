@@ -52,7 +52,7 @@ def describe_damage(run: Run) -> str:
 def _has_settings(run: Run) -> bool:
     """Return whether the settings of an unfinished run can be read; it may have failed before it wrote them."""
     try:
-        return isinstance(run.config.run.seed, int) and bool(run.row_settings)
+        return bool(run.row_settings) and all(isinstance(name, str) for name in (run.method, *run.targets))
     except Exception:
         return False
 

@@ -144,7 +144,8 @@ class TestRun:
         names = run.predictions["class"].astype("U40")
         names[names == "7"] = HOSTILE
         monkeypatch.setitem(run.__dict__, "predictions", {**run.predictions, "class": names})
-        monkeypatch.setitem(run.__dict__, "settings", {**run.settings, "backbone": HOSTILE})
+        model = replace(run.config.model, backbone=HOSTILE)
+        monkeypatch.setitem(run.__dict__, "config", replace(run.config, model=model))
         page = write_report(run, tmp_path / "page.html").read_text()
         assert HOSTILE not in page
         assert HOSTILE in page_data(page)["classes"]

@@ -164,9 +164,9 @@ class TestRows:
         write_run(tmp_path, "1", "erm", "a", 0, (0.5,), objective="ce", score="cls")
         write_run(tmp_path, "2", "erm", "a", 0, (0.5,), objective="ce+ova", score="bcls", known=["k"] * 345)
         assert labels(tmp_path) == [
-            "erm: known 345 values, objective ce+ova, score bcls, lr none",
-            "erm: known k,k,k,k,k,k, objective ce, score cls, lr 0.1",
-            "erm: known k,k,k,k,k,k, objective ce, score cls, lr none",
+            "erm: known 345 values, objective ce+ova, lr none, score bcls",
+            "erm: known k,k,k,k,k,k, objective ce, lr 0.1, score cls",
+            "erm: known k,k,k,k,k,k, objective ce, lr none, score cls",
         ]
 
 

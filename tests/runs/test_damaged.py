@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import random
-import re
 import shutil
 import sys
 
@@ -73,16 +72,16 @@ def test_a_table_leaves_a_damaged_run_out_and_names_the_file(copy):
     assert changed != records.read_text()
     records.write_text(changed)
     found = find_runs([path.parent])
-    assert (found.results, list(found.damaged)) == ((), [path])
-    assert "results.jsonl" in found.damaged[path]
+    assert (found.finished, [run.path for run in found.damaged]) == ((), [path])
+    assert "results.jsonl" in found.damaged[0].damage
 
 
 def test_a_table_leaves_out_a_run_whose_environment_is_damaged(copy):
     path = copy()
     flip(path / "environment.json", 20)
     found = find_runs([path.parent])
-    assert found.results == ()
-    assert found.damaged == {path: "its environment.json is damaged"}
+    assert found.finished == ()
+    assert [(run.path, run.damage) for run in found.damaged] == [(path, "its environment.json is damaged")]
 
 
 @pytest.mark.parametrize("position", [0, 2**20 - 1, 2**20, 3 * 2**20 - 1])
@@ -145,7 +144,7 @@ def test_settings_that_were_lost_are_written_again_when_a_run_resumes(mini, tmp_
 def test_a_seal_that_is_none(copy, content):
     path = copy()
     (path / "done").write_text(content)
-    assert list(find_runs([path.parent]).damaged) == [path]
+    assert [run.path for run in find_runs([path.parent]).damaged] == [path]
 
 
 @pytest.mark.parametrize("name", ["pipe", pytest.param("/proc/self/mem", marks=NEEDS_PROC)])
@@ -153,16 +152,16 @@ def test_records_that_are_no_file(copy, name):
     path = copy()
     (path / "results.jsonl").unlink()
     os.mkfifo(path / "results.jsonl") if name == "pipe" else (path / "results.jsonl").symlink_to(name)
-    assert "results.jsonl" in find_runs([path.parent]).damaged[path]
+    assert "results.jsonl" in find_runs([path.parent]).damaged[0].damage
 
 
 def test_an_unfinished_run_without_a_target(copy):
     path = copy()
     (path / "done").unlink()
-    settings = (path / "config.json").read_text()
-    (path / "config.json").write_text(re.sub(r"(?m)^target: .*$", "target: null", settings))
+    settings = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**settings, "target": 3}))
     found = find_runs([path.parent])
-    assert (found.unfinished, found.missing) == ((path,), [])
+    assert ([run.path for run in found.unfinished], found.missing) == ([path], [])
 
 
 def test_predictions_that_unpack_to_more_than_they_are_are_not_read(copy, monkeypatch):

@@ -33,8 +33,7 @@ def test_an_extended_run_is_the_longer_run(short, mini, tmp_path):
     assert [record["target"] for record in longer.records] == [record["target"] for record in whole.records]
     ours, theirs = (load_file(run.path / "model.safetensors") for run in (longer, whole))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    assert all(record["hparams"]["iterations"] == 2 * SHORT["iterations"] for record in longer.records)
-    assert longer.records[0]["asked"]["iterations"] == 2 * SHORT["iterations"]
+    assert longer.config.optim.iterations == longer.user_settings["iterations"] == 2 * SHORT["iterations"]
     again = medic.train(extend=str(short.path), iterations=2 * SHORT["iterations"], output=tmp_path)
     assert again.path == longer.path
 

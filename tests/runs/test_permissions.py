@@ -85,4 +85,5 @@ def test_a_table_advises_to_delete_nothing(copy, name):
 
     (copy / name).chmod(0)
     _, said = in_child(lambda: says(notes), drop_root)
-    assert said == f"run is left out: its {name} cannot be read: Permission denied\n"
+    way = f"make it readable with `chmod u+r run/{name}`, or ask its owner"
+    assert said == f"run is left out: run/{name} cannot be read (Permission denied): {way}\n"

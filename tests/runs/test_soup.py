@@ -13,7 +13,7 @@ from torch import nn
 import medic
 from medic.analysis.load import repeated
 from medic.cli import main
-from medic.config.settings import read_settings, to_yaml
+from medic.config.settings import read_settings, to_json
 from medic.data import BENCHMARKS
 from medic.errors import MedicError
 from medic.evaluation.evaluator import Evaluator
@@ -233,7 +233,7 @@ def changed(path, folder, settings=None, environment=None, provenance=None):
     """Return a copy of a run with other content."""
     copy = folder / "other"
     shutil.copytree(path, copy)
-    (copy / "config.json").write_text(to_yaml({**read_settings(copy / "config.json"), **(settings or {})}))
+    (copy / "config.json").write_text(to_json({**read_settings(copy / "config.json"), **(settings or {})}))
     noted = json.loads((copy / "environment.json").read_text())
     (copy / "environment.json").write_text(json.dumps({**noted, "run": "0" * 16, **(environment or {})}))
     described = json.loads((copy / "model.json").read_text())

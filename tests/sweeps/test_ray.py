@@ -12,7 +12,7 @@ import torch
 
 import medic
 from medic.errors import MedicError
-from medic.results import results
+from medic.results.runs import find_runs
 from medic.runs.interrupts import Stopped
 from medic.sweeps.executors import make_executor
 from medic.sweeps.executors import ray as executor
@@ -34,13 +34,13 @@ def jobs(settings, output, seeds=(0,)):
 
 def measured(output):
     """Return what a table is made of, by run."""
-    found = results.find_runs([output])
+    found = find_runs([output])
     assert (found.unfinished, found.failed, found.damaged) == ((), {}, {})
     return {
         result.path.name: [
             {key: value for key, value in record.items() if key not in TIMES} for record in result.records
         ]
-        for result in found.results
+        for result in found.finished
     }
 
 
@@ -226,12 +226,12 @@ def test_a_stopped_task_is_tried_again(job, monkeypatch):
 
 def test_files_are_stored_with_done_last(job, tmp_path):
     path = tmp_path / "elsewhere" / "run"
-    for name in ("done", "config.json", "part/two", "checkpoint/last.pt", ".lock", "z.json"):
+    for name in ("done", "config.json", "settings.json", "part/two", "checkpoint/last.pt", ".lock", "z.json"):
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text(f"output: {path.parent}")
     seal(path)
     files = collect(path, "/there")
-    assert sorted(files) == ["config.json", "done", "part/two", "z.json"]
+    assert sorted(files) == ["config.json", "done", "part/two", "settings.json", "z.json"]
     assert files["config.json"] == b"output: /there"
 
     class Ordered(dict):

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from medic.config.settings import read_settings, to_json
 from medic.results.runs import find_runs
 from medic.runs.seal import make_seal
 
@@ -60,17 +61,18 @@ def table(folder: Path, count: int) -> None:
     train("train", "--target", "street", "--output", str(one), *short)
     (made,) = (path for path in one.iterdir() if path.is_dir())
     records = [json.loads(line) for line in (made / "results.jsonl").read_text().splitlines()]
-    runs = folder / "runs"
+    runs, config = folder / "runs", read_settings(made / "config.json")
     domains = ("handwritten", "printed", "blended", "street")
     for number in range(count):
         path = runs / f"{number:016x}"
         path.mkdir(parents=True)
         target, seed, method = domains[number % 4], number // 4 % 5, f"method-{number // 20}"
         for record in records:
-            record["hparams"] |= {"target": [target], "seed": seed, "trial_seed": seed, "method": method}
             record["args"]["test_envs"] = [domains.index(target)]
+        changed = {"target": [target], "seed": seed, "trial_seed": seed, "method": method}
+        (path / "config.json").write_text(to_json({**config, **changed}))
         (path / "results.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-        for name in ("environment.json", "config.json", "model.json"):
+        for name in ("environment.json", "settings.json", "model.json"):
             shutil.copy(made / name, path / name)
         (path / "done").write_text(make_seal(path, 1.0))
     size = sum(path.stat().st_size for path in runs.glob("*/results.jsonl")) / 1e6

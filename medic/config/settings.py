@@ -238,15 +238,26 @@ def load_yaml(text: str) -> Any:
 def load_file(what: str, path: Path) -> Any:
     """Return the value of a YAML or JSON file."""
     try:
-        text = path.read_text(encoding="utf-8")
-        return json.loads(text) if path.suffix == ".json" else load_yaml(text)
+        return _parse(path.read_bytes(), path)
     except (OSError, ValueError, yaml.YAMLError) as error:  # a ValueError is text that is not UTF-8, or a NUL in a path
         raise _unreadable(what, path, error) from error
 
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Read settings by name from a file: YAML, or JSON as runs write it."""
-    values = load_file("configuration", path)
+    return _check_names(load_file("configuration", path), path)
+
+
+def parse_settings(content: bytes, path: Path) -> dict[str, Any]:
+    """Return the settings in the content of a file."""
+    return _check_names(_parse(content, path), path)
+
+
+def _parse(content: bytes, path: Path) -> Any:
+    return json.loads(content) if path.suffix == ".json" else load_yaml(content.decode())
+
+
+def _check_names(values: Any, path: Path) -> dict[str, Any]:
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise MedicError(f"configuration {path} holds no settings: write a line `name: value` for each")
     return values

@@ -87,11 +87,10 @@ def pick_cell(runs: Sequence[Run], rule: str, pairs: Sequence[Run] = ()) -> Cell
 def _pick(runs: Sequence[Run], rule: str, pairs: Sequence[Run]) -> Pick | None:
     """Select an evaluation of the runs of one trial."""
     candidates = _without_copies(runs)
-    records = [_eligible(run, rule) for run in candidates]
-    hidden = [
-        [selection.without_target(record, run.environments) for record in several]
-        for run, several in zip(candidates, records, strict=True)
-    ]
+    if rule == "validation" and len(candidates) == 1:
+        return Pick(candidates[0], candidates[0].selected)
+    records = [_eligible(run.records, rule) for run in candidates]
+    hidden = [_eligible(run.hidden_records, rule) for run in candidates]
     decided_by: list[tuple[Run, ...]] = [() for _ in candidates]
     chosen: selection.Chosen | None
     if rule == "oracle":
@@ -112,12 +111,12 @@ def _pick(runs: Sequence[Run], rule: str, pairs: Sequence[Run]) -> Pick | None:
     return None if chosen is None else Pick(candidates[chosen.run], chosen.record, decided_by[chosen.run])
 
 
-def _eligible(run: Run, rule: str) -> Sequence[Mapping[str, Any]]:
+def _eligible(records: Sequence[Mapping[str, Any]], rule: str) -> Sequence[Mapping[str, Any]]:
     """Return the records that a rule may select.
 
     DomainBed's rules and `last` are about evaluations: averaged weights count only for a method that requires them.
     """
-    return selection.evaluations(run.records) if rule in ("domainbed", "last", "oracle") else run.records
+    return selection.evaluations(records) if rule in ("domainbed", "last", "oracle") else records
 
 
 def _partners(run: Run, pairs: Sequence[Run]) -> tuple[Run, ...]:

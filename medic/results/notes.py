@@ -11,6 +11,7 @@ from medic.results.runs import runs_are, short
 from medic.runs.run import Run
 
 if TYPE_CHECKING:
+    from medic.results.cells import Pick
     from medic.results.table import Row
 
 PROTOCOL = {
@@ -50,11 +51,15 @@ def learning(rows: Iterable["Row"]) -> Iterator[str]:
         for row in rows
         for column, cell in row.cells.items()
         for pick in cell.picks
-        if learning_failure(pick.result.records, pick.record)
+        if not (pick.result.learned if pick.record == pick.result.selected else _learned(pick))
     ]
     if places:
         some = f"{'; '.join(places[:3])}{'; …' if len(places) > 3 else ''}"
         yield f"{counted(len(places), 'run')} learned nothing, so these numbers are meaningless: {some}"
+
+
+def _learned(pick: "Pick") -> bool:
+    return not learning_failure(pick.result.records, pick.record)
 
 
 def seeds(rows: Iterable["Row"]) -> Iterator[str]:

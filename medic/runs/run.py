@@ -1,20 +1,20 @@
 """A run, read from its directory. Files are read when they are first used; importing this module needs no torch."""
 
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from medic.config.config import Config
 from medic.config.data import NONE
-from medic.config.settings import read_settings
+from medic.config.settings import parse_settings
 from medic.deploy.layout import DESCRIPTION, WEIGHTS
 from medic.errors import MedicError, first_line, unread
 from medic.evaluation.learning import learning_failure
 from medic.evaluation.selection import by_evaluation, select, without_target
-from medic.runs.environment import commits, read_environment, read_plugins
+from medic.runs.environment import commits, read_plugins
 from medic.runs.layout import (
     CHECKPOINT,
     CONFIG,
@@ -90,9 +90,9 @@ class Run:
             with self._reading(name):
                 pass
 
-    @property
+    @cached_property
     def done(self) -> bool:
-        """Whether the run is finished."""
+        """Whether the run was finished when this was first read."""
         try:
             return (self.path / DONE).exists()
         except OSError:  # the folder cannot be opened: see `damage`
@@ -108,14 +108,16 @@ class Run:
     @cached_property
     def config(self) -> Config:
         """The complete configuration."""
-        with self._reading(config_file(self.path)) as path:
-            return Config.from_settings(read_settings(path))
+        name = config_file(self.path)
+        with self._errors_named(name):
+            return Config.from_settings(parse_settings(self._read(name), self.path / name))
 
     @cached_property
     def user_settings(self) -> dict[str, Any]:
         """The settings as the user wrote them."""
-        with self._reading(user_settings_file(self.path)) as path:
-            return read_settings(path)
+        name = user_settings_file(self.path)
+        with self._errors_named(name):
+            return parse_settings(self._read(name), self.path / name)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -153,9 +155,9 @@ class Run:
 
         The commit of a run that was resumed at other commits lists all of them: `a+b`.
         """
-        with self._reading(ENVIRONMENT):
-            values = read_environment(self.path)
-            return {**values, "commit": commits(values)} if values else {}
+        with self._errors_named(ENVIRONMENT):
+            values = json.loads(self._read(ENVIRONMENT))
+            return {**values, "commit": commits(values)}
 
     @property
     def hash(self) -> str:
@@ -188,7 +190,7 @@ class Run:
         """The reason why a finished run cannot be read; otherwise an empty string."""
         try:
             if (self.path / DONE).exists():
-                _ = self.config, self.user_settings, self.environment, self.learned
+                _ = self.config, self.user_settings, self.environment, self.learned, self.metrics
         except DamagedRun as error:
             return error.reason
         except MedicError as error:
@@ -223,36 +225,44 @@ class Run:
     # What came out
 
     @cached_property
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> "Records":
         """Every evaluation, in order; empty for a run that is not finished."""
-        if not self.done:
-            return []
-        with self._reading(RECORDS) as path:
-            records = [json.loads(line) for line in path.read_bytes().splitlines()]
-            for record in records:
-                _ = record["iteration"], record["target"].keys(), record["args"]["test_envs"]
-            return records
-
-    @property
-    def environments(self) -> tuple[int, ...]:
-        """The indices of the target domains, as in DomainBed's keys `env0_in_acc`."""
-        return tuple(self.records[0]["args"]["test_envs"])
+        with self._errors_named(RECORDS):
+            lines = self._read(RECORDS).splitlines() if self.done else []
+            return Records(lines, lambda: self._errors_named(RECORDS))
 
     @cached_property
-    def _hidden(self) -> list[dict[str, Any]]:
-        """The evaluations without measurements on the target."""
+    def environments(self) -> tuple[int, ...]:
+        """The indices of the target domains, as in DomainBed's keys `env0_in_acc`."""
+        with self._errors_named(RECORDS):
+            return tuple(self.records[-1]["args"]["test_envs"])
+
+    @cached_property
+    def _provenance(self) -> dict[str, Any]:
+        """What the file of the model says about its origin; empty if the model was deleted, to save space."""
+        if not (self.path / DESCRIPTION).exists():
+            return {}
+        with self._errors_named(DESCRIPTION):
+            return dict(json.loads(self._read(DESCRIPTION))["provenance"])
+
+    @cached_property
+    def hidden_records(self) -> list[dict[str, Any]]:
+        """The evaluations without measurements on the target, for the selection of one of them."""
         return [without_target(record, self.environments) for record in self.records]
 
     @cached_property
     def selected(self) -> int:
         """The position of the evaluation that source validation selects."""
+        if "record" in self._provenance:
+            return int(self._provenance["record"])
         with self._errors_named(RECORDS):
-            return select(self._hidden)
+            return select(self.hidden_records)
 
     @property
     def record(self) -> dict[str, Any]:
         """The selected evaluation."""
-        return self.records[self.selected]
+        with self._errors_named(RECORDS):
+            return self.records[self.selected]
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -262,7 +272,7 @@ class Run:
     @property
     def learned(self) -> bool:
         """Whether the selected model does better than chance on held-out source images."""
-        return not self.learning_failure
+        return bool(self._provenance.get("learned", True)) if self._provenance else not self.learning_failure
 
     @property
     def learning_failure(self) -> str:
@@ -278,7 +288,7 @@ class Run:
         that the same run has with `--averaging none`.
         """
         with self._errors_named(RECORDS):
-            return self.records[by_evaluation([self._hidden]).record]
+            return self.records[by_evaluation([self.hidden_records]).record]
 
     # Predictions and model
 
@@ -403,13 +413,21 @@ class Run:
             for name in names
         )
 
+    def _read(self, name: str) -> bytes:
+        """Return the content of a file, of a finished run after comparing it with its checksum."""
+        path = self.path / name
+        if not path.is_file() and path.exists():  # a pipe may have no end
+            raise Damaged(name)
+        content = path.read_bytes()
+        if self.done:
+            self.seal.check(path, content)
+        return content
+
     @contextmanager
     def _reading(self, name: str) -> Iterator[Path]:
-        """Compare a file of a finished run with its checksum, once, and name it in errors."""
+        """Compare a large file of a finished run with its checksum, once, and name it in errors."""
         path = self.path / name
         with self._errors_named(name):
-            if path.exists() and not path.is_file():  # a pipe may have no end
-                raise Damaged(name)
             if self.done and name not in self._compared:
                 self.seal.check(path)
                 self._compared.add(name)
@@ -431,6 +449,35 @@ class Run:
             raise unread(error.filename or self.path / name, error) from error
         except Exception as error:  # whatever the file of a stranger leads to, whose checksum may be right
             raise DamagedRun(self.path, f"its {name} is damaged ({first_line(error)})") from None
+
+
+class Records(Sequence[dict[str, Any]]):
+    """The evaluations of a run, each parsed when it is first used."""
+
+    def __init__(self, lines: Sequence[bytes], errors_named: Callable[[], AbstractContextManager[None]]) -> None:
+        self._lines, self._errors_named = lines, errors_named
+        self._parsed: dict[int, dict[str, Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        if isinstance(index, slice):
+            return [self[position] for position in range(*index.indices(len(self)))]
+        position = range(len(self))[index]
+        if position not in self._parsed:
+            with self._errors_named():
+                self._parsed[position] = json.loads(self._lines[position])
+        return self._parsed[position]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
 
 
 def read_error(path: Path) -> dict[str, Any]:

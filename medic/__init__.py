@@ -28,7 +28,9 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from medic.objectives import ce as ce
     from medic.objectives import objective as objective
     from medic.objectives import ova as ova
-    from medic.results.frames import load_runs as load_runs
+    from medic.results.runs import Runs as Runs
+    from medic.results.runs import load_runs as load_runs
+    from medic.results.table import Table as Table
     from medic.runs.run import Run as Run
     from medic.runs.soup import soup as soup
     from medic.strategies import Joint as Joint
@@ -54,7 +56,8 @@ _HOMES = {
     "medic.runs.soup": ["soup"],
     "medic.strategies": ["Joint", "MultiStep", "TwoStep", "Update"],
     "medic.systems": ["Classifier"],  # with the heads of all systems
-    "medic.results.frames": ["load_runs"],
+    "medic.results.runs": ["Runs", "load_runs"],
+    "medic.results.table": ["Table"],
     "medic.tasks": ["Grid", "Step", "matched_pairs"],
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -103,7 +103,7 @@ def test_the_fact_is_in_the_records_and_in_the_model(collapsed, learned):
     assert "learned" not in other.description["provenance"]
     assert (run.learned, other.learned) == (medic.load(collapsed).learned, medic.load(learned).learned) == (False, True)
     assert run.record["validation"]["chance_acc"] == pytest.approx(1 / 6)
-    frame = medic.load_runs(collapsed.parent).set_index("run")
+    frame = medic.load_runs(collapsed.parent).to_frame().set_index("run")
     assert dict(frame["learned"]) == {collapsed.name: False, learned.name: True}
 
 

@@ -14,7 +14,7 @@ from medic.analysis.result import MissingRuns, Result, number
 from medic.config.config import Config
 from medic.metrics import METRICS
 from medic.results.cells import Cell, pick_cell
-from medic.results.runs import runs_are
+from medic.results.wording import runs_are
 from medic.runs.run import Run
 
 Floats = NDArray[np.float64]

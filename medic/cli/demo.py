@@ -55,7 +55,7 @@ def run(arguments: Namespace) -> int:
     from medic.report.run_page import write_report  # now, because it imports torch
     from medic.report.table_page import write_table_report
     from medic.results.runs import find_runs
-    from medic.results.table import tabulate
+    from medic.results.tabulate import tabulate
     from medic.runs.run import Run
     from medic.sweeps.executors import make_executor
     from medic.sweeps.launch import launch, report
@@ -89,11 +89,11 @@ def run(arguments: Namespace) -> int:
 
 def print_tables(table: "Table") -> str:
     """Print the mean of every metric, and OSCR by seed; return a sentence about the order of the two methods."""
-    from medic.report.formats import columns_with_average, entry, written
+    from medic.results.table import written
 
-    column = columns_with_average(table)[-1]
+    column = table.columns_with_average[-1]
     means = [
-        {column: row.label, **{metric.title: written(entry(table, row, column, metric)) for metric in COLUMNS}}
+        {column: row.label, **{metric.title: written(table.entry(row, column, metric)) for metric in COLUMNS}}
         for row in table.rows
     ]
     print_rows(means, numeric=[metric.title for metric in COLUMNS])

@@ -8,9 +8,10 @@ from medic.cli import catalogue
 from medic.cli.options import add_format_option, add_run_options, given_settings, index
 from medic.cli.sweep import add_executor_options, chosen_executor
 from medic.errors import MedicError, check_choice
-from medic.report.formats import FORMATS, print_table
 from medic.report.terminal import print_rows
-from medic.results.runs import learned_nothing, runs_are, sort_runs
+from medic.results.runs import sort_runs
+from medic.results.table import FORMATS, print_table
+from medic.results.wording import learned_nothing, runs_are
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from medic.cli.options import add_run_options, given_settings, index
-from medic.results.runs import learned_nothing, runs_are
+from medic.results.wording import learned_nothing, runs_are
 from medic.sweeps.executors import Executor, executor_names, executor_options, make_executor
 from medic.sweeps.files import read_sweep
 from medic.sweeps.sweep import Sweep, parse_span

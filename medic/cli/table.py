@@ -9,14 +9,14 @@ from typing import Any
 
 from medic.cli.options import add_format_option
 from medic.errors import MedicError, check_choice, counted
-from medic.metrics import DEFAULT, Metric, find_metric
-from medic.report.formats import FORMATS, Against, print_table
+from medic.metrics import DEFAULT, Metric
 from medic.report.terminal import print_rows
 from medic.results import notes
 from medic.results.cells import Pick
-from medic.results.runs import find_runs, short
-from medic.results.table import SELECTIONS, Row, Table, column_of, find_row, metric_keys, tabulate
-from medic.runs.run import Run
+from medic.results.runs import find_runs
+from medic.results.table import FORMATS, Against, Row, Table, print_table
+from medic.results.tabulate import SELECTIONS, column_of, find_metrics, find_row, tabulate
+from medic.results.wording import short
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def run(arguments: Namespace) -> int:
 
         metrics = paper_metrics(arguments.paper)
     if arguments.metrics:
-        metrics = _find_metrics(arguments.metrics, metrics, collection.finished)
+        metrics = find_metrics(arguments.metrics, metrics, collection.finished)
     table = tabulate(collection.finished, arguments.selection, metrics, arguments.columns, collection.missing)
     against: Against | None = None
     if arguments.paper is not None:
@@ -78,15 +78,6 @@ def run(arguments: Namespace) -> int:
     else:
         print_table(table, against, arguments.format)
     return 1 if collection.damaged else 0
-
-
-def _find_metrics(keys: Sequence[str], known: Sequence[Metric], results: Sequence[Run]) -> list[Metric]:
-    """Return metrics by their keys, under the titles of `known` metrics if they are among them."""
-    available, by_key = metric_keys(results), {metric.key: metric for metric in known}
-    if results:
-        for key in keys:
-            check_choice("metric", key, available)
-    return [by_key.get(key) or find_metric(key) for key in keys]
 
 
 def _compare(table: Table, labels: Sequence[str], as_json: bool) -> None:

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from medic.metrics import METRICS, Metric
-from medic.report.formats import Reference
 from medic.results.conditions import Conditions, Difference, Differences
 from medic.results.paper import PaperCell, published_table
 from medic.results.paper_tables import reproduction
 from medic.results.reproduction import Line, Reproduction
-from medic.results.table import AVERAGE, Row, Table, value_text
+from medic.results.table import AVERAGE, Reference, Row, Table
+from medic.results.tabulate import value_text
 from medic.runs.run import Run
 
 

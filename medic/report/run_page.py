@@ -17,7 +17,7 @@ from medic.metrics import METRICS, Metric
 from medic.openset.thresholds import RULES, Threshold
 from medic.report.pages import packed, write_page
 from medic.report.thumbnails import thumbnails
-from medic.results.runs import short
+from medic.results.wording import short
 from medic.runs.layout import config_file
 from medic.runs.run import Run
 

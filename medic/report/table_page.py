@@ -9,11 +9,12 @@ from urllib.parse import quote
 
 from medic.errors import counted
 from medic.metrics import DEFAULT, METRICS, Metric
-from medic.report.formats import Against, columns_with_average, entry, written
 from medic.report.pages import write_page
 from medic.results.cells import Cell, Pick
-from medic.results.runs import Runs, learned_nothing
-from medic.results.table import AVERAGE, Row, Table, tabulate
+from medic.results.runs import Runs
+from medic.results.table import AVERAGE, Against, Row, Table, written
+from medic.results.tabulate import tabulate
+from medic.results.wording import learned_nothing
 
 FURTHER = tuple(METRICS[key] for key in ("acc_k", "acc_u", "auroc", "oscr_c", "oscr_b"))
 """Metrics beside the usual ones."""
@@ -83,7 +84,7 @@ def _tabulated(collection: Runs, rule: str, metrics: Sequence[Metric], paper: st
 
 def _content(table: Table, metrics: Sequence[Metric], against: Against | None, folder: Path) -> dict[str, Any]:
     """Return the rows, the runs and the notes of a table for the script."""
-    columns = columns_with_average(table)
+    columns = table.columns_with_average
     runs: list[dict[str, Any]] = []
     rows = []
     for row in table.rows:
@@ -113,7 +114,7 @@ def _content(table: Table, metrics: Sequence[Metric], against: Against | None, f
 
 def _cell(table: Table, row: Row, column: str, metric: Metric, against: Against | None) -> dict[str, Any]:
     """Return the mean of a cell, its standard error, and the whole text of it."""
-    found = entry(table, row, column, metric, against)
+    found = table.entry(row, column, metric, against)
     return {"mean": found.mean, "error": found.error, "text": written(found)}
 
 

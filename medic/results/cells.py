@@ -9,7 +9,7 @@ from typing import Any
 from medic.errors import MedicError
 from medic.evaluation import selection
 from medic.metrics import Metric
-from medic.results.runs import short
+from medic.results.wording import short
 from medic.runs.run import Run
 
 

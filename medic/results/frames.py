@@ -1,10 +1,9 @@
 """Runs as a pandas frame."""
 
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from medic.errors import lacking
-from medic.results.runs import find_runs
 from medic.runs.run import Run
 from medic.runs.trackers import scalars
 
@@ -12,20 +11,13 @@ ENVIRONMENT_COLUMNS = {"commit": "commit", "image_list": "images", "weights_hash
 """Columns with entries of a run's environment.json, and the keys of these entries."""
 
 
-def load_runs(*folders: str | Path, every: bool = False) -> Any:
-    """Return a pandas frame of all finished runs in some folders.
-
-    A row is a run, with the evaluation selected by source validation. With `every`, a row is an evaluation, and the
-    column `selected` marks the selected ones. The column `learned` is False for runs that learned nothing. Settings are
-    columns by their names, measurements by their paths: `target/acc`. `lr` is the setting; `lr/now` is the current
-    value of the schedule.
-    """
+def make_frame(runs: Sequence[Run], every: bool) -> Any:
+    """Return a pandas frame with a row per run, or per evaluation with `every`."""
     try:
         import pandas as pd
     except ImportError:
-        raise lacking("load_runs needs the package pandas", "frames") from None
-    results = find_runs([Path(folder) for folder in folders]).finished
-    return pd.DataFrame([row for result in results for row in _rows(result, every)])
+        raise lacking("a frame needs the package pandas", "frames") from None
+    return pd.DataFrame([row for run in runs for row in _rows(run, every)])
 
 
 def _rows(result: Run, every: bool) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from medic.errors import counted
 from medic.evaluation.learning import learning_failure
 from medic.metrics import Metric
-from medic.results.runs import runs_are, short
+from medic.results.wording import runs_are, short
 from medic.runs.run import Run
 
 if TYPE_CHECKING:

@@ -1,19 +1,25 @@
 """The runs in some folders, without torch."""
 
+import html
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
-from medic.errors import MedicError, counted
+from medic.errors import MedicError
+from medic.metrics import DEFAULT
+from medic.results.frames import make_frame
+from medic.results.table import Table
+from medic.results.tabulate import find_metrics, tabulate
+from medic.results.wording import runs_are
 from medic.runs.layout import DONE, ERROR, is_run
 from medic.runs.run import Run
 from medic.utils.memory import garbage_collection_paused
 
 
 @dataclass(frozen=True)
-class Runs:
-    """The runs of some folders by their state."""
+class Runs(Sequence[Run]):
+    """The runs of some folders. As a sequence, it has the finished ones."""
 
     finished: tuple[Run, ...]
     unfinished: tuple[Run, ...] = ()
@@ -21,6 +27,45 @@ class Runs:
     """Runs whose last attempt failed."""
     damaged: tuple[Run, ...] = ()
     """Runs that cannot be read."""
+
+    def __len__(self) -> int:
+        return len(self.finished)
+
+    @overload
+    def __getitem__(self, index: int) -> Run: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Run, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Run | tuple[Run, ...]:
+        return self.finished[index]
+
+    def table(self, metrics: Sequence[str] = (), selection: str = "validation", columns: str = "auto") -> Table:
+        """Return a table with a row for every combination of method and user settings.
+
+        Args:
+            metrics: Keys of `results.jsonl`, as in `["acc", "oscr"]`; by default accuracy, H-score and OSCR.
+            selection: The rule that selects an evaluation of each run: `validation`, `evaluation`, `domainbed`, `last`,
+                `leave-one-out` or `oracle`.
+            columns: `target` domains, `source` domains, or `auto`.
+        """
+        chosen = find_metrics(metrics, DEFAULT, self.finished) if metrics else DEFAULT
+        return tabulate(self.finished, selection, chosen, columns, self.missing)
+
+    def to_frame(self, every: bool = False) -> Any:
+        """Return a pandas frame of the finished runs.
+
+        A row is a run, with the evaluation selected by source validation. With `every`, a row is an evaluation, and the
+        column `selected` marks the selected ones. The column `learned` is False for runs that learned nothing. Settings
+        are columns by their names, measurements by their paths: `target/acc`. `lr` is the setting; `lr/now` is the
+        current value of the schedule.
+        """
+        return make_frame(self.finished, every)
+
+    def _repr_html_(self) -> str:
+        """Return the runs as a notebook shows them: a table, or the reason why there is none."""
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes())
+        return (self.table()._repr_html_() if self.finished else "<p>no finished runs</p>") + notes
 
     @property
     def missing(self) -> list[Run]:
@@ -57,22 +102,9 @@ def _has_settings(run: Run) -> bool:
         return False
 
 
-def short(value: Any) -> str:
-    """Shorten a hash, a commit or several joined by `+` to 12 characters each, keeping suffixes like `-dirty`."""
-    parts = (part.partition("-") for part in str(value).split("+"))
-    return "+".join(f"{head[:12]}{dash}{rest}" for head, dash, rest in parts)
-
-
-def learned_nothing(runs: Iterable[Run]) -> str:
-    """Return `2 runs learned nothing (for example PATH)`, or an empty string if all runs learned."""
-    paths = [run.path for run in runs if not run.learned]
-    first = "" if len(paths) == 1 else "for example "
-    return f"{counted(len(paths), 'run')} learned nothing ({first}{paths[0]})" if paths else ""
-
-
-def runs_are(count: int, which: str = "") -> str:
-    """Return `1 run is` or `2 runs are`, with `which` before the verb."""
-    return f"{counted(count, 'run')}{which} {'is' if count == 1 else 'are'}"
+def load_runs(*folders: Path | str) -> Runs:
+    """Return the runs in some folders. A folder may also be a run itself."""
+    return find_runs(map(Path, folders))
 
 
 def find_runs(folders: Iterable[Path]) -> Runs:

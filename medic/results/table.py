@@ -1,20 +1,32 @@
-"""Tables of results: rows of methods, columns of domains."""
+"""Tables of results: rows of methods, columns of domains, as text, Markdown, LaTeX, CSV, JSON, HTML or a frame."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import csv
+import html
+import io
+import json
+import logging
+import math
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import product
+from shutil import get_terminal_size
+from typing import Any, NamedTuple
 
-from medic.errors import MedicError, check_choice
-from medic.metrics import DEFAULT, Metric
-from medic.results import notes
-from medic.results.cells import Cell, Pick, pick_cell
-from medic.results.runs import runs_are
+from medic.errors import lacking, one_line
+from medic.metrics import Metric
+from medic.results.cells import Cell, Pick
 from medic.runs.run import Run
-from medic.utils.memory import garbage_collection_paused
+from medic.utils.files import csv_cell
+
+logger = logging.getLogger(__name__)
 
 AVERAGE = "Avg"
-SELECTIONS = ("validation", "evaluation", "domainbed", "last", "leave-one-out", "oracle")
-"""Rules that select an evaluation: see `medic.evaluation.selection`."""
+MISSING = "–"
+LEAST = 24
+"""Minimum width of a label in a terminal."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,25 @@ class Row:
         return [pick.result for pick in self.picks]
 
 
+class Reference(NamedTuple):
+    """A published number in percent, and the reasons why ours cannot be compared with it."""
+
+    value: float
+    obstacles: tuple[str, ...] = ()
+
+
+Against = Callable[[Metric, Row, str], Reference | None]
+"""The reference of a metric, a row and a column, or None."""
+
+
+class Entry(NamedTuple):
+    """A cell of a table for one metric, as it is shown."""
+
+    mean: float | None
+    error: float | None = None
+    reference: Reference | None = None
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows, columns and metrics, with notes for the reader."""
@@ -65,206 +96,193 @@ class Table:
     """Rule that selects an evaluation of each run."""
     title: str = ""
 
+    def entry(self, row: Row, column: str, metric: Metric, against: Against | None = None) -> Entry:
+        """Return the content of a cell. The column may be the average."""
+        read = row.reads(metric)
+        reference = against(metric, row, column) if against else None
+        if column == AVERAGE:
+            return Entry(row.average(read, self.columns), None, reference)
+        cell = row.cells.get(column, Cell())
+        return Entry(cell.mean(read), cell.error(read), reference)
 
-@garbage_collection_paused()
-def tabulate(
-    results: Sequence[Run],
-    rule: str = "validation",
-    metrics: Sequence[Metric] = DEFAULT,
-    by: str = "auto",
-    missing: Sequence[Run] = (),
-) -> Table:
-    """Return a table of runs, with a row for every combination of method and given settings.
+    @property
+    def columns_with_average(self) -> tuple[str, ...]:
+        """The columns, and their average if there are several."""
+        return (*self.columns, AVERAGE) if len(self.columns) > 1 else self.columns
 
-    Columns are targets, or sources if every run has one source and several targets. `missing` runs have no records, but
-    have their rows and columns.
-    """
-    check_choice("selection", rule, SELECTIONS)
-    kind = check_choice("columns", by, ["auto", "target", "source"])
-    if not results:
-        raise MedicError("no finished runs: give the --output of a sweep or of training, and wait for a run to finish")
-    results = [*results, *missing]
-    if kind == "auto":
-        single = all(len(result.config.data.sources) == 1 < len(result.targets) for result in results)
-        kind = "source" if single else "target"
-    groups = group_runs(results)
-    ambiguous = 0 if kind == "source" else _take_pairs(groups)
-    groups = [group for group in groups if group.runs]
-    columns = tuple(sorted({column_of(run, kind) for group in groups for run in group.runs}))
-    rows = [
-        Row(label, group.method, {column: group.cell(column, kind, rule) for column in columns})
-        for group, label in zip(groups, row_labels(groups), strict=True)
-    ]
-    rows.sort(key=lambda row: row.label)
-    used = [result for row in rows for result in row.results]
-    if not used:  # only this rule may select nothing from finished runs
-        raise MedicError(
-            f"selection {rule!r} needs one more run for each source domain, with that domain as a second target: "
-            "beside --target a, train with --target a b and --target a c"
-        )
-    shown = tuple(m for m in metrics if any(cell.values(m) for row in rows for cell in row.cells.values()))
-    pairs = sum(len(group.pairs) for group in groups)
-    about = (
-        *(["columns are source domains; a cell is the mean over all targets"] if kind == "source" else []),
-        *notes.learning(rows),
-        *notes.selection(rule),
-        *notes.scores(rows, shown),
-        *notes.target_labels(shown),
-        *notes.averaging(rows),
-        *notes.seeds(rows),
-        *_pair_notes(0 if rule == "leave-one-out" else pairs, ambiguous),
-        *notes.mixed_datasets((column_of(result, kind), result) for result in used),
-        *notes.differences(used),
-    )
-    return Table(columns, tuple(rows), shown, about, kind, rule)
+    def to_text(self, against: Against | None = None, width: int | None = None) -> str:
+        """Return a block per metric, with rows as lines. Labels are wrapped if the table is wider than `width`."""
+        columns = self.columns_with_average
+        lines = [one_line(self.title)] if self.title else []
+        for metric in self.metrics:
+            rows = [[row.label, *(written(self.entry(row, c, metric, against)) for c in columns)] for row in self.rows]
+            shown = [[one_line(cell) for cell in row] for row in (["", *columns], *rows)]
+            lines += [heading(metric), *_aligned(shown, width)]
+        return "\n".join([*lines, *(f"note: {one_line(note)}" for note in self.notes)]) + "\n"
 
+    def to_markdown(self, against: Against | None = None) -> str:
+        """Return a table per metric."""
+        columns = self.columns_with_average
+        lines = [_markdown(self.title), ""] if self.title else []
+        for metric in self.metrics:
+            lines += [_barred([heading(metric), *columns]), _barred(["---", *("---:" for _ in columns)])]
+            for row in self.rows:
+                lines.append(_barred([row.label, *(written(self.entry(row, c, metric, against)) for c in columns)]))
+            lines.append("")
+        return "\n".join([*lines, *(f"Note: {_markdown(note)}." for note in self.notes)]).rstrip() + "\n"
 
-@dataclass(eq=False)
-class Group:
-    """The runs of one row."""
-
-    method: str
-    settings: Mapping[str, Any]
-    """The settings that may tell this row from others of its method."""
-    runs: list[Run] = field(default_factory=list)
-    pairs: list[Run] = field(default_factory=list)
-    """Runs that keep a source domain as a second target, for the selection `leave-one-out`."""
-
-    def cell(self, column: str, kind: str, rule: str) -> Cell:
-        """Return the selected evaluations of a column."""
-        runs = [run for run in self.runs if run.records and column_of(run, kind) == column]
-        return pick_cell(runs, rule, [run for run in self.pairs if run.records and column in run.targets])
-
-    def may_join(self, row: "Group") -> bool:
-        """Whether runs with one source less may belong to a row."""
-        return self.method == row.method and self.runs[0].agrees(row.runs[0], self.settings)
-
-
-def column_of(result: Run, kind: str) -> str:
-    """Return the title of the column of a run."""
-    return ", ".join(result.config.data.sources if kind == "source" else result.targets)
-
-
-def group_runs(results: Iterable[Run]) -> list[Group]:
-    """Group runs by method and by the values of the settings that were given for some run of the method.
-
-    Where hyperparameters were drawn, only settings given for the draws count: draws and defaults compete in one row.
-    """
-    methods: dict[str, list[Run]] = {}
-    for result in results:
-        methods.setdefault(result.method, []).append(result)
-    groups: dict[str, Group] = {}
-    for method, runs in methods.items():
-        given = {name for run in [run for run in runs if run.draw] or runs for name in run.row_settings}
-        if all(run.config.run.protocol is None for run in runs):
-            given |= _DEFAULTS  # which differ between versions
-        names = [*(name for name in runs[0].identity if name in given), *sorted(given - runs[0].identity.keys())]
-        for run in runs:
-            # The runs of a soup may differ in settings that are then not the soup's.
-            settings = {
-                name: run.compared(name) for name in names if name in run.row_settings or not run.compared("soup")
-            }
-            groups.setdefault(f"{method} {settings}", Group(method, settings)).runs.append(run)
-    return list(groups.values())
-
-
-def _take_pairs(groups: Sequence[Group]) -> int:
-    """Move runs with two targets to the row with one target that they belong to, if there is one.
-
-    Return the number of runs that may belong to several rows, which are dropped.
-    """
-    rows = [group for group in groups if any(len(run.targets) == 1 for run in group.runs)]
-    ambiguous = 0
-    for group in groups:
-        candidates = [group] if group in rows else [row for row in rows if group.may_join(row)]
-        if not candidates:
-            continue
-        pairs = [run for run in group.runs if len(run.targets) == 2]
-        group.runs = [run for run in group.runs if len(run.targets) != 2]
-        if len(candidates) == 1:
-            candidates[0].pairs += pairs
-        else:
-            ambiguous += len(pairs)
-    return ambiguous
-
-
-def _pair_notes(unused: int, ambiguous: int) -> Iterator[str]:
-    if unused:
-        yield f"{runs_are(unused, ' with two targets')} left out: they are for the selection 'leave-one-out'"
-    if ambiguous:
-        yield f"{runs_are(ambiguous, ' with two targets')} left out: they may belong to several rows"
-
-
-_DEFAULTS = {"batch_norm", "iterations"}
-"""Settings whose defaults changed between versions, so that they separate rows although nobody set them."""
-
-
-def row_labels(groups: Sequence[Group]) -> list[str]:
-    """Return a label for every row: its method, and the settings that differ between the rows of that method."""
-    methods: dict[str, list[Mapping[str, Any]]] = {}
-    for group in groups:
-        methods.setdefault(group.method, []).append(group.settings)
-    telling = {
-        method: {name: _differing([row.get(name) for row in rows]) for name in _differing(rows)}
-        for method, rows in methods.items()
-    }
-    labels = []
-    for group in groups:
-        shown = [
-            f"{name} {_label_value(group.settings[name], parts)}"
-            for name, parts in telling[group.method].items()
-            if name in group.settings
+    def to_latex(self, against: Against | None = None) -> str:
+        """Return one table in the paper's layout, a column per domain and metric. It needs the package booktabs."""
+        columns, count = self.columns_with_average, len(self.metrics)
+        heads = " & ".join(rf"\multicolumn{{{count}}}{{c}}{{{_tex(column)}}}" for column in columns)
+        titles = [_tex(heading(metric)) for metric in self.metrics]
+        lines = [
+            rf"\begin{{tabular}}{{l{'r' * count * len(columns)}}}",
+            r"\toprule",
+            rf" & {heads} \\",
+            rf" & {' & '.join(titles * len(columns))} \\",
+            r"\midrule",
         ]
-        labels.append(f"{group.method}: {', '.join(shown)}" if shown else group.method)
-    return labels
+        for row in self.rows:
+            cells = [self.entry(row, column, metric, against) for column in columns for metric in self.metrics]
+            shown = " & ".join(written(cell, r" $\pm$ ", _tex) for cell in cells)
+            lines.append(rf"{_tex(row.label)} & {shown} \\")
+        lines += [r"\bottomrule", r"\end{tabular}", *(f"% {_tex(note)}" for note in self.notes)]
+        return "\n".join(lines) + "\n"
+
+    def cells(self, against: Against | None = None) -> list[dict[str, Any]]:
+        """Return a row for every cell and metric, for programs; numbers as they are shown."""
+        rows = []
+        for row, column, metric in product(self.rows, self.columns_with_average, self.metrics):
+            cell = self.entry(row, column, metric, against)
+            found = {
+                "method": row.method,
+                "row": row.label,
+                self.kind: column,
+                "metric": metric.title,
+                "key": metric.key,
+                "mean": cell.mean,
+                "error": cell.error,
+                "runs": [str(pick.result.path) for pick in row.cells.get(column, Cell()).picks],  # an average has none
+            }
+            if cell.reference is not None:
+                found |= {"paper": cell.reference.value, "not comparable": ", ".join(cell.reference.obstacles) or None}
+            rows.append(found)
+        return rows
+
+    def to_csv(self, against: Against | None = None) -> str:
+        """Return a line for every cell and metric."""
+        rows = self.cells(against)
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        file = io.StringIO()
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            cells = {**row, "runs": " ".join(row["runs"])}
+            writer.writerow({name: csv_cell(cell) if isinstance(cell, str) else cell for name, cell in cells.items()})
+        return file.getvalue()
+
+    def to_json(self, against: Against | None = None) -> str:
+        """Return cells, notes and the selection rule."""
+        title = {"title": self.title} if self.title else {}
+        found = {**title, "selection": self.rule, "cells": self.cells(against), "notes": self.notes}
+        return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+
+    def to_frame(self) -> Any:
+        """Return a pandas frame with a row for every cell and metric."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise lacking("a frame needs the package pandas", "frames") from None
+        return pd.DataFrame(self.cells())
+
+    def _repr_html_(self) -> str:
+        """Return the table as a notebook shows it."""
+        blocks = []
+        for metric in self.metrics:
+            head = [heading(metric), *self.columns_with_average]
+            lines = ["".join(f"<th>{html.escape(cell)}</th>" for cell in head)]
+            for row in self.rows:
+                values = [written(self.entry(row, column, metric)) for column in self.columns_with_average]
+                lines.append("".join(f"<td>{html.escape(cell)}</td>" for cell in (row.label, *values)))
+            blocks.append("<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>")
+        return "".join([*blocks, *(f"<p>{html.escape(note)}</p>" for note in self.notes)])
 
 
-def _differing(values: Sequence[Any]) -> list[str]:
-    """Return the keys in which mappings differ; none unless all values are mappings."""
-    if not all(isinstance(value, Mapping) for value in values):
-        return []
-    names = dict.fromkeys(name for value in values for name in value)
-    return [name for name in names if any(value.get(name) != values[0].get(name) for value in values)]
+def heading(metric: Metric) -> str:
+    """Return the title of a metric, with an arrow if lower is better."""
+    return metric.title if metric.higher_is_better else f"{metric.title} ↓"
 
 
-def _label_value(value: Any, parts: Sequence[str]) -> str:
-    """Return a value in short; of hyperparameters by name only the `parts` that differ between rows."""
-    return value_text({name: value.get(name) for name in parts} if parts else value, "none")
+def written(found: Entry, between: str = " ± ", escape: Callable[[str], str] = str) -> str:
+    """Return `84.1 ± 0.3 (84.6, -0.5)`: in brackets the published number and the difference, or the obstacles."""
+    mean = None if found.mean is None or not math.isfinite(found.mean) else found.mean
+    text = MISSING if mean is None else f"{mean:.1f}"
+    if mean is not None and found.error is not None:
+        text += f"{between}{found.error:.1f}"
+    if found.reference is None:
+        return text
+    beside = f"{found.reference.value:.1f}"
+    if names := found.reference.obstacles:
+        beside += f", {escape(', '.join(names[:3]))}{', …' if len(names) > 3 else ''}"
+    elif mean is not None:
+        beside += f", {mean - found.reference.value:+.1f}"
+    return f"{text} ({beside})"
 
 
-def value_text(value: Any, missing: str = "–") -> str:
-    """Return the value of a setting in short."""
-    if isinstance(value, Mapping):
-        return ",".join(f"{name}={value_text(part)}" for name, part in value.items())
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value)) if len(value) <= 10 else f"{len(value)} values"
-    return f"{value:.3g}" if isinstance(value, float) else missing if value is None else str(value)
+def _aligned(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
+    """Yield rows as lines: labels to the left, numbers to the right. This is much faster than a table of rich."""
+    sizes = [max(map(len, column)) for column in list(zip(*rows, strict=True))[1:]]
+    label = max(len(row[0]) for row in rows)
+    if width is not None:
+        label = min(label, max(LEAST, width - sum(sizes) - 2 * len(sizes)))
+    for first, *others in rows:
+        *before, last = textwrap.wrap(first, label, subsequent_indent="  ") or [""]
+        yield from before
+        cells = "".join(f"  {cell:>{size}}" for cell, size in zip(others, sizes, strict=True))
+        yield f"{last:<{label}}{cells}".rstrip()
 
 
-def metric_keys(results: Iterable[Run]) -> list[str]:
-    """Return the keys of all numbers in results, in the order in which they first occur."""
-    keys = {"domainbed": None}
-    for result in results:
-        record = result.records[-1]
-        keys |= {key: None for key, value in record.items() if _is_number(value) and not key.startswith("env")}
-        keys |= {key: None for key, value in record["target"].items() if _is_number(value)}
-    return list(keys)
+def _barred(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(map(_markdown, cells)) + " |"
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _markdown(text: str) -> str:
+    """Escape the characters that have a meaning in Markdown or HTML."""
+    return html.escape(re.sub(r"([\\|`*\[\]])", r"\\\1", one_line(text)), quote=False)
 
 
-def find_row(table: Table, label: str) -> Row:
-    """Return a row by its label, by its method if that has one row, or by a part of its label that names settings."""
-    found = (
-        [row for row in table.rows if row.label == label]
-        or [row for row in table.rows if row.method == label]
-        or [row for row in table.rows if ":" in label and label in row.label]
-    )
-    if len(found) > 1:
-        labels = "; ".join(repr(row.label) for row in found)
-        raise MedicError(f"{label!r} matches {len(found)} rows: give one of {labels}")
-    if not found:
-        check_choice("row", label, [row.label for row in table.rows])
-    return found[0]
+_TEX = str.maketrans(
+    {
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "↓": r"$\downarrow$",
+    }
+)
+
+
+def _tex(text: str) -> str:
+    """Escape the characters that have a meaning in LaTeX."""
+    return one_line(text).translate(_TEX)
+
+
+FORMATS: Mapping[str, Callable[[Table, Against | None], str]] = {
+    "text": Table.to_text,
+    "markdown": Table.to_markdown,
+    "latex": Table.to_latex,
+    "csv": Table.to_csv,
+    "json": Table.to_json,
+}
+
+
+def print_table(table: Table, against: Against | None, form: str) -> None:
+    """Print a table in one of `FORMATS`. The notes of a CSV go to standard error."""
+    if form == "text" and sys.stdout.isatty():
+        print(table.to_text(against, get_terminal_size().columns), end="")
+        return
+    print(FORMATS[form](table, against), end="")
+    if form == "csv":
+        for note in table.notes:
+            logger.warning("%s", note)

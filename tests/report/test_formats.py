@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from medic.metrics import METRICS
-from medic.report.formats import FORMATS, Entry, Reference, print_table, rows_of, to_latex, to_terminal, written
 from medic.results.runs import find_runs
-from medic.results.table import tabulate
+from medic.results.table import FORMATS, Entry, Reference, print_table, written
+from medic.results.tabulate import tabulate
 from tests.results.written import write_run
 
 
@@ -41,7 +41,7 @@ def test_a_cell(found, text):
 
 
 def test_text(table):
-    assert to_terminal(table).splitlines() == [
+    assert table.to_text().splitlines() == [
         "A title",
         "Acc",
         "                  a           b   Avg",
@@ -54,7 +54,7 @@ def test_text(table):
 def test_labels_are_wrapped(table):
     label = "erm: " + ", ".join(f"setting {number}" for number in range(9))
     wide = replace(table, rows=(replace(table.rows[0], label=label),))
-    lines = to_terminal(wide, width=60).splitlines()
+    lines = wide.to_text(width=60).splitlines()
     assert max(map(len, lines)) <= 60
     assert lines[-2].endswith("85.0 ± 0.7  85.0 ± 0.7  85.0")
     assert " ".join(" ".join(lines[3:-1]).split()).startswith("erm: setting 0, setting 1")
@@ -75,7 +75,7 @@ def test_markdown(table):
 
 def test_latex_escapes_names(table):
     named = replace(table, rows=(replace(table.rows[0], label="a_b & 5 %"),), metrics=(METRICS["step_time"],))
-    lines = to_latex(named).splitlines()
+    lines = named.to_latex().splitlines()
     assert lines[0] == r"\begin{tabular}{lrrr}"
     assert lines[3] == r" & " + r" & ".join([r"seconds per iteration $\downarrow$"] * 3) + r" \\"
     assert lines[5].startswith(r"a\_b \& 5 \% & 0.1 $\pm$ 0.0 &")
@@ -85,7 +85,7 @@ def test_programs_read_cells_with_their_runs(table):
     def against(metric, row, column):
         return Reference(80.0, ("lr",)) if column == "a" else None
 
-    rows = rows_of(table, against)
+    rows = table.cells(against)
     assert [row["target"] for row in rows] == ["a", "b", "Avg"] * 2
     assert (rows[0]["mean"], rows[0]["paper"], rows[0]["not comparable"]) == (pytest.approx(85.0), 80.0, "lr")
     assert len(rows[0]["runs"]) == 2

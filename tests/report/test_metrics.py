@@ -5,9 +5,9 @@ import sys
 
 import medic
 from medic.metrics import METRICS, find_metric
-from medic.report.formats import entry, heading
 from medic.results.runs import find_runs
-from medic.results.table import metric_keys, tabulate
+from medic.results.table import heading
+from medic.results.tabulate import metric_keys, tabulate
 from tests.results.written import write_run
 from tests.runs.short import SHORT
 
@@ -34,7 +34,7 @@ def test_keys_of_families_and_unknown_keys():
 def test_scale_and_direction(tmp_path):
     write_run(tmp_path, "run", "erm", "a", 0, (0.5, 0.5))
     table = tabulate(find_runs([tmp_path]).finished, metrics=[METRICS["acc"], METRICS["step_time"]])
-    assert [entry(table, table.rows[0], "a", metric).mean for metric in table.metrics] == [50.0, 0.1]
+    assert [table.entry(table.rows[0], "a", metric).mean for metric in table.metrics] == [50.0, 0.1]
     assert [heading(metric) for metric in table.metrics] == ["Acc", "seconds per iteration ↓"]
 
 

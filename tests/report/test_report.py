@@ -26,7 +26,7 @@ from medic.report.run_page import write_report
 from medic.report.table_page import _content, write_table_report
 from medic.report.thumbnails import _data_url
 from medic.results.runs import find_runs
-from medic.results.table import tabulate
+from medic.results.tabulate import tabulate
 from tests.results.written import write_run
 from tests.runs.short import SHORT
 

@@ -8,11 +8,11 @@ from medic.cli import main
 from medic.config.resolve import resolve
 from medic.data.dataset import Generated
 from medic.report.against import AgainstPaper
-from medic.report.formats import entry, written
 from medic.results.paper import PaperCell, published, published_table
 from medic.results.paper_tables import reproduction
 from medic.results.runs import find_runs
-from medic.results.table import find_row
+from medic.results.table import written
+from medic.results.tabulate import find_row
 from tests.results.written import write_run
 
 
@@ -159,7 +159,7 @@ def test_every_dataset_of_domainbed_has_settings_of_its_own(tmp_path, column, we
     ]
     names = {(label, column): [path.name for path in paths]}
     made = table.tabulate(names, {result.path.name: result for result in find_runs([tmp_path]).finished})
-    said = written(entry(made, find_row(made, label), column, made.metrics[0], AgainstPaper(made, table)))
+    said = written(made.entry(find_row(made, label), column, made.metrics[0], AgainstPaper(made, table)))
     value = paper_value("domainbed", "Acc", "MEDIC++", column, variant)
     assert said == f"80.0 ({value:.1f}, {words or f'{80 - value:+.1f}'})"
 

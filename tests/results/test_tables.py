@@ -17,10 +17,9 @@ from medic import results
 from medic.cli import main
 from medic.errors import MedicError
 from medic.metrics import METRICS, find_metric
-from medic.report.formats import entry
 from medic.results.comparison import compare
 from medic.results.runs import find_runs
-from medic.results.table import find_row, tabulate
+from medic.results.tabulate import find_row, tabulate
 from tests.results.written import DOMAINS, seal, write_run
 
 
@@ -38,9 +37,9 @@ def test_mean_and_standard_error(folder):
     cell = find_row(table, "erm").cells["a"]
     assert cell.mean(METRICS["acc"]) == pytest.approx(85.0)
     assert cell.error(METRICS["acc"]) == pytest.approx(0.4714, abs=1e-4)
-    average = entry(table, find_row(table, "erm"), "Avg", METRICS["acc"])
+    average = table.entry(find_row(table, "erm"), "Avg", METRICS["acc"])
     assert (average.mean, average.error) == (pytest.approx(80.0), None)
-    assert entry(table, find_row(table, "medic++"), "Avg", METRICS["acc"]).mean is None  # b is missing
+    assert table.entry(find_row(table, "medic++"), "Avg", METRICS["acc"]).mean is None  # b is missing
 
 
 def test_a_directory_that_cannot_be_opened_is_left_out(folder, capsys, monkeypatch):
@@ -490,12 +489,12 @@ def test_notes_of_a_csv_are_not_in_it(folder, capsys):
 
 def test_runs_as_a_frame(folder):
     pytest.importorskip("pandas")
-    frame = medic.load_runs(folder)
+    frame = medic.load_runs(folder).to_frame()
     assert len(frame) == 9
     assert frame[frame.method == "erm"]["target/acc"].max() == pytest.approx(0.86)
-    assert len(medic.load_runs(folder, every=True)) == 18
+    assert len(medic.load_runs(folder).to_frame(every=True)) == 18
     write_run(folder, "fast", "erm", "c", 0, (0.5, 0.5), lr=0.1)
-    found = medic.load_runs(folder / "fast").iloc[0]
+    found = medic.load_runs(folder / "fast").to_frame().iloc[0]
     assert (found["lr"], found["lr/now"]) == (0.1, 0.01)
     assert found["targets/c/acc"] == 0.5
 

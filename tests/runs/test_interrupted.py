@@ -8,7 +8,8 @@ import torch
 import medic
 from medic.errors import MedicError
 from medic.methods import METHODS
-from medic.results.runs import find_runs, short
+from medic.results.runs import find_runs
+from medic.results.wording import short
 from medic.runs import directory, environment
 from medic.runs.interrupts import Stopped
 from medic.training import Trainer

@@ -19,7 +19,7 @@ from medic.errors import MedicError
 from medic.evaluation.evaluator import Evaluator
 from medic.models import HALVES, OURS
 from medic.results.runs import find_runs, list_runs
-from medic.results.table import tabulate
+from medic.results.tabulate import tabulate
 from medic.runs import soup as module
 from medic.runs.reevaluate import recompute_outputs
 from medic.runs.seal import make_seal

@@ -98,7 +98,7 @@ def test_a_package_that_is_not_there_is_named(monkeypatch):
     ("package", "ask"),
     [
         ("optuna", lambda path: import_optuna()),
-        ("pandas", lambda path: medic.load_runs(path)),
+        ("pandas", lambda path: medic.load_runs(path).to_frame()),
         ("pyarrow", lambda path: parquet_rows(path / "t.parquet")),
         ("ray", lambda path: connect(None, None, 1)),
     ],

@@ -1,0 +1,230 @@
+"""From runs to a table: which runs share a row and a column, and which evaluation of each counts."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from medic.errors import MedicError, check_choice
+from medic.metrics import DEFAULT, Metric, find_metric
+from medic.results import notes
+from medic.results.cells import Cell, pick_cell
+from medic.results.table import Row, Table
+from medic.results.wording import runs_are
+from medic.runs.run import Run
+from medic.utils.memory import garbage_collection_paused
+
+SELECTIONS = ("validation", "evaluation", "domainbed", "last", "leave-one-out", "oracle")
+"""Rules that select an evaluation: see `medic.evaluation.selection`."""
+
+
+@garbage_collection_paused()
+def tabulate(
+    results: Sequence[Run],
+    rule: str = "validation",
+    metrics: Sequence[Metric] = DEFAULT,
+    by: str = "auto",
+    missing: Sequence[Run] = (),
+) -> Table:
+    """Return a table of runs, with a row for every combination of method and given settings.
+
+    Columns are targets, or sources if every run has one source and several targets. `missing` runs have no records, but
+    have their rows and columns.
+    """
+    check_choice("selection", rule, SELECTIONS)
+    kind = check_choice("columns", by, ["auto", "target", "source"])
+    if not results:
+        raise MedicError("no finished runs: give the --output of a sweep or of training, and wait for a run to finish")
+    results = [*results, *missing]
+    if kind == "auto":
+        single = all(len(result.config.data.sources) == 1 < len(result.targets) for result in results)
+        kind = "source" if single else "target"
+    groups = group_runs(results)
+    ambiguous = 0 if kind == "source" else _take_pairs(groups)
+    groups = [group for group in groups if group.runs]
+    columns = tuple(sorted({column_of(run, kind) for group in groups for run in group.runs}))
+    rows = [
+        Row(label, group.method, {column: group.cell(column, kind, rule) for column in columns})
+        for group, label in zip(groups, row_labels(groups), strict=True)
+    ]
+    rows.sort(key=lambda row: row.label)
+    used = [result for row in rows for result in row.results]
+    if not used:  # only this rule may select nothing from finished runs
+        raise MedicError(
+            f"selection {rule!r} needs one more run for each source domain, with that domain as a second target: "
+            "beside --target a, train with --target a b and --target a c"
+        )
+    shown = tuple(m for m in metrics if any(cell.values(m) for row in rows for cell in row.cells.values()))
+    pairs = sum(len(group.pairs) for group in groups)
+    about = (
+        *(["columns are source domains; a cell is the mean over all targets"] if kind == "source" else []),
+        *notes.learning(rows),
+        *notes.selection(rule),
+        *notes.scores(rows, shown),
+        *notes.target_labels(shown),
+        *notes.averaging(rows),
+        *notes.seeds(rows),
+        *_pair_notes(0 if rule == "leave-one-out" else pairs, ambiguous),
+        *notes.mixed_datasets((column_of(result, kind), result) for result in used),
+        *notes.differences(used),
+    )
+    return Table(columns, tuple(rows), shown, about, kind, rule)
+
+
+@dataclass(eq=False)
+class Group:
+    """The runs of one row."""
+
+    method: str
+    settings: Mapping[str, Any]
+    """The settings that may tell this row from others of its method."""
+    runs: list[Run] = field(default_factory=list)
+    pairs: list[Run] = field(default_factory=list)
+    """Runs that keep a source domain as a second target, for the selection `leave-one-out`."""
+
+    def cell(self, column: str, kind: str, rule: str) -> Cell:
+        """Return the selected evaluations of a column."""
+        runs = [run for run in self.runs if run.records and column_of(run, kind) == column]
+        return pick_cell(runs, rule, [run for run in self.pairs if run.records and column in run.targets])
+
+    def may_join(self, row: "Group") -> bool:
+        """Whether runs with one source less may belong to a row."""
+        return self.method == row.method and self.runs[0].agrees(row.runs[0], self.settings)
+
+
+def column_of(result: Run, kind: str) -> str:
+    """Return the title of the column of a run."""
+    return ", ".join(result.config.data.sources if kind == "source" else result.targets)
+
+
+def group_runs(results: Iterable[Run]) -> list[Group]:
+    """Group runs by method and by the values of the settings that were given for some run of the method.
+
+    Where hyperparameters were drawn, only settings given for the draws count: draws and defaults compete in one row.
+    """
+    methods: dict[str, list[Run]] = {}
+    for result in results:
+        methods.setdefault(result.method, []).append(result)
+    groups: dict[str, Group] = {}
+    for method, runs in methods.items():
+        given = {name for run in [run for run in runs if run.draw] or runs for name in run.row_settings}
+        if all(run.config.run.protocol is None for run in runs):
+            given |= _DEFAULTS  # which differ between versions
+        names = [*(name for name in runs[0].identity if name in given), *sorted(given - runs[0].identity.keys())]
+        for run in runs:
+            # The runs of a soup may differ in settings that are then not the soup's.
+            settings = {
+                name: run.compared(name) for name in names if name in run.row_settings or not run.compared("soup")
+            }
+            groups.setdefault(f"{method} {settings}", Group(method, settings)).runs.append(run)
+    return list(groups.values())
+
+
+def _take_pairs(groups: Sequence[Group]) -> int:
+    """Move runs with two targets to the row with one target that they belong to, if there is one.
+
+    Return the number of runs that may belong to several rows, which are dropped.
+    """
+    rows = [group for group in groups if any(len(run.targets) == 1 for run in group.runs)]
+    ambiguous = 0
+    for group in groups:
+        candidates = [group] if group in rows else [row for row in rows if group.may_join(row)]
+        if not candidates:
+            continue
+        pairs = [run for run in group.runs if len(run.targets) == 2]
+        group.runs = [run for run in group.runs if len(run.targets) != 2]
+        if len(candidates) == 1:
+            candidates[0].pairs += pairs
+        else:
+            ambiguous += len(pairs)
+    return ambiguous
+
+
+def _pair_notes(unused: int, ambiguous: int) -> Iterator[str]:
+    if unused:
+        yield f"{runs_are(unused, ' with two targets')} left out: they are for the selection 'leave-one-out'"
+    if ambiguous:
+        yield f"{runs_are(ambiguous, ' with two targets')} left out: they may belong to several rows"
+
+
+_DEFAULTS = {"batch_norm", "iterations"}
+"""Settings whose defaults changed between versions, so that they separate rows although nobody set them."""
+
+
+def row_labels(groups: Sequence[Group]) -> list[str]:
+    """Return a label for every row: its method, and the settings that differ between the rows of that method."""
+    methods: dict[str, list[Mapping[str, Any]]] = {}
+    for group in groups:
+        methods.setdefault(group.method, []).append(group.settings)
+    telling = {
+        method: {name: _differing([row.get(name) for row in rows]) for name in _differing(rows)}
+        for method, rows in methods.items()
+    }
+    labels = []
+    for group in groups:
+        shown = [
+            f"{name} {_label_value(group.settings[name], parts)}"
+            for name, parts in telling[group.method].items()
+            if name in group.settings
+        ]
+        labels.append(f"{group.method}: {', '.join(shown)}" if shown else group.method)
+    return labels
+
+
+def _differing(values: Sequence[Any]) -> list[str]:
+    """Return the keys in which mappings differ; none unless all values are mappings."""
+    if not all(isinstance(value, Mapping) for value in values):
+        return []
+    names = dict.fromkeys(name for value in values for name in value)
+    return [name for name in names if any(value.get(name) != values[0].get(name) for value in values)]
+
+
+def _label_value(value: Any, parts: Sequence[str]) -> str:
+    """Return a value in short; of hyperparameters by name only the `parts` that differ between rows."""
+    return value_text({name: value.get(name) for name in parts} if parts else value, "none")
+
+
+def value_text(value: Any, missing: str = "–") -> str:
+    """Return the value of a setting in short."""
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={value_text(part)}" for name, part in value.items())
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value)) if len(value) <= 10 else f"{len(value)} values"
+    return f"{value:.3g}" if isinstance(value, float) else missing if value is None else str(value)
+
+
+def metric_keys(results: Iterable[Run]) -> list[str]:
+    """Return the keys of all numbers in results, in the order in which they first occur."""
+    keys = {"domainbed": None}
+    for result in results:
+        record = result.records[-1]
+        keys |= {key: None for key, value in record.items() if _is_number(value) and not key.startswith("env")}
+        keys |= {key: None for key, value in record["target"].items() if _is_number(value)}
+    return list(keys)
+
+
+def find_metrics(keys: Sequence[str], known: Sequence[Metric], results: Sequence[Run]) -> list[Metric]:
+    """Return metrics by their keys, under the titles of `known` metrics if they are among them."""
+    available, by_key = metric_keys(results), {metric.key: metric for metric in known}
+    if results:
+        for key in keys:
+            check_choice("metric", key, available)
+    return [by_key.get(key) or find_metric(key) for key in keys]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def find_row(table: Table, label: str) -> Row:
+    """Return a row by its label, by its method if that has one row, or by a part of its label that names settings."""
+    found = (
+        [row for row in table.rows if row.label == label]
+        or [row for row in table.rows if row.method == label]
+        or [row for row in table.rows if ":" in label and label in row.label]
+    )
+    if len(found) > 1:
+        labels = "; ".join(repr(row.label) for row in found)
+        raise MedicError(f"{label!r} matches {len(found)} rows: give one of {labels}")
+    if not found:
+        check_choice("row", label, [row.label for row in table.rows])
+    return found[0]

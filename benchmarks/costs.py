@@ -20,7 +20,7 @@ from throughput import rate
 from medic.config.resolve import Plan, resolve
 from medic.data import Dataset
 from medic.methods import METHODS
-from medic.report.terminal import print_rows
+from medic.reports.terminal import print_rows
 from medic.runs.build import build_trainer
 from medic.runs.data import divide_images, load_images
 

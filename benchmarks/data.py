@@ -28,7 +28,7 @@ from medic.config.resolve import resolve
 from medic.data import RECIPES, Storage, benchmark
 from medic.data.augment import resample
 from medic.data.decode import decode
-from medic.report.terminal import print_rows
+from medic.reports.terminal import print_rows
 from medic.runs.build import build_trainer
 from medic.runs.data import divide_images, load_images
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from medic.evaluation.selection import select
-from medic.report.terminal import print_rows
+from medic.reports.terminal import print_rows
 
 RATES = (1.8e-3, 5.4e-3)
 VARIANTS = {

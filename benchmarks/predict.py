@@ -31,7 +31,7 @@ from medic.deploy.inputs import ordered, to_pixels
 from medic.deploy.predictor import BATCH, GPU_BATCH, Predictor
 from medic.models import Preprocessing, assemble, create_backbone
 from medic.openset import fixed, get_score
-from medic.report.terminal import print_rows
+from medic.reports.terminal import print_rows
 
 FILES = 256
 

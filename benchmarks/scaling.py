@@ -21,7 +21,7 @@ from medic.config.optim import OptimConfig
 from medic.data import RECIPES, Samples
 from medic.data.images import Resident
 from medic.models import Classifier, create_backbone
-from medic.report.terminal import print_rows
+from medic.reports.terminal import print_rows
 from medic.runs.optimizer import make_optimizer
 from medic.strategies import MultiStep
 from medic.tasks import Grid

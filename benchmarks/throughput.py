@@ -22,7 +22,7 @@ from torch.nn import functional
 from medic.config.resolve import Plan, resolve
 from medic.data import Dataset
 from medic.models import Classifier, create_backbone
-from medic.report.terminal import print_rows
+from medic.reports.terminal import print_rows
 from medic.runs.build import build_trainer
 from medic.runs.data import divide_images, load_images
 

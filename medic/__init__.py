@@ -10,7 +10,16 @@ from medic._version import __version__ as __version__
 
 if TYPE_CHECKING:  # the names below, for type checkers
     from medic import openset as openset
+    from medic.api import Export as Export
+    from medic.api import analyze as analyze
+    from medic.api import calibrate as calibrate
+    from medic.api import export as export
+    from medic.api import report as report
+    from medic.api import serve as serve
+    from medic.api import sweep as sweep
     from medic.api import train as train
+    from medic.config.settings import Settings as Settings
+    from medic.data import list_datasets as list_datasets
     from medic.deploy.hub import pull as pull
     from medic.deploy.hub import push as push
     from medic.deploy.predictor import Prediction as Prediction
@@ -21,6 +30,7 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from medic.evaluation.evaluate_model import evaluate as evaluate
     from medic.methods import METHODS as METHODS
     from medic.methods import Method as Method
+    from medic.methods import list_methods as list_methods
     from medic.models import Classifier as Classifier
     from medic.models import create_backbone as create_backbone
     from medic.objectives import Objective as Objective
@@ -43,11 +53,13 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from medic.utils.outputs import Output as Output
 
 _HOMES = {
-    "medic.api": ["train"],
+    "medic.api": ["Export", "analyze", "calibrate", "export", "report", "serve", "sweep", "train"],
+    "medic.config.settings": ["Settings"],
+    "medic.data": ["list_datasets"],
     "medic.deploy.hub": ["pull", "push"],
     "medic.deploy.predictor": ["Prediction", "Predictor", "load"],
     "medic.errors": ["MedicError", "TrainingError"],
-    "medic.methods": ["METHODS", "Method"],
+    "medic.methods": ["METHODS", "Method", "list_methods"],
     "medic.models": ["create_backbone"],
     "medic.objectives": ["Objective", "Ova", "ce", "objective", "ova"],
     "medic.utils.outputs": ["Output"],

@@ -4,6 +4,7 @@ A plain name is the system as in the paper's open-set tables; a suffix names ano
 """
 
 from functools import partial
+from typing import Any
 
 from medic.objectives import Rsc
 from medic.strategies import AndMask, MultiStep, SandMask, Trajectories, TwoStep
@@ -13,7 +14,16 @@ from medic.tasks import GridSpec
 from medic.utils.parts import Choice, Part, log10
 from medic.utils.plugins import Group
 
-__all__ = ["DOMAINBED_ADAM", "METHODS", "METHOD_GROUP", "Method", "Rate", "find_method"]
+__all__ = [
+    "DOMAINBED_ADAM",
+    "METHODS",
+    "METHOD_GROUP",
+    "Method",
+    "Rate",
+    "describe_method",
+    "find_method",
+    "list_methods",
+]
 
 OVA = {"objective": "ce+ova"}
 PLAIN = {"weight_decay": 0.0, "schedule": "constant"}
@@ -272,3 +282,23 @@ METHOD_GROUP = Group("medic.methods", "method", Method, METHODS)
 def find_method(name: str) -> Method:
     """Return a method by name, from an installed package if it is not one of ours."""
     return METHOD_GROUP.find(name)
+
+
+def list_methods() -> list[dict[str, Any]]:
+    """Return all methods as plain values: name, idea, what each differs in, source, tasks and steps."""
+    return [describe_method(method) for method in METHODS.values()]
+
+
+def describe_method(method: Method) -> dict[str, Any]:
+    """Return a method as plain values."""
+    grid = method.grid
+    return {
+        "method": method.name,
+        "paper": method.paper,
+        "idea": method.idea,
+        "experimental": method.experimental,
+        "differs in": method.differs,
+        "source": method.citation,
+        "grid": "each domain" if method.each_domain else " × ".join(map(str, grid.splits.values())) or "one task",
+        "steps": ",".join(map(str, grid.round)) + (f" × {grid.repeat}" if grid.repeat > 1 else ""),
+    }

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from medic.analysis.result import Result
 
 Takes = Literal["nothing", "run", "runs", "folders"]
@@ -33,10 +31,6 @@ class Analysis:
         """Return the numbers. `runs` is a run, a list of them, or results of folders, as `takes` says."""
         measure = importlib.import_module(f"medic.analysis.{self.name}").measure
         return cast("Result", measure(**options) if self.takes == "nothing" else measure(runs, **options))
-
-    def draw(self, result: "Result") -> "Figure":
-        """Return the figure of the numbers."""
-        return cast("Figure", importlib.import_module(f"medic.analysis.{self.name}").draw(result))
 
 
 ANALYSES = {

@@ -1,16 +1,23 @@
 """The results of analyses: numbers, rows for a terminal, and notes."""
 
+import base64
 import dataclasses
+import html
+import importlib
+import io
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from medic.errors import MedicError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class MissingRuns(MedicError):
@@ -32,6 +39,21 @@ class Result(ABC):
     def notes(self) -> list[str]:
         """Return what a reader must know to read the numbers, one line each."""
         return []
+
+    def draw(self) -> "Figure":
+        """Return the figure of the numbers."""
+        return cast("Figure", importlib.import_module(type(self).__module__).draw(self))
+
+    def _repr_html_(self) -> str:
+        """Return the figure, the rows and the notes as a notebook shows them."""
+        image = io.BytesIO()
+        self.draw().savefig(image, format="png", bbox_inches="tight", dpi=120)
+        parts = [f'<img src="data:image/png;base64,{base64.b64encode(image.getvalue()).decode()}">']
+        if rows := self.rows():
+            lines = ["".join(f"<th>{html.escape(name)}</th>" for name in rows[0])]
+            lines += ["".join(f"<td>{html.escape(cell)}</td>" for cell in row.values()) for row in rows]
+            parts.append("<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>")
+        return "".join([*parts, *(f"<p>{html.escape(note)}</p>" for note in self.notes())])
 
     def as_dict(self) -> dict[str, Any]:
         """Return all numbers as JSON holds them: arrays are lists, and NaN and infinities are None."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from medic.analysis import ANALYSES, Analysis
 from medic.cli.options import add_device_option, add_import_option, count, output_file
 from medic.errors import MedicError, check_choice
-from medic.report.terminal import print_rows
+from medic.reports.terminal import print_rows
 from medic.runs.layout import check_run
 from medic.utils.files import check_writable, write_text, writing
 
@@ -73,7 +73,7 @@ def run(arguments: Namespace) -> int:
         with writing("numbers", arguments.json):
             write_text(arguments.json, json.dumps(result.as_dict(), indent=1, ensure_ascii=False) + "\n")
     if arguments.output is not None:
-        style.save(analysis.draw(result), Path(arguments.output))
+        style.save(result.draw(), Path(arguments.output))
         logger.info("figure: %s", arguments.output)
     return 0
 

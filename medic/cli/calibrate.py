@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from medic.cli.opening import add_force_option, check_model, open_model
 from medic.cli.options import add_device_option, add_import_option, input_file, number, output_folder
 from medic.errors import MedicError, counted
-from medic.report.terminal import print_rows
+from medic.reports.terminal import print_rows
 from medic.utils.files import atomic_folder, writing
 from medic.utils.parts import FRACTION, POSITIVE
 
 if TYPE_CHECKING:
-    from medic.deploy.calibration import Calibration, Effect, Labelled
+    from medic.deploy.calibration import Calibration, Effect
     from medic.openset import Threshold
-    from medic.runs.run import Run
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +72,7 @@ def run(arguments: Namespace) -> int:
     from medic.data.decode import BadImage  # now, because these import torch
     from medic.deploy.calibration import Calibration, Labelled, label_images
     from medic.evaluation.prediction_files import read_labels
+    from medic.runs.reevaluate import held_out
 
     rows = None if arguments.labels is None else read_labels(arguments.labels)
     predictor, run = open_model(arguments.run, arguments.device, arguments.imports, arguments.force)
@@ -80,7 +80,7 @@ def run(arguments: Namespace) -> int:
     if rows is not None:
         labelled = label_images(predictor, rows, "labelled images")
     elif run is not None:
-        labelled = _held_out(run)
+        labelled = held_out(run)
     unreadable: list[BadImage] = []
     calibration = Calibration(predictor, labelled, None if paths is None else predictor.infer(paths, unreadable))
     if unreadable:
@@ -89,7 +89,7 @@ def run(arguments: Namespace) -> int:
         raise MedicError(
             f"{arguments.run} is a model without its run: give images of the place of use with --labels or --images"
         )
-    chosen = _chosen(arguments, calibration)
+    chosen = calibration.choose(arguments.accept, arguments.threshold, arguments.cost, rows is not None)
     found = [calibration.effect(threshold) for threshold in calibration.comparisons()]
     if chosen is not None:
         found = [effect for effect in found if effect.threshold.value != chosen.value] + [calibration.effect(chosen)]
@@ -114,29 +114,6 @@ def _output_folder(arguments: Namespace) -> Path:
     if output.exists() and not (output.is_dir() and not any(output.iterdir()) and not output.samefile(".")):
         raise MedicError(f"--output {output} exists: give a new folder")
     return output
-
-
-def _chosen(arguments: Namespace, calibration: "Calibration") -> "Threshold | None":
-    """Return the threshold that the options choose, or None if they choose none."""
-    if arguments.threshold is not None:
-        return calibration.predictor.at(arguments.threshold).threshold
-    if arguments.accept is not None:
-        return calibration.accepting(arguments.accept)
-    if arguments.cost is not None:
-        return calibration.best(arguments.cost)
-    if arguments.labels is not None:
-        return calibration.best()
-    return None if arguments.images is None else calibration.dividing()
-
-
-def _held_out(run: "Run") -> "Labelled":
-    """Return what a run has held out of its sources: validation images, and those of unknown classes."""
-    from medic.deploy.calibration import Labelled
-    from medic.evaluation.evaluator import LabelledOutputs
-
-    parts = [run.outputs(split) for split in ("validation", "source-unknown") if split in run.splits]
-    joined = LabelledOutputs.cat(parts)
-    return Labelled(joined.output, joined.label, "the held-out images of the sources")
 
 
 def _print(found: "list[Effect]", chosen: "Threshold | None", calibration: "Calibration") -> None:

@@ -12,7 +12,7 @@ from medic.cli import catalogue
 from medic.cli.datasets import make_rows
 from medic.cli.options import input_file, output_file
 from medic.errors import MedicError, check_choice, respelled
-from medic.report.terminal import print_rows
+from medic.reports.terminal import print_rows
 from medic.runs.layout import check_run
 from medic.utils.files import csv_cell, write_text, writing
 

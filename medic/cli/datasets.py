@@ -1,15 +1,12 @@
 """`medic datasets`."""
 
 from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from medic.cli import catalogue
 from medic.cli.options import add_import_option
 from medic.errors import check_choice, respelled
-from medic.report.terminal import print_facts, print_rows
-
-if TYPE_CHECKING:
-    from medic.data import Benchmark
+from medic.reports.terminal import print_facts, print_rows
 
 HINT = """
 digits is built in. `medic datasets NAME` shows the classes of a benchmark, where its images are searched
@@ -44,36 +41,10 @@ def run(arguments: Namespace) -> int:
 
 
 def make_rows() -> list[dict[str, Any]]:
-    """Return everything about every benchmark."""
-    from medic.data import BENCHMARKS
+    """Return what is listed; importing this module does not import torch."""
+    from medic.data import list_datasets
 
-    return [describe(bench) for bench in BENCHMARKS.values()]
-
-
-def describe(bench: "Benchmark") -> dict[str, Any]:
-    """Return a benchmark as plain values. If its classes are read from disk, their number is that of the split."""
-    from medic.data.classes import named_split
-
-    split = named_split(bench.split, bench.name, bench.classes, ()) if bench.split and bench.classes else None
-    in_split = sum(map(int, bench.split.split("-")[1:])) if bench.split else None
-    return {
-        "dataset": bench.name,
-        "what it is": bench.description,
-        "domains": {domain: sum(bench.counts.get(domain, ())) or None for domain in bench.domains},
-        "images": sum(map(sum, bench.counts.values())) or bench.images,
-        "classes": str(len(bench.classes) or in_split or "yours"),
-        "split": bench.split,
-        "known": list(bench.classes if split is None else split.known),
-        "unknown": list(() if split is None else split.unknown),
-        "layouts": {layout.name: list(layout.folders) for layout in bench.layouts},
-        "fetched": bench.download is not None,
-        "run": {
-            "pixels": bench.image_size,
-            "backbone": bench.backbone,
-            "augmentation": bench.augment,
-            "lr of sgd": bench.lr,
-        },
-    }
+    return list_datasets()
 
 
 def _row(entry: dict[str, Any]) -> dict[str, str]:

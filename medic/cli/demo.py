@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from medic.cli.options import add_device_option, count, output_folder
 from medic.errors import MedicError, counted
 from medic.metrics import METRICS
-from medic.report.terminal import print_rows
+from medic.reports.terminal import print_rows
 
 if TYPE_CHECKING:
     from medic.results.table import Row, Table
@@ -52,8 +52,8 @@ def run(arguments: Namespace) -> int:
     targets = "every domain" if arguments.all else arguments.target or "street"
     seeds = counted(arguments.seeds, "seed")
     print(f"training {BASE} and {COMPARED} on the built-in digits, target {targets}, {seeds}", flush=True)
-    from medic.report.run_page import write_report  # now, because it imports torch
-    from medic.report.table_page import write_table_report
+    from medic.reports.run_page import write_report  # now, because it imports torch
+    from medic.reports.table_page import write_table_report
     from medic.results.runs import find_runs
     from medic.results.tabulate import tabulate
     from medic.runs.run import Run

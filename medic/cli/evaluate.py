@@ -12,7 +12,7 @@ from medic.cli.opening import check_learned
 from medic.cli.options import add_device_option, add_import_option, input_file
 from medic.errors import MedicError
 from medic.metrics import DEFAULT, METRICS, find_metric
-from medic.report.terminal import print_rows
+from medic.reports.terminal import print_rows
 from medic.runs.layout import check_run
 
 if TYPE_CHECKING:

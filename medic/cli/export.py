@@ -1,32 +1,28 @@
 """`medic export`."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from medic.cli.opening import check_model, is_model, open_model
 from medic.cli.options import add_import_option, output_file
-from medic.deploy.layout import model_folder
+from medic.deploy.layout import EXPORTS, model_folder
 from medic.errors import MedicError, counted
 from medic.utils.files import check_writable
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from medic.deploy.predictor import Predictor
-    from medic.runs.run import Run
-
-SUFFIX = {"onnx": ".onnx", "torch-export": ".pt2"}
-CHECKED = 256
-"""Target images of a run that an export is checked on."""
+    pass
 
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic export`."""
     parser.add_argument("run", metavar="RUN", help="directory of a finished run, or of a model")
     parser.add_argument(
-        "--format", choices=tuple(SUFFIX), default="onnx", metavar="FORMAT", help="onnx or torch-export (default: onnx)"
+        "--format",
+        choices=tuple(EXPORTS),
+        default="onnx",
+        metavar="FORMAT",
+        help="onnx or torch-export (default: onnx)",
     )
     parser.add_argument(
         "-o",
@@ -52,31 +48,16 @@ def run(arguments: Namespace) -> int:
     from medic.deploy.paths import image_paths
 
     form = arguments.format
-    path: Path = arguments.output or model_folder(arguments.run) / f"model{SUFFIX[form]}"
+    path: Path = arguments.output or model_folder(arguments.run) / f"model{EXPORTS[form]}"
     check_writable("export", path)
     if arguments.images is None and is_model(arguments.run):
         raise MedicError(f"{arguments.run} is not a run, so it has no target images: check on others with --images")
-    images = None if arguments.images is None else image_paths(arguments.images)
-    from medic.deploy.export import export  # now, because it imports torch
+    images = None if arguments.images is None else list(image_paths(arguments.images))
+    from medic.api import export  # now, because it imports torch
 
     predictor, finished = open_model(arguments.run, imports=arguments.imports)
-    pixels = _pixels(predictor, finished, images, arguments.root)
-    difference = export(predictor, path, form, pixels)
+    exported = export(finished or predictor, path, format=form, images=images, root=arguments.root)
     size = path.stat().st_size / 2**20
-    checked = f"{counted(len(pixels), 'image')} decided alike, scores within {difference:.0e}"
+    checked = f"{counted(exported.images, 'image')} decided alike, scores within {exported.difference:.0e}"
     print(f"{path}: {size:.1f} MiB, {checked}")
     return 0
-
-
-def _pixels(predictor: "Predictor", finished: "Run | None", images: Iterable[str] | None, root: str | None) -> "Tensor":
-    """Return pixels to check the export on: of images, or of target images of the run."""
-    import numpy as np
-    import torch
-
-    from medic.deploy.inputs import to_pixels
-    from medic.runs.reevaluate import target_pixels
-
-    if images is not None:
-        return torch.from_numpy(np.stack([to_pixels(path, predictor.decoded) for path in images]))
-    assert finished is not None
-    return target_pixels(finished, CHECKED, root)

@@ -61,7 +61,7 @@ def run(arguments: Namespace) -> int:
             logger.warning("figure %s: no %s; make them: %s", figure.name, error.what, command)
             continue
         path = output / f"{figure.name}.{arguments.format}"
-        style.save(analysis.draw(result), path)
+        style.save(result.draw(), path)
         print(f"{figure.name}: {figure.about} → {path}")
         print_result(result)
         print()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from medic.cli import catalogue
 from medic.cli.options import add_import_option
 from medic.errors import check_choice, respelled
-from medic.report.terminal import print_facts, print_rows
+from medic.reports.terminal import print_facts, print_rows
 
 if TYPE_CHECKING:
     from medic.systems.base import Method
@@ -48,25 +48,10 @@ def run(arguments: Namespace) -> int:
 
 
 def make_rows() -> list[dict[str, Any]]:
-    """Return the methods as they are listed."""
-    from medic.methods import METHODS
+    """Return what is listed; importing this module does not import torch."""
+    from medic.methods import list_methods
 
-    return [describe_briefly(method) for method in METHODS.values()]
-
-
-def describe_briefly(method: "Method") -> dict[str, Any]:
-    """Return what is listed of a method."""
-    grid = method.grid
-    return {
-        "method": method.name,
-        "paper": method.paper,
-        "idea": method.idea,
-        "experimental": method.experimental,
-        "differs in": method.differs,
-        "source": method.citation,
-        "grid": "each domain" if method.each_domain else " × ".join(map(str, grid.splits.values())) or "one task",
-        "steps": ",".join(map(str, grid.round)) + (f" × {grid.repeat}" if grid.repeat > 1 else ""),
-    }
+    return list_methods()
 
 
 def describe(method: "Method") -> dict[str, Any]:
@@ -74,6 +59,7 @@ def describe(method: "Method") -> dict[str, Any]:
     from medic.config.parts import find_parts, search_ranges
     from medic.config.settings import DEFAULTS
     from medic.config.starts import STARTS
+    from medic.methods import describe_method
     from medic.objectives import OBJECTIVES, PENALTIES
     from medic.training import AVERAGES
     from medic.utils.parts import hyperparameters
@@ -93,7 +79,7 @@ def describe(method: "Method") -> dict[str, Any]:
     declared = [entry for part in parts for entry in hyperparameters(part.kind).items() if entry[0] in values]
     datasets = {dataset for _, field in declared for dataset in field.metadata["on"]}
     return {
-        **describe_briefly(method),
+        **describe_method(method),
         "objective": preset["objective"],
         "penalty": preset.get("penalty"),
         "score": preset.get("score") or OBJECTIVES[preset["objective"]].score,

@@ -39,7 +39,7 @@ def run(arguments: Namespace) -> int:
             raise MedicError(f"--paper requires a folder of runs, but {path} is a run: leave it out")
         check_run(path)
         check_writable("report", file)
-        from medic.report.run_page import write_report
+        from medic.reports.run_page import write_report
         from medic.runs.run import Run
 
         finished = Run(path)
@@ -52,7 +52,7 @@ def run(arguments: Namespace) -> int:
     if arguments.root is not None:
         raise MedicError(f"--root requires a single run, but {path} is a folder of runs: leave it out")
     check_writable("report", file)
-    from medic.report.table_page import write_table_report
+    from medic.reports.table_page import write_table_report
     from medic.results.runs import find_runs
 
     collection = find_runs([path])

@@ -8,7 +8,7 @@ from medic.cli import catalogue
 from medic.cli.options import add_format_option, add_run_options, given_settings, index
 from medic.cli.sweep import add_executor_options, chosen_executor
 from medic.errors import MedicError, check_choice
-from medic.report.terminal import print_rows
+from medic.reports.terminal import print_rows
 from medic.results.runs import sort_runs
 from medic.results.table import FORMATS, print_table
 from medic.results.wording import learned_nothing, runs_are
@@ -50,7 +50,7 @@ def run(arguments: Namespace) -> int:
         raise MedicError("give the name of a table: `medic reproduce --list` shows them")
     check_choice("table of the paper", arguments.table, [row["name"] for row in rows] or [arguments.table])
     given, executor = given_settings(arguments, dataset=None), chosen_executor(arguments)  # the table has a dataset
-    from medic.report.against import AgainstPaper  # now, because these import torch
+    from medic.reports.against import AgainstPaper  # now, because these import torch
     from medic.results.paper_tables import reproduction
     from medic.sweeps.launch import launch
     from medic.sweeps.sweep import Planner

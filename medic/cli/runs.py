@@ -11,7 +11,7 @@ from medic.cli.options import add_format_option
 from medic.config.config import Config
 from medic.errors import MedicError, counted
 from medic.metrics import DEFAULT
-from medic.report.terminal import print_rows
+from medic.reports.terminal import print_rows
 from medic.results.runs import list_runs
 from medic.runs.run import Run
 

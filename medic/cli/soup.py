@@ -9,7 +9,7 @@ from medic.cli.catalogue import check_paths
 from medic.cli.options import add_device_option, add_import_option
 from medic.config.settings import SETTINGS
 from medic.errors import MedicError
-from medic.report.terminal import print_rows, print_run
+from medic.reports.terminal import print_rows, print_run
 from medic.runs.layout import check_run
 
 if TYPE_CHECKING:

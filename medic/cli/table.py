@@ -10,7 +10,7 @@ from typing import Any
 from medic.cli.options import add_format_option
 from medic.errors import MedicError, check_choice, counted
 from medic.metrics import DEFAULT, Metric
-from medic.report.terminal import print_rows
+from medic.reports.terminal import print_rows
 from medic.results import notes
 from medic.results.cells import Pick
 from medic.results.runs import find_runs
@@ -61,7 +61,7 @@ def run(arguments: Namespace) -> int:
         logger.warning("%s", note)
     metrics: Sequence[Metric] = DEFAULT
     if arguments.paper is not None:
-        from medic.report.against import beside_paper, paper_metrics  # it imports torch
+        from medic.reports.against import beside_paper, paper_metrics  # it imports torch
 
         metrics = paper_metrics(arguments.paper)
     if arguments.metrics:

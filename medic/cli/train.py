@@ -9,7 +9,7 @@ from typing import Any
 from medic.cli.options import add_run_options, given_settings
 from medic.config.settings import to_yaml
 from medic.errors import one_line
-from medic.report.terminal import print_run
+from medic.reports.terminal import print_run
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -53,7 +53,7 @@ def run(arguments: Namespace) -> int:
             print(f"{selected}: {run.path}")
             root = run.config.data.root
             if arguments.report:
-                from medic.report.run_page import write_report
+                from medic.reports.run_page import write_report
 
                 print(write_report(run, run.path / "report.html", None if root is None else Path(root)))
             else:

@@ -77,6 +77,21 @@ class Calibration:
             raise MedicError(f"--images: {count} images are too few to find two components, give {FEWEST} or more")
         return self._threshold(two_components(self.predictor.score(self.unlabelled)), "two components")
 
+    def choose(
+        self, accept: float | None, threshold: float | None, cost: float | None, labels: bool
+    ) -> Threshold | None:
+        """Return the threshold that options choose; `labels` says whether the labelled images are the user's own.
+
+        Without any option, labelled images of the user or new images choose it; otherwise None is returned.
+        """
+        if threshold is not None:
+            return self.predictor.at(threshold).threshold
+        if accept is not None:
+            return self.accepting(accept)
+        if cost is not None or labels:
+            return self.best(cost)
+        return None if self.unlabelled is None else self.dividing()
+
     def comparisons(self) -> Iterator[Threshold]:
         """Yield thresholds to compare: the model's own, several acceptance rates, and what else the images allow."""
         yield self.predictor.threshold

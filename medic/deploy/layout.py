@@ -5,6 +5,8 @@ from pathlib import Path
 from medic.errors import MedicError
 
 DESCRIPTION, WEIGHTS = "model.json", "model.safetensors"
+EXPORTS = {"onnx": ".onnx", "torch-export": ".pt2"}
+"""The endings of exported files by format."""
 
 
 def model_folder(path: Path | str) -> Path:

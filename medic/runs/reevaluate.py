@@ -11,6 +11,7 @@ from medic.config.imports import executed
 from medic.config.resolve import Plan, resolve
 from medic.config.settings import SETTINGS
 from medic.data import Dataset
+from medic.deploy.calibration import Labelled
 from medic.errors import MedicError, check_choice, warn
 from medic.evaluation.decisions import Decisions
 from medic.evaluation.evaluator import LabelledOutputs, Outputs, choose_threshold, measure, measured
@@ -87,6 +88,13 @@ def _ready(run: Run, score: Score, outputs: Outputs) -> Score:
     if run.config.evaluation.score == score.name:
         return run.score
     return score.fit(outputs["train"].output, outputs["train"].label)
+
+
+def held_out(run: Run) -> Labelled:
+    """Return the outputs for images that a run held out of its sources: for validation, and of unknown classes."""
+    parts = [run.outputs(split) for split in ("validation", "source-unknown") if split in run.splits]
+    joined = LabelledOutputs.cat(parts)
+    return Labelled(joined.output, joined.label, "the held-out images of the sources")
 
 
 def target_pixels(run: Run, count: int, root: str | None = None) -> Tensor:

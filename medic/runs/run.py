@@ -1,5 +1,6 @@
 """A run, read from its directory. Files are read when they are first used; importing this module needs no torch."""
 
+import html
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -14,6 +15,7 @@ from medic.deploy.layout import DESCRIPTION, WEIGHTS
 from medic.errors import MedicError, first_line, unread
 from medic.evaluation.learning import learning_failure
 from medic.evaluation.selection import by_evaluation, select, without_target
+from medic.metrics import DEFAULT
 from medic.runs.environment import commits, read_plugins
 from medic.runs.layout import (
     CHECKPOINT,
@@ -77,6 +79,16 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        """Return the run as a notebook shows it: its state, and its metrics in percent once it is finished."""
+        text = html.escape(f"{self.path}: {self.state}")
+        if not self.done or self.damage:
+            return f"<p>{text}</p>"
+        measured = [(metric, self.metrics[metric.key]) for metric in DEFAULT if metric.key in self.metrics]
+        head = "".join(f"<th>{html.escape(metric.title)}</th>" for metric, _ in measured)
+        cells = "".join(f"<td>{metric.scale * value:.1f}</td>" for metric, value in measured)
+        return f"<p>{text}</p><table><tr>{head}</tr><tr>{cells}</tr></table>"
 
     @cached_property
     def seal(self) -> Seal:

@@ -20,7 +20,7 @@ from tests.results.written import seal, write_run
 
 def drawn(name, result):
     """Draw a figure completely, so that everything in it is laid out."""
-    figure = ANALYSES[name].draw(result)
+    figure = result.draw()
     figure.draw_without_rendering()
     assert figure.get_size_inches()[0] == WIDTH
     json.dumps(result.as_dict(), allow_nan=False)

@@ -14,7 +14,7 @@ import pytest
 from medic.cli import demo
 from medic.data import BENCHMARKS
 from medic.methods import METHODS
-from medic.report.terminal import print_rows
+from medic.reports.terminal import print_rows
 from medic.runs.run import Run
 from medic.training import Trainer
 from medic.utils.parts import hyperparameters

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from medic.report.terminal import LONG
+from medic.reports.terminal import LONG
 from medic.runs.run import Run
 from medic.training import Trainer
 from medic.utils.files import locked

@@ -7,7 +7,7 @@ import pytest
 from medic.cli import main
 from medic.config.resolve import resolve
 from medic.data.dataset import Generated
-from medic.report.against import AgainstPaper
+from medic.reports.against import AgainstPaper
 from medic.results.paper import PaperCell, published, published_table
 from medic.results.paper_tables import reproduction
 from medic.results.runs import find_runs

@@ -15,8 +15,8 @@ from medic.data import BENCHMARKS
 from medic.evaluation.decisions import Decisions
 from medic.metrics import METRICS, Metric
 from medic.openset.thresholds import RULES, Threshold
-from medic.report.pages import packed, write_page
-from medic.report.thumbnails import thumbnails
+from medic.reports.pages import packed, write_page
+from medic.reports.thumbnails import thumbnails
 from medic.results.wording import short
 from medic.runs.layout import config_file
 from medic.runs.run import Run

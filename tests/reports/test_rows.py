@@ -3,7 +3,7 @@
 import pytest
 
 import medic
-from medic.report.terminal import lenient, print_run
+from medic.reports.terminal import lenient, print_run
 from tests.runs.short import SHORT
 
 

@@ -9,8 +9,8 @@ import scipy.stats
 
 import medic
 from medic import openset
-from medic.report.run_page import write_report
-from medic.report.table_page import write_table_report
+from medic.reports.run_page import write_report
+from medic.reports.table_page import write_table_report
 from medic.results.runs import find_runs
 from tests.browser import needs_browser, open_address, requests
 from tests.results.written import write_run

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from medic.errors import counted
 from medic.metrics import DEFAULT, METRICS, Metric
-from medic.report.pages import write_page
+from medic.reports.pages import write_page
 from medic.results.cells import Cell, Pick
 from medic.results.runs import Runs
 from medic.results.table import AVERAGE, Against, Row, Table, written
@@ -29,7 +29,7 @@ def write_table_report(collection: Runs, title: str, path: Path, paper: str | No
     """
     metrics: tuple[Metric, ...] = (*DEFAULT, *FURTHER)
     if paper is not None:
-        from medic.report.against import paper_metrics  # it imports torch
+        from medic.reports.against import paper_metrics  # it imports torch
 
         metrics = paper_metrics(paper)
     tables = [_tabulated(collection, "validation", metrics, paper)]
@@ -77,7 +77,7 @@ def _tabulated(collection: Runs, rule: str, metrics: Sequence[Metric], paper: st
     table = tabulate(collection.finished, rule, metrics, missing=collection.missing)
     if paper is None:
         return table, None
-    from medic.report.against import beside_paper
+    from medic.reports.against import beside_paper
 
     return beside_paper(table, paper)
 

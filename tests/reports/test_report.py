@@ -20,11 +20,11 @@ from medic import openset
 from medic.analysis import style
 from medic.cli import main
 from medic.metrics import METRICS
-from medic.report import table_page
-from medic.report.pages import ASSETS
-from medic.report.run_page import write_report
-from medic.report.table_page import _content, write_table_report
-from medic.report.thumbnails import _data_url
+from medic.reports import table_page
+from medic.reports.pages import ASSETS
+from medic.reports.run_page import write_report
+from medic.reports.table_page import _content, write_table_report
+from medic.reports.thumbnails import _data_url
 from medic.results.runs import find_runs
 from medic.results.tabulate import tabulate
 from tests.results.written import write_run

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from medic.analysis.result import plain
 from medic.utils.files import write_text, writing
 
-ASSETS = files("medic.report") / "assets"
+ASSETS = files("medic.reports") / "assets"
 
 
 def write_page(path: Path, name: str, title: str, data: Mapping[str, Any], **content: Any) -> Path:
@@ -28,7 +28,7 @@ def write_page(path: Path, name: str, title: str, data: Mapping[str, Any], **con
     script = "\n".join((ASSETS / file).read_text(encoding="utf-8") for file in ("charts.js", f"{name}.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = Environment(
-        loader=PackageLoader("medic.report", "assets"), autoescape=True, undefined=StrictUndefined
+        loader=PackageLoader("medic.reports", "assets"), autoescape=True, undefined=StrictUndefined
     )
     html = environment.get_template(f"{name}.html").render(
         title=title,

@@ -1,0 +1,36 @@
+"""The benchmarks as plain values, for lists."""
+
+from typing import Any
+
+from medic.data.benchmarks import BENCHMARKS
+from medic.data.benchmarks.base import Benchmark
+from medic.data.classes import named_split
+
+
+def list_datasets() -> list[dict[str, Any]]:
+    """Return all benchmarks as plain values: domains, classes, images, layouts, and the defaults of a run."""
+    return [describe_dataset(bench) for bench in BENCHMARKS.values()]
+
+
+def describe_dataset(bench: Benchmark) -> dict[str, Any]:
+    """Return a benchmark as plain values. If its classes are read from disk, their number is that of the split."""
+    split = named_split(bench.split, bench.name, bench.classes, ()) if bench.split and bench.classes else None
+    in_split = sum(map(int, bench.split.split("-")[1:])) if bench.split else None
+    return {
+        "dataset": bench.name,
+        "what it is": bench.description,
+        "domains": {domain: sum(bench.counts.get(domain, ())) or None for domain in bench.domains},
+        "images": sum(map(sum, bench.counts.values())) or bench.images,
+        "classes": str(len(bench.classes) or in_split or "yours"),
+        "split": bench.split,
+        "known": list(bench.classes if split is None else split.known),
+        "unknown": list(() if split is None else split.unknown),
+        "layouts": {layout.name: list(layout.folders) for layout in bench.layouts},
+        "fetched": bench.download is not None,
+        "run": {
+            "pixels": bench.image_size,
+            "backbone": bench.backbone,
+            "augmentation": bench.augment,
+            "lr of sgd": bench.lr,
+        },
+    }

@@ -1,0 +1,134 @@
+"""The public functions, each on real runs: what the commands do, from Python."""
+
+import json
+from typing import get_type_hints
+
+import numpy as np
+import pytest
+
+import medic
+from medic.config.settings import SETTINGS
+from medic.errors import MedicError
+from tests.messages import naming
+from tests.small import register_mini
+
+QUICK = {"iterations": 2, "evaluate_every": 1, "batch_size": 4, "device": "cpu", "quiet": True}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, mini_dataset):
+    """Return the runs of a sweep: two methods, one of them with two seeds."""
+    variants = [{"method": "erm", "seed": 0}, {"method": "medic++", "seed": 0}, {"method": "medic++", "seed": 1}]
+    with pytest.MonkeyPatch.context() as patch:
+        register_mini(patch, mini_dataset)
+        output = tmp_path_factory.mktemp("runs")
+        yield medic.sweep({"target": ["street"]}, variants, executor="here", dataset="mini", output=output, **QUICK)
+
+
+def test_a_sweep_returns_its_runs(runs):
+    assert sorted((run.method, run.config.run.seed) for run in runs) == [("erm", 0), ("medic++", 0), ("medic++", 1)]
+    assert [run.path for run in medic.load_runs(runs[0].path.parent)] == sorted(run.path for run in runs)
+    assert runs[:2] == runs.finished[:2]
+
+
+def test_a_table(runs):
+    table = runs.table(metrics=["acc", "oscr"])
+    assert [row.method for row in table.rows] == ["erm", "medic++"]
+    assert [metric.key for metric in table.metrics] == ["acc", "oscr"]
+    frame = table.to_frame()
+    assert len(frame) == 4
+    assert frame.set_index(["method", "key"]).loc[("erm", "acc"), "mean"] == pytest.approx(
+        100 * next(run for run in runs if run.method == "erm").metrics["acc"]
+    )
+    assert r"\begin{tabular}" in table.to_latex()
+    with pytest.raises(MedicError, match=naming("'accuracy' 'acc'")):
+        runs.table(metrics=["accuracy"])
+
+
+def test_a_frame(runs):
+    assert len(runs.to_frame()) == 3
+    assert len(runs.to_frame(every=True)) == sum(len(run.records) for run in runs)
+
+
+@pytest.mark.parametrize("shown", ["run", "runs", "table", "analysis"])
+def test_a_notebook_shows_it(runs, shown):
+    values = {
+        "run": lambda: runs[0],
+        "runs": lambda: runs,
+        "table": lambda: runs.table(),
+        "analysis": lambda: medic.analyze("errors", runs[0]),
+    }
+    page = values[shown]()._repr_html_()
+    assert page.count("<table>") == page.count("</table>") >= 1
+    assert ("data:image/png;base64," in page) == (shown == "analysis")
+
+
+def test_reports(runs, tmp_path):
+    assert medic.report(runs[0], tmp_path / "run.html").read_text().startswith("<!doctype html>")
+    assert medic.report(runs, tmp_path / "runs.html").read_text().startswith("<!doctype html>")
+    assert medic.report(runs[0].path) == runs[0].path / "report.html"
+    assert medic.report(runs[0].path.parent) == runs[0].path.parent / "report.html"
+    with pytest.raises(MedicError, match=naming("path")):
+        medic.report(runs)
+    with pytest.raises(MedicError, match=naming("--paper")):
+        medic.report(runs[0], tmp_path / "run.html", paper="pacs-resnet50")
+    with pytest.raises(MedicError, match=naming("--root")):
+        medic.report(runs, tmp_path / "runs.html", root=tmp_path)
+
+
+def test_analyses(runs):
+    result = medic.analyze("errors", runs[0])
+    assert json.dumps(result.as_dict())
+    assert result.draw().axes
+    assert medic.analyze("expansion").rows()
+    for arguments, message in (
+        (("eror", runs[0]), "'eror' 'errors'"),
+        (("errors", runs), "'errors' one 3"),
+        (("cost",), "'cost' runs"),
+    ):
+        with pytest.raises(MedicError, match=naming(message)):
+            medic.analyze(*arguments)
+    with pytest.raises(MedicError, match=naming("'moments' 'errors'")):
+        medic.analyze("errors", runs[0], moments=3)
+
+
+def test_a_calibrated_model(runs, tmp_path):
+    run = runs[0]
+    lenient, strict = (medic.calibrate(run, accept=share) for share in (0.95, 0.3))
+    assert lenient.threshold.value < strict.threshold.value
+    assert medic.calibrate(run.path, threshold=0.5).shown_threshold == pytest.approx(0.5)
+    images = np.zeros((4, 32, 32, 3), np.uint8)
+    assert len(strict.predict(list(images))) == 4
+    strict.save(tmp_path / "model")
+    assert medic.load(tmp_path / "model").threshold == strict.threshold
+    with pytest.raises(MedicError, match=naming("accept threshold cost labels images")):
+        medic.calibrate(run)
+
+
+def test_an_export(runs, tmp_path):
+    exported = medic.export(runs[0], tmp_path / "model.pt2", format="torch-export")
+    assert exported.path == tmp_path / "model.pt2"
+    assert exported.path.stat().st_size > 0
+    assert exported.images > 0
+    assert exported.difference < 1e-4
+    with pytest.raises(MedicError, match=naming("'pickle' onnx")):
+        medic.export(runs[0], tmp_path / "model", format="pickle")
+    with pytest.raises(MedicError, match=naming("images")):
+        medic.export(runs[0].predictor, tmp_path / "model.onnx")
+
+
+def test_a_service_beyond_this_machine_needs_a_token(runs):
+    with pytest.raises(MedicError, match=naming("0.0.0.0 token")):
+        medic.serve(runs[0], host="0.0.0.0")
+
+
+def test_lists():
+    assert {entry["method"] for entry in medic.list_methods()} >= {"erm", "medic++", "arpl"}
+    assert {entry["dataset"] for entry in medic.list_datasets()} >= {"digits", "pacs"}
+
+
+def test_the_arguments_of_train_are_the_settings():
+    """So that editors complete them and type checkers know them."""
+    hints = get_type_hints(medic.train, include_extras=True)["settings"]
+    assert hints.__args__ == (medic.Settings,)
+    assert set(medic.Settings.__annotations__) == set(SETTINGS)

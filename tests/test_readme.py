@@ -20,7 +20,19 @@ from tests.small import record_no_chance
 
 def test_readme_shows_the_loop_of_the_tutorial():
     """The tutorial's tests run it."""
-    assert blocks("README.md") == [blocks("docs/tutorials/loop.md")[1]]
+    assert blocks("README.md")[1:] == [blocks("docs/tutorials/loop.md")[1]]
+
+
+def test_the_same_from_python(mini, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = blocks("README.md")[0].text
+    quick = 'iterations=2, batch_size=2, device="cpu", quiet=True'
+    smaller = text.replace('"digits"', f'"{mini}"').replace("iterations=300", quick)
+    names: dict[str, object] = {}
+    exec(smaller.replace("medic.sweep(span,", 'medic.sweep(span, executor="here",'), names)
+    assert len(names["runs"]) == 6
+    assert "medic++" in capsys.readouterr().out
+    assert medic.load("calibrated").threshold == names["model"].threshold
 
 
 def test_train(mini, tmp_path, monkeypatch):

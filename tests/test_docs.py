@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from medic.cli.main import COMMANDS, make_parser
-from medic.cli.options import SPELLINGS, canonical, given_settings
+from medic.cli.options import SPELLINGS, canonical, user_settings
 from medic.config.resolve import resolve
 from medic.data import benchmark
 from medic.errors import MedicError
@@ -64,7 +64,7 @@ def test_names_within_sentences(span):
         canonical(words if "--dataset" in words else ["--dataset", "digits", *words])
     )
     try:
-        check_run({**given_settings(parsed), "target": benchmark(parsed.dataset).domains[0]})
+        check_run({**user_settings(parsed), "target": benchmark(parsed.dataset).domains[0]})
     except MedicError as error:
         if {"--dataset", "--method"} & set(words) or str(error).startswith("unknown"):
             raise

@@ -49,11 +49,14 @@ def add_measuring_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Measure, print a table, and write the figure."""
     if arguments.name is None:
-        rows = [{"name": one.name, "takes": one.takes, "content": one.about} for one in ANALYSES.values()]
+        rows = [
+            {"name": analysis.name, "takes": analysis.takes, "content": analysis.about}
+            for analysis in ANALYSES.values()
+        ]
         print_rows(rows)
         return 0
     analysis = ANALYSES[check_choice("analysis", arguments.name, ANALYSES)]
-    options = given_options(arguments, OPTIONS)
+    options = explicit_options(arguments, OPTIONS)
     for name in options:
         if name not in analysis.options:
             raise MedicError(f"--{name} has no effect on {analysis.name!r}: leave it out")
@@ -86,7 +89,7 @@ def print_result(result: "Result") -> None:
         print(note)
 
 
-def given_options(arguments: Namespace, names: tuple[str, ...]) -> dict[str, Any]:
+def explicit_options(arguments: Namespace, names: tuple[str, ...]) -> dict[str, Any]:
     """Return the options that were given."""
     values = {name: getattr(arguments, name) for name in names}
     return {name: value for name, value in values.items() if value is not None and value is not False}
@@ -97,8 +100,8 @@ def check_paths(analysis: Analysis, paths: list[str]) -> None:
     if analysis.takes == "nothing" and paths:
         raise MedicError(f"{analysis.name!r} needs no runs, but got {paths[0]}: leave it out")
     if analysis.takes != "nothing" and not paths:
-        what = {"run": "the directory of a run", "runs": "directories of runs", "folders": "folders of runs"}
-        raise MedicError(f"medic analyze {analysis.name}: give {what[analysis.takes]}")
+        expected = {"run": "the directory of a run", "runs": "directories of runs", "folders": "folders of runs"}
+        raise MedicError(f"medic analyze {analysis.name}: give {expected[analysis.takes]}")
     if analysis.takes == "run" and len(paths) > 1:
         raise MedicError(f"{analysis.name!r} takes one run, but got {len(paths)}: analyze them one by one")
     if analysis.takes in ("run", "runs"):

@@ -90,11 +90,13 @@ def run(arguments: Namespace) -> int:
             f"{arguments.run} is a model without its run: give images of the place of use with --labels or --images"
         )
     chosen = calibration.choose(arguments.accept, arguments.threshold, arguments.cost, rows is not None)
-    found = [calibration.effect(threshold) for threshold in calibration.comparisons()]
+    effects = [calibration.effect(threshold) for threshold in calibration.comparisons()]
     if chosen is not None:
-        found = [effect for effect in found if effect.threshold.value != chosen.value] + [calibration.effect(chosen)]
-    found.sort(key=lambda effect: effect.threshold.value)
-    _print(found, chosen, calibration)
+        effects = [effect for effect in effects if effect.threshold.value != chosen.value] + [
+            calibration.effect(chosen)
+        ]
+    effects.sort(key=lambda effect: effect.threshold.value)
+    _print(effects, chosen, calibration)
     if chosen is not None and output is None:
         print("\nwrite the model with this threshold by adding --output DIR")
     elif chosen is not None and output is not None:
@@ -116,7 +118,7 @@ def _output_folder(arguments: Namespace) -> Path:
     return output
 
 
-def _print(found: "list[Effect]", chosen: "Threshold | None", calibration: "Calibration") -> None:
+def _print(effects: "list[Effect]", chosen: "Threshold | None", calibration: "Calibration") -> None:
     """Print a row per threshold, from lenient to strict, and which images the columns are about."""
     titles = {
         "accepted": "known accepted",
@@ -124,14 +126,16 @@ def _print(found: "list[Effect]", chosen: "Threshold | None", calibration: "Cali
         "rejected": "unknown rejected",
         "unlabelled": "images accepted",
     }
-    present = {name: title for name, title in titles.items() if any(getattr(one, name) is not None for one in found)}
-    shown = []
-    for effect in found:
+    present = {
+        name: title for name, title in titles.items() if any(getattr(effect, name) is not None for effect in effects)
+    }
+    rows = []
+    for effect in effects:
         threshold = effect.threshold
         mark = "→" if threshold == chosen else "•" if threshold == calibration.predictor.threshold else ""
         rates = {title: f"{100 * getattr(effect, name):.1f}" for name, title in present.items()}
-        shown.append({"": mark, "rule": threshold.rule, "threshold": f"{threshold.shown:.6g}", **rates})
-    print_rows(shown, numeric=["threshold", *present.values()])
+        rows.append({"": mark, "rule": threshold.rule, "threshold": f"{threshold.shown:.6g}", **rates})
+    print_rows(rows, numeric=["threshold", *present.values()])
     notes = ["• the model's threshold", *(["→ the chosen one"] if chosen is not None else [])]
     if (labelled := calibration.labelled) is not None:
         known = int((labelled.label >= 0).sum())

@@ -44,8 +44,8 @@ def stored() -> Mapping[str, Any] | None:
 @cache
 def _read() -> Mapping[str, Any] | None:
     try:
-        found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
-        return found if found["fingerprint"] == fingerprint() else None
+        contents: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+        return contents if contents["fingerprint"] == fingerprint() else None
     except (OSError, ValueError, KeyError):
         return None
 
@@ -59,12 +59,12 @@ def rows(kind: str, make: Callable[[], list[dict[str, Any]]], imports: Sequence[
         from medic.methods import METHOD_GROUP
 
         execute(imports)
-        for one in (METHOD_GROUP, BENCHMARK_GROUP):
-            if one.group == group:
-                one.load()
+        for registry in (METHOD_GROUP, BENCHMARK_GROUP):
+            if registry.group == group:
+                registry.load()
         return make()
-    found = stored()
-    return make() if found is None else found[kind]
+    contents = stored()
+    return make() if contents is None else contents[kind]
 
 
 def load() -> Mapping[str, Any]:
@@ -130,15 +130,15 @@ def check_names(settings: Mapping[str, Any], dataset: str | None = None) -> None
         raise MedicError(f"method {method!r}: a run has one; `medic sweep --span method={method}` trains several")
     if settings.get("root") and "dataset" not in settings and dataset is not None:
         raise MedicError("--root requires --dataset; for your own images use --dataset folder")
-    found = stored()
-    if found is None or settings.get("imports"):
+    contents = stored()
+    if contents is None or settings.get("imports"):
         return
     if isinstance(method, str):
-        _check_name("method", method, [row["method"] for row in found["methods"]])
+        _check_name("method", method, [row["method"] for row in contents["methods"]])
     for name, noun in NOUNS.items():
         if isinstance(value := settings.get(name), str):
-            _check_name(noun, value, found["values"][name])
-    domains = {row["dataset"]: list(row["domains"]) for row in found["datasets"]}
+            _check_name(noun, value, contents["values"][name])
+    domains = {row["dataset"]: list(row["domains"]) for row in contents["datasets"]}
     if not isinstance(dataset := settings.get("dataset", dataset), str):
         return
     _check_name("dataset", dataset, list(domains))

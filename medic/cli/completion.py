@@ -44,13 +44,13 @@ class Command(NamedTuple):
     name: str
     help: str
     options: tuple[Option, ...]
-    places: tuple[str, ...]
+    positional_values: tuple[str, ...]
 
 
 def _commands() -> Iterator[Command]:
     from medic.cli.main import COMMANDS, make_parser, positionals
 
-    found = catalogue.load()
+    contents = catalogue.load()
     for name, about in COMMANDS.items():
         parser = make_parser(name)
         options = [
@@ -59,30 +59,30 @@ def _commands() -> Iterator[Command]:
                 action.help or "",
                 action.nargs != 0,
                 action.nargs == "*",
-                _values(found, name, action),
+                _values(contents, name, action),
             )
             for action in parser._actions
             if action.option_strings
         ]
         options.append(Option(("--help",), "list the options", False, False, ()))
-        places = tuple(value for action in positionals(parser) for value in _values(found, name, action))
-        yield Command(name, about, tuple(options), places)
+        positional_values = tuple(value for action in positionals(parser) for value in _values(contents, name, action))
+        yield Command(name, about, tuple(options), positional_values)
 
 
-def _values(found: Any, command: str, action: Action) -> tuple[str, ...]:
+def _values(contents: Any, command: str, action: Action) -> tuple[str, ...]:
     """Return the values of an argument: its choices, or names of the catalogue."""
     from medic.analysis import ANALYSES
 
     if action.choices is not None:
         return tuple(map(str, action.choices))
-    methods = [row["method"] for row in found["methods"]]
-    datasets = [row["dataset"] for row in found["datasets"]]
-    tables = [row["name"] for row in found["tables"]]
+    methods = [row["method"] for row in contents["methods"]]
+    datasets = [row["dataset"] for row in contents["datasets"]]
+    tables = [row["name"] for row in contents["tables"]]
     names = {"methods": methods, "datasets": datasets, "data": datasets, "analyze": list(ANALYSES)}
     named = {"method": methods, "methods": methods, "dataset": datasets, "table": tables, "paper": tables}
     if action.dest == "name" and not action.option_strings:
         return tuple(names.get(command, ()))
-    return tuple(named.get(action.dest, found["values"].get(action.dest, ())))
+    return tuple(named.get(action.dest, contents["values"].get(action.dest, ())))
 
 
 def bash_script(commands: Sequence[Command], shell: str) -> str:
@@ -96,12 +96,12 @@ def bash_script(commands: Sequence[Command], shell: str) -> str:
                 by_values.setdefault(option.values, []).extend(patterns)
         cases.append(f"    {command.name})")
         cases.append(f"      options={_quoted(name for option in command.options for name in option.names)}")
-        cases.append(f"      places={_quoted(command.places)}")
+        cases.append(f"      places={_quoted(command.positional_values)}")
         cases.append('      case "$option=$distance" in')
         cases += [f"        {'|'.join(names)}) values={_quoted(values)} ;;" for values, names in by_values.items()]
         cases += ["      esac", "      ;;"]
     return (_ZSH if shell == "zsh" else "") + _BASH.replace(
-        "@commands@", _quoted(one.name for one in commands)
+        "@commands@", _quoted(command.name for command in commands)
     ).replace("@cases@", "\n".join(cases))
 
 
@@ -144,8 +144,8 @@ def fish_script(commands: Sequence[Command]) -> str:
     for command in commands:
         lines.append(f"complete -c medic -f -n __fish_use_subcommand -a {command.name} -d {_quoted([command.help])}")
         within = f"complete -c medic -n '__fish_seen_subcommand_from {command.name}'"
-        if command.places:
-            lines.append(f"{within} -a {_quoted(command.places)}")
+        if command.positional_values:
+            lines.append(f"{within} -a {_quoted(command.positional_values)}")
         for option in command.options:
             names = " ".join(f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names)
             takes = f" -r -f -a {_quoted(option.values)}" if option.values else " -r" if option.takes else ""

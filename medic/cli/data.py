@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from medic.data.check import Check, Copy, Found, Place
     from medic.runs.run import Run
 
-SHOWN = 5
+MAX_LISTED = 5
 """The number of items of a list that are printed before the others are counted."""
 COLUMNS = (
     "finding", "between", "path", "domain", "class", "other_path", "other_domain", "other_class", "probability",
@@ -98,35 +98,35 @@ def _check(bench: "Benchmark", root: Path | None, runs: Sequence[str], output: P
     from medic.data.check import check, other_files
 
     opened = _open_runs(runs) if runs else []
-    found = check(bench, root)
-    print(f"{bench.name}: {found.place}")
+    report = check(bench, root)
+    print(f"{bench.name}: {report.place}")
     rows = [
         {"domain": domain, "images": str(sum(counts.values())), **{label: str(n) for label, n in counts.items()}}
-        for domain, counts in found.counts.items()
+        for domain, counts in report.counts.items()
     ]
     if len(rows[0]) > 14:  # a column per class would not fit
         rows = [{"domain": row["domain"], "images": row["images"]} for row in rows]
     print_rows(rows, numeric=list(rows[0])[1:])
-    _print_list("different from the published counts", found.differences)
-    _print_list("left out", found.extra)
-    _print_list("unreadable", found.bad)
+    _print_list("different from the published counts", report.differences)
+    _print_list("left out", report.extra)
+    _print_list("unreadable", report.bad)
     if root is not None and (others := other_files(root)):
-        print(f"not read: {', '.join(f'{count:,} {kind}' for kind, count in others.most_common(SHOWN))}")
-    if bench.counts and not found.differences:
+        print(f"not read: {', '.join(f'{count:,} {kind}' for kind, count in others.most_common(MAX_LISTED))}")
+    if bench.counts and not report.differences:
         print("counts: as published")
-    if not found.bad:
+    if not report.bad:
         print("damaged images: none; every image was read")
-    if found.equal is not None and found.similar is not None:
-        _print_copies(found.equal, found.similar)
+    if report.equal is not None and report.similar is not None:
+        _print_copies(report.equal, report.similar)
     else:
         print("copies: not looked for, because the images are built in")
     suspects: list[Suspect] = []
     if opened:
-        suspects = _wrong_labels(opened, found.places())
+        suspects = _wrong_labels(opened, report.places())
     if output is not None:
-        _write(output, found, suspects)
-    print(f"hash of the images: {found.hash}")
-    return 0 if found.fine else 1
+        _write(output, report, suspects)
+    print(f"hash of the images: {report.hash}")
+    return 0 if report.fine else 1
 
 
 def _open_runs(paths: Sequence[str]) -> "list[Run]":
@@ -145,16 +145,16 @@ def _wrong_labels(runs: "Sequence[Run]", places: Mapping[str, "Place"]) -> "list
     if suspects:
         rows = [
             {
-                "  image": f"  {one.path}",
-                "class": one.label,
-                "probably": one.probably,
-                "% class": f"{100 * one.confidence:.1f}",
+                "  image": f"  {suspect.path}",
+                "class": suspect.label,
+                "probably": suspect.probably,
+                "% class": f"{100 * suspect.confidence:.1f}",
             }
-            for one in suspects[: 2 * SHOWN]
+            for suspect in suspects[: 2 * MAX_LISTED]
         ]
         print_rows(rows, numeric=["% class"])
-    if len(suspects) > 2 * SHOWN:
-        print(f"  and {len(suspects) - 2 * SHOWN:,} more")
+    if len(suspects) > 2 * MAX_LISTED:
+        print(f"  and {len(suspects) - 2 * MAX_LISTED:,} more")
     known = set(predicted.classes)
     if others := sum(place.label in known for place in places.values()) - count:
         how = "none of these runs held them out, add runs of other seeds"
@@ -162,19 +162,20 @@ def _wrong_labels(runs: "Sequence[Run]", places: Mapping[str, "Place"]) -> "list
     return suspects
 
 
-def _write(output: Path, found: "Check", suspects: Sequence["Suspect"]) -> None:
+def _write(output: Path, report: "Check", suspects: Sequence["Suspect"]) -> None:
     """Write every finding as a row of a CSV file."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(COLUMNS)
-    for kind, copies in (("equal", found.equal), ("similar", found.similar)):
+    for kind, copies in (("equal", report.equal), ("similar", report.similar)):
         for copy in copies.copies if copies is not None else ():
             first, *others = copy.images
             rows.writerows(_cells(kind, copy.relation.name.lower(), *first, *other, "") for other in others)
     if suspects:
-        places = found.places()
+        places = report.places()
         rows.writerows(
-            _cells("label", "", *places[one.path], "", "", one.probably, f"{one.confidence:.6f}") for one in suspects
+            _cells("label", "", *places[suspect.path], "", "", suspect.probably, f"{suspect.confidence:.6f}")
+            for suspect in suspects
         )
     with writing("output", output):
         write_text(output, text.getvalue())
@@ -197,19 +198,19 @@ def _print_copies(equal: "Found", similar: "Found") -> None:
         (equal, Relation.WITHIN, "the same image twice in a domain and class"),
         (similar, Relation.WITHIN, "similar images in a domain and class (perhaps copies)"),
     )
-    for found, relation, title in kinds:
-        lines = [_copy_text(copy, " = " if found is equal else " ≈ ") for copy in found.of(relation)[:SHOWN]]
-        _print_list(title, lines, found.counts[relation])
-    for found, title in ((equal, "equal images"), (similar, "similar images")):
-        if not sum(found.counts.values()):
+    for copies, relation, title in kinds:
+        lines = [_copy_text(copy, " = " if copies is equal else " ≈ ") for copy in copies.of(relation)[:MAX_LISTED]]
+        _print_list(title, lines, copies.counts[relation])
+    for copies, title in ((equal, "equal images"), (similar, "similar images")):
+        if not sum(copies.counts.values()):
             print(f"{title}: none")
 
 
 def _copy_text(copy: "Copy", sign: str) -> str:
-    shown = [str(image) for image in copy.images[:SHOWN]]
-    if len(copy.images) > SHOWN:
-        shown.append(f"{len(copy.images) - SHOWN} more")
-    return sign.join(shown)
+    names = [str(image) for image in copy.images[:MAX_LISTED]]
+    if len(copy.images) > MAX_LISTED:
+        names.append(f"{len(copy.images) - MAX_LISTED} more")
+    return sign.join(names)
 
 
 def _print_list(title: str, lines: Sequence[str], count: int | None = None) -> None:
@@ -218,7 +219,7 @@ def _print_list(title: str, lines: Sequence[str], count: int | None = None) -> N
     if not count:
         return
     print(f"{title}: {count:,}")
-    for line in lines[:SHOWN]:
+    for line in lines[:MAX_LISTED]:
         print(f"  {line}")
-    if count > SHOWN:
-        print(f"  and {count - SHOWN:,} more")
+    if count > MAX_LISTED:
+        print(f"  and {count - MAX_LISTED:,} more")

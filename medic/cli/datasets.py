@@ -22,11 +22,11 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """List the benchmarks, or show one with its classes, its layouts and the defaults of a run on it."""
-    found = {entry["dataset"]: entry for entry in catalogue.rows("datasets", make_rows, arguments.imports)}
+    entries = {entry["dataset"]: entry for entry in catalogue.rows("datasets", make_rows, arguments.imports)}
     if arguments.name is not None:
-        rows: list[dict[str, Any]] = [found[check_choice("dataset", respelled(arguments.name, found), found)]]
+        rows: list[dict[str, Any]] = [entries[check_choice("dataset", respelled(arguments.name, entries), entries)]]
     else:
-        rows = [_row(entry) for entry in found.values()]
+        rows = [_row(entry) for entry in entries.values()]
     if arguments.json:
         print_rows(rows, as_json=True)
     elif arguments.name is not None:
@@ -34,8 +34,8 @@ def run(arguments: Namespace) -> int:
     else:
         for row in rows:
             row["domains"] = row["what it is"] if row["domains"] == "yours" else row["domains"]
-        shown = ("dataset", "classes", "split", "images", "domains")
-        print_rows([{title: row[title] for title in shown} for row in rows])
+        columns = ("dataset", "classes", "split", "images", "domains")
+        print_rows([{title: row[title] for title in columns} for row in rows])
         print(HINT)
     return 0
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from medic.evaluation.decisions import ClassResult, Confused, Decisions, GroupResult
     from medic.runs.run import Run
 
-SHOWN = 10
+MAX_CONFUSIONS = 10
 """The number of confusions that are printed."""
 GROUPS = 30
 """The number of groups that are printed."""
@@ -76,8 +76,8 @@ def run(arguments: Namespace) -> int:
     for name in ("labels", "known"):
         if getattr(arguments, name):
             raise MedicError(f"--{name} is only used with --predictions: leave it out")
-    asked = None if arguments.threshold is None else _rule(arguments.threshold)
-    check_names({"score": arguments.score, "threshold": asked, "imports": arguments.imports})
+    user_rule = None if arguments.threshold is None else _rule(arguments.threshold)
+    check_names({"score": arguments.score, "threshold": user_rule, "imports": arguments.imports})
     check_run(Path(arguments.run))
     from medic.config.imports import execute
     from medic.runs.run import Run
@@ -85,7 +85,7 @@ def run(arguments: Namespace) -> int:
     execute(arguments.imports)
     run = Run(arguments.run)
     check_learned(arguments.run, run.learning_failure)
-    rule = asked if asked is not None else run.config.evaluation.threshold or "source"
+    rule = user_rule if user_rule is not None else run.config.evaluation.threshold or "source"
     if arguments.per_class or arguments.by:
         if arguments.rerun:
             raise MedicError("--per-class and --by read the predictions of the run: leave out --rerun")
@@ -93,14 +93,18 @@ def run(arguments: Namespace) -> int:
 
         # By domain, the sources are worth a look beside the target.
         grouped, score = make_decisions(run, arguments.score, rule, sources=arguments.by in ("domain", "split"))
-        found = grouped.where(grouped.columns["split"] == "target")
-        place = "held-out images" if not run.config.data.target else ", ".join(run.config.data.target)
+        decisions = grouped.where(grouped.columns["split"] == "target")
+        tested_on = "held-out images" if not run.config.data.target else ", ".join(run.config.data.target)
         chosen = f"rule {rule}" if isinstance(rule, str) else "given"
-        at = "" if found.threshold is None else f" at threshold {_shown(score, found.threshold)} ({chosen})"
-        about = f"{run.config.run.method} on {place}: {len(found.label):,} images, score {score}{at}"
+        at = (
+            ""
+            if decisions.threshold is None
+            else f" at threshold {_format_threshold(score, decisions.threshold)} ({chosen})"
+        )
+        about = f"{run.config.run.method} on {tested_on}: {len(decisions.label):,} images, score {score}{at}"
         if at and (note := _seen_by(str(rule))):
             about += f"\n{note}"
-        _print_decisions(found, grouped, arguments, about)
+        _print_decisions(decisions, grouped, arguments, about)
         return 0
     return _evaluate_run(run, arguments, rule)
 
@@ -113,7 +117,7 @@ def _rule(text: str) -> str | float:
         return text
 
 
-def _shown(score: str, threshold: float) -> str:
+def _format_threshold(score: str, threshold: float) -> str:
     """Return a threshold for people, on the scale of `medic predict`."""
     from medic.openset import Threshold, get_score
 
@@ -124,20 +128,20 @@ def _evaluate_run(run: "Run", arguments: Namespace, rule: str | float) -> int:
     from medic.runs.reevaluate import recompute_outputs, review
 
     outputs = recompute_outputs(run, arguments.device or "auto") if arguments.rerun else None
-    found = review(run, arguments.score, rule, outputs)
+    by_score = review(run, arguments.score, rule, outputs)
     if arguments.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(by_score, indent=2))
         return 0
-    targets = {score: values["target"] for score, values in found.items()}
+    targets = {score: values["target"] for score, values in by_score.items()}
     _print_metrics(targets)
     if rules := {values["threshold_rule"] for values in targets.values() if "threshold_rule" in values}:
         chosen = {score: values["threshold"] for score, values in targets.items() if "threshold" in values}
-        thresholds = [f"{score} {_shown(score, value)}" for score, value in chosen.items()]
+        thresholds = [f"{score} {_format_threshold(score, value)}" for score, value in chosen.items()]
         how = f"by rule {', '.join(sorted(rules))}" if isinstance(rule, str) else "as given"
         print(f"\nthreshold {how}: {', '.join(thresholds)}")
         for note in filter(None, map(_seen_by, sorted(rules))):
             print(note)
-    for score, values in found.items():
+    for score, values in by_score.items():
         parts = {**values["targets"], **({"(sources)": values["source"]} if "source" in values else {})}
         if len(parts) > 1:
             print(f"\nby domain, {score}:")
@@ -174,14 +178,14 @@ def _print_metrics(columns: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _print_domains(parts: Mapping[str, Mapping[str, Any]]) -> None:
-    shown = [
+    rows = [
         {
             "domain": domain,
             **{metric.title: _text(metric.key, part.get(metric.key)) for metric in (*DEFAULT, METRICS["auroc"])},
         }
         for domain, part in parts.items()
     ]
-    print_rows(shown, numeric=list(shown[0])[1:])
+    print_rows(rows, numeric=list(rows[0])[1:])
 
 
 def _text(key: str, value: Any) -> str:
@@ -200,20 +204,20 @@ def _evaluate_file(arguments: Namespace) -> int:
         if getattr(arguments, name):
             raise MedicError(f"--{name} needs a run: leave it out with --predictions")
     known = [name for names in arguments.known for name in names.split(",") if name]
-    found = read_decisions(arguments.predictions, arguments.labels, known, _number(arguments.threshold))
-    is_known = found.is_known
+    decisions = read_decisions(arguments.predictions, arguments.labels, known, _number(arguments.threshold))
+    is_known = decisions.is_known
     about = (
-        f"{arguments.predictions}: {int(is_known.sum()):,} images of {found.known} known classes, "
+        f"{arguments.predictions}: {int(is_known.sum()):,} images of {decisions.known} known classes, "
         f"{int((~is_known).sum()):,} unknown"
-        + (f" ({', '.join(found.classes[found.known :][:5])})" if (~is_known).any() else "")
-        + (f"; threshold {found.threshold:g}" if found.threshold is not None else "")
+        + (f" ({', '.join(decisions.classes[decisions.known :][:5])})" if (~is_known).any() else "")
+        + (f"; threshold {decisions.threshold:g}" if decisions.threshold is not None else "")
     )
     if arguments.per_class or arguments.by:
-        _print_decisions(found, found, arguments, about)
+        _print_decisions(decisions, decisions, arguments, about)
         return 0
-    metrics = found.metrics()
-    several = "domain" in found.columns and len(set(found.columns["domain"].tolist())) > 1
-    domains = {one.group: one.metrics for one in found.by("domain")} if several else {}
+    metrics = decisions.metrics()
+    several = "domain" in decisions.columns and len(set(decisions.columns["domain"].tolist())) > 1
+    domains = {result.group: result.metrics for result in decisions.by("domain")} if several else {}
     if arguments.json:
         print(json.dumps({**metrics, **({"domains": domains} if domains else {})}, indent=2))
         return 0
@@ -236,29 +240,29 @@ def _number(text: str | None) -> float | None:
     return value
 
 
-def _print_decisions(found: "Decisions", grouped: "Decisions", arguments: Namespace, about: str) -> None:
+def _print_decisions(decisions: "Decisions", grouped: "Decisions", arguments: Namespace, about: str) -> None:
     """Print the classes, confusions and groups that are asked for."""
     if arguments.groups is not None:
         from medic.evaluation.prediction_files import with_column
 
         grouped = with_column(grouped, arguments.groups, arguments.by)
-    classes = found.by_class() if arguments.per_class else []
-    confusions = found.confusions() if arguments.per_class else []
+    classes = decisions.by_class() if arguments.per_class else []
+    confusions = decisions.confusions() if arguments.per_class else []
     groups = grouped.by(arguments.by) if arguments.by else []
     if arguments.json:
-        shown: dict[str, Any] = {}
+        content: dict[str, Any] = {}
         if arguments.per_class:
-            shown["classes"] = [one._asdict() for one in classes]
-            shown["confusions"] = [{**one._asdict(), "share": one.share} for one in confusions]
+            content["classes"] = [result._asdict() for result in classes]
+            content["confusions"] = [{**confusion._asdict(), "share": confusion.share} for confusion in confusions]
         if arguments.by:
-            shown[arguments.by] = [{**one._asdict(), "correct": _finite(one.correct)} for one in groups]
-        print(json.dumps(shown, indent=2, ensure_ascii=False))
+            content[arguments.by] = [{**group._asdict(), "correct": _finite(group.correct)} for group in groups]
+        print(json.dumps(content, indent=2, ensure_ascii=False))
         return
     print(about)
     if arguments.per_class:
-        _print_classes(classes, confusions, found.threshold is not None)
+        _print_classes(classes, confusions, decisions.threshold is not None)
     if arguments.by:
-        _print_groups(groups, arguments.by, found.threshold is not None)
+        _print_groups(groups, arguments.by, decisions.threshold is not None)
 
 
 def _finite(value: float) -> float | None:
@@ -269,58 +273,63 @@ def _print_classes(classes: Sequence["ClassResult"], confusions: Sequence["Confu
     from medic.evaluation.decisions import wilson
 
     for known, title in ((True, "known classes, in percent"), (False, "unknown classes, in percent")):
-        own = [one for one in classes if one.known is known]
+        own = [result for result in classes if result.known is known]
         if not own:
             continue
         print(f"\n{title}:")
         rows = []
-        for one in own:
-            row = {"class": one.name, "images": f"{one.images:,}"}
+        for result in own:
+            row = {"class": result.name, "images": f"{result.images:,}"}
             if known:
-                row |= {"Acc": _share(one.acc), "95 %": _interval(*wilson(one.acc or 0.0, one.images))}
-                row |= {"acc_k": _share(one.acc_k), "rejected": _share(one.rejected)} if decided else {}
+                row |= {"Acc": _share(result.acc), "95 %": _interval(*wilson(result.acc or 0.0, result.images))}
+                row |= {"acc_k": _share(result.acc_k), "rejected": _share(result.rejected)} if decided else {}
             elif decided:
-                row |= {"rejected": _share(one.rejected), "95 %": _interval(*wilson(one.rejected or 0.0, one.images))}
-            taken = "" if one.taken_for is None else f"{one.taken_for} ({_share(one.share)})"
+                row |= {
+                    "rejected": _share(result.rejected),
+                    "95 %": _interval(*wilson(result.rejected or 0.0, result.images)),
+                }
+            taken = "" if result.taken_for is None else f"{result.taken_for} ({_share(result.share)})"
             rows.append({**row, "most often taken for": taken})
         print_rows(rows, numeric=[name for name in rows[0] if name not in ("class", "most often taken for")])
     print(f"\nstrongest confusions{' of accepted images' if decided else ''}{'' if confusions else ': none'}")
     if confusions:
         rows = [
             {
-                "class": one.true,
-                "kind": "known" if one.known else "unknown",
-                "taken for": one.taken_for,
-                "images": f"{one.images:,} of {one.of:,}",
-                "in percent": _share(one.share),
+                "class": confusion.true,
+                "kind": "known" if confusion.known else "unknown",
+                "taken for": confusion.taken_for,
+                "images": f"{confusion.images:,} of {confusion.of:,}",
+                "in percent": _share(confusion.share),
             }
-            for one in confusions[:SHOWN]
+            for confusion in confusions[:MAX_CONFUSIONS]
         ]
         print_rows(rows, numeric=["images", "in percent"])
-    if len(confusions) > SHOWN:
-        print(f"and {len(confusions) - SHOWN} more pairs of classes")
+    if len(confusions) > MAX_CONFUSIONS:
+        print(f"and {len(confusions) - MAX_CONFUSIONS} more pairs of classes")
 
 
 def _print_groups(groups: Sequence["GroupResult"], column: str, decided: bool) -> None:
     order = (
         "the lowest H-score"
-        if all("hscore" in one.metrics for one in groups)
+        if all("hscore" in group.metrics for group in groups)
         else "the lowest upper end of the interval"
     )
     print(f"\nby {column}, in percent, {order} first:")
     keys = [
-        key for key in ("acc", "acc_k", "acc_u", "hscore", "oscr", "auroc") if any(key in one.metrics for one in groups)
+        key
+        for key in ("acc", "acc_k", "acc_u", "hscore", "oscr", "auroc")
+        if any(key in group.metrics for group in groups)
     ]
     rows = [
         {
-            column: one.group,
-            "known": f"{one.known:,}",
-            "unknown": f"{one.unknown:,}",
-            **({"correct": _share(_finite(one.correct))} if decided else {}),
-            "95 %": _interval(one.low, one.high),
-            **{METRICS[key].title: _share(one.metrics.get(key)) for key in keys},
+            column: group.group,
+            "known": f"{group.known:,}",
+            "unknown": f"{group.unknown:,}",
+            **({"correct": _share(_finite(group.correct))} if decided else {}),
+            "95 %": _interval(group.low, group.high),
+            **{METRICS[key].title: _share(group.metrics.get(key)) for key in keys},
         }
-        for one in groups[:GROUPS]
+        for group in groups[:GROUPS]
     ]
     print_rows(rows, numeric=list(rows[0])[1:])
     if len(groups) > GROUPS:

@@ -6,7 +6,7 @@ from pathlib import Path
 from shlex import quote
 
 from medic.analysis import ANALYSES
-from medic.cli.analyze import add_measuring_options, given_options, print_result
+from medic.cli.analyze import add_measuring_options, explicit_options, print_result
 from medic.cli.options import add_format_option, output_folder
 from medic.errors import check_choice
 from medic.runs.layout import is_run
@@ -44,15 +44,15 @@ def run(arguments: Namespace) -> int:
     for name in arguments.only:
         check_choice("figure", name, FIGURES)
     runs_folder = folder.parent if is_run(folder) else folder  # of a single run, the folder it is in
-    options = given_options(arguments, ("moments", "iterations", "root", "device"))
+    options = explicit_options(arguments, ("moments", "iterations", "root", "device"))
     missing = 0
     for figure in FIGURES.values():
         if arguments.only and figure.name not in arguments.only:
             continue
         analysis = ANALYSES[figure.analysis]
         try:
-            found = figure.find(results)
-            runs = found if analysis.takes == "folders" else [Run(result.path) for result in found]
+            matches = figure.find(results)
+            runs = matches if analysis.takes == "folders" else [Run(result.path) for result in matches]
             own = {name: value for name, value in options.items() if name in analysis.options}
             result = analysis.measure(runs, **own)
         except MissingRuns as error:

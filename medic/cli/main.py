@@ -59,13 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     The exit code is 0, 1 if training failed or learned nothing, 2 for a user's mistake, 130 on Ctrl-C, and 141, as of
     other programs, if the reader of the output has gone, such as `head`.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
     with _streams():
         try:
             with warnings.catch_warnings(), memory_checked():
                 warnings.showwarning = _show_warning  # type: ignore[assignment]
-                code = _run([argument for argument in given if argument != "--debug"])
+                code = _run([argument for argument in words if argument != "--debug"])
                 sys.stdout.flush()  # not when Python exits, where an error could not be caught
                 return code
         except KeyboardInterrupt as error:
@@ -81,8 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except OSError as error:
             if debug:
                 raise
-            place, reason = error.filename, error.strerror or str(error)
-            _show_error(reason if place is None else f"{os.fsdecode(place)}: {reason}")
+            path, reason = error.filename, error.strerror or str(error)
+            _show_error(reason if path is None else f"{os.fsdecode(path)}: {reason}")
             return 2
         except _ReaderGone:
             return 128 + signal.SIGPIPE
@@ -158,14 +158,14 @@ def _show_warning(message: Warning | str, *_: object) -> None:
     print(f"medic: note: {one_line(str(message))}", file=sys.stderr)
 
 
-def _run(given: list[str]) -> int:
-    if not given or given[0] in ("-h", "--help", "help"):
+def _run(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
         print(_usage())
         return 0
-    if given[0] in ("-V", "--version"):
+    if words[0] in ("-V", "--version"):
         print(f"medic {__version__}")
         return 0
-    name, *rest = given
+    name, *rest = words
     check_choice("command", name, COMMANDS)
     from medic.cli.options import canonical  # only now, because its imports take longer than `medic --help`
 
@@ -180,7 +180,7 @@ def _run(given: list[str]) -> int:
 
 def _usage() -> str:
     width = max(map(len, COMMANDS))
-    lines = "\n".join(f"  {name:<{width}}  {what}" for name, what in COMMANDS.items())
+    lines = "\n".join(f"  {name:<{width}}  {about}" for name, about in COMMANDS.items())
     return (
         f"medic {__version__}: open set domain generalization\n\nusage: medic COMMAND [options]\n\n{lines}\n\n"
         "`medic COMMAND --help` lists the options of a command; --debug shows the traceback of an error."
@@ -193,7 +193,7 @@ def make_parser(name: str) -> "Parser":
         prog=f"medic {name}", description=COMMANDS[name], formatter_class=Formatter, allow_abbrev=False, add_help=False
     )
     import_module(f"medic.cli.{name}").add_options(parser)
-    parser.usage = " ".join([parser.prog, "[options]", *map(_place, positionals(parser))])
+    parser.usage = " ".join([parser.prog, "[options]", *map(_positional_usage, positionals(parser))])
     return parser
 
 
@@ -202,7 +202,7 @@ def positionals(parser: ArgumentParser) -> list[Action]:
     return [action for action in parser._actions if not action.option_strings]
 
 
-def _place(action: Action) -> str:
+def _positional_usage(action: Action) -> str:
     """Return a positional argument in a line of usage; the line of argparse has all options too, up to 30 lines."""
     shapes = {"?": "[{0}]", "*": "[{0} ...]", "+": "{0} [{0} ...]"}
     return shapes.get(str(action.nargs), "{0}").format(action.metavar)

@@ -39,11 +39,11 @@ def run(arguments: Namespace) -> int:
     from medic.methods import METHODS
 
     chosen = METHODS.values() if arguments.name is None else [METHODS[arguments.name]]
-    found = [describe(method) for method in chosen]
+    descriptions = [describe(method) for method in chosen]
     if arguments.json:
-        print_rows(found, as_json=True)
+        print_rows(descriptions, as_json=True)
     else:
-        _print(found[0])
+        _print(descriptions[0])
     return 0
 
 

@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def check_model(place: str) -> None:
+def check_model(path: str) -> None:
     """Raise an error if a path is neither a finished run nor a model, before torch is imported."""
-    folder = model_folder(place)
+    folder = model_folder(path)
     if not folder.exists():
-        raise MedicError(f"run {place} does not exist: give the directory that training prints when it ends")
-    if is_model(place):
+        raise MedicError(f"run {path} does not exist: give the directory that training prints when it ends")
+    if is_model(path):
         check_model_files(folder)
     else:
         check_run(folder)
 
 
-def holds_run(place: str) -> bool:
-    """Whether a place has the files of a run or a model, or is a folder of runs."""
-    folder = model_folder(place)
+def holds_run(path: str) -> bool:
+    """Whether a folder has the files of a run or a model, or is a folder of runs."""
+    folder = model_folder(path)
     return is_run(folder) or (folder / DESCRIPTION).exists() or bool(runs_inside(folder))
 
 
-def is_model(place: str) -> bool:
-    """Whether a place holds a model without its run."""
-    folder = model_folder(place)
+def is_model(path: str) -> bool:
+    """Whether a folder holds a model without its run."""
+    folder = model_folder(path)
     return (folder / DESCRIPTION).exists() and not is_run(folder)
 
 
@@ -45,9 +45,9 @@ def add_force_option(parser: ArgumentParser) -> None:
 
 
 def open_model(
-    place: str, device: str = "cpu", imports: Sequence[str] = (), force: bool = True
+    path: str, device: str = "cpu", imports: Sequence[str] = (), force: bool = True
 ) -> "tuple[Predictor, Run | None]":
-    """Return a model on a device, and its run if the place is one, whose files are then checked as elsewhere.
+    """Return a model on a device, and its run if the path is one, whose files are then checked as elsewhere.
 
     Code of the user that the model needs, such as its score, is executed first. A model that learned nothing logs a
     warning, or raises an error without `force`.
@@ -58,20 +58,20 @@ def open_model(
     from medic.training import pick_device
 
     execute(imports)
-    chosen, folder = pick_device(device), model_folder(place)
-    run = None if is_model(place) else Run(folder)
+    chosen, folder = pick_device(device), model_folder(path)
+    run = None if is_model(path) else Run(folder)
     predictor = load(folder) if run is None else run.predictor
     if not predictor.learned:
         numbers = "" if run is None else run.learning_failure
-        check_learned(place, numbers or "it was no better than chance on held-out source images", force)
+        check_learned(path, numbers or "it was no better than chance on held-out source images", force)
     return predictor.to(chosen), run
 
 
-def check_learned(place: str, failure: str, force: bool = True) -> None:
+def check_learned(path: str, failure: str, force: bool = True) -> None:
     """Log a warning if a model learned nothing, or raise an error without `force`; `failure` is empty if it learned."""
     if not failure:
         return
-    problem = f"the model in {place} learned nothing: {failure}"
+    problem = f"the model in {path} learned nothing: {failure}"
     if not force:
         raise MedicError(f"{problem}; train again with a lower learning rate, or use the model anyway with --force")
     logger.warning("%s", problem)

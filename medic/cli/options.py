@@ -193,28 +193,28 @@ def _from_yaml(text: str) -> Any:
     return text if value is None else value
 
 
-def given_settings(arguments: Namespace, dataset: str | None = SETTINGS["dataset"].default) -> dict[str, Any]:
+def user_settings(arguments: Namespace, dataset: str | None = SETTINGS["dataset"].default) -> dict[str, Any]:
     """Return the settings that were given by options, over those of a file.
 
     Their names are checked. `dataset` is the default one; None if the command supplies a dataset of its own.
     """
-    given = {name: value for name, value in vars(arguments).items() if name in SETTINGS}
-    given = given if arguments.config is None else _over_file(given, arguments)
-    check_settings(given)
+    settings = {name: value for name, value in vars(arguments).items() if name in SETTINGS}
+    settings = settings if arguments.config is None else _over_file(settings, arguments)
+    check_settings(settings)
     sweep_file, dry = getattr(arguments, "file", None), any(vars(arguments).get(name) for name in DRY)
     default = {} if sweep_file else {"output": SETTINGS["output"].default}
-    check_paths({**default, **given, **({"output": None} if dry else {})})
+    check_paths({**default, **settings, **({"output": None} if dry else {})})
     if sweep_file is None:  # otherwise a file of settings may import what they name
         spanned = [part.partition("=")[0] for part in getattr(arguments, "span", None) or ()]
-        check_names({**dict.fromkeys(spanned), **given}, None if given.get("extend") else dataset)
-    return given
+        check_names({**dict.fromkeys(spanned), **settings}, None if settings.get("extend") else dataset)
+    return settings
 
 
-def _over_file(given: dict[str, Any], arguments: Namespace) -> dict[str, Any]:
+def _over_file(settings: dict[str, Any], arguments: Namespace) -> dict[str, Any]:
     """Return the given settings over those of the file."""
-    found = _from_file(Path(arguments.config))
-    changed = [name for name in given if not SETTINGS[name].local]
-    if changed and found.keys() == SETTINGS.keys():
+    file_settings = _from_file(Path(arguments.config))
+    changed = [name for name in settings if not SETTINGS[name].local]
+    if changed and file_settings.keys() == SETTINGS.keys():
         raise MedicError(
             f"--config {arguments.config} fixes derived settings too, which may contradict --{changed[0]}: delete the "
             "lines that should follow from others, or give the configuration of a run, which has the settings "
@@ -222,8 +222,8 @@ def _over_file(given: dict[str, Any], arguments: Namespace) -> dict[str, Any]:
         )
     path = Path(arguments.config)
     if changed and path.name == config_file(path.parent):
-        found.pop("name", None)  # it is the name of the run that this is the configuration of
-    return {**{name: value for name, value in found.items() if value is not None}, **given}
+        file_settings.pop("name", None)  # it is the name of the run that this is the configuration of
+    return {**{name: value for name, value in file_settings.items() if value is not None}, **settings}
 
 
 def _from_file(path: Path) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def run(arguments: Namespace) -> int:
     if arguments.threshold is not None:
         predictor = predictor.at(arguments.threshold)
     top = min(arguments.top, len(predictor.classes))
-    rows_are_shown = output is None and sys.stdout.isatty()
+    prints_rows = output is None and sys.stdout.isatty()
     counts: Counter[str] = Counter()
     with shown(arguments.quiet), closing(predictor.stream(read, top, arguments.batch_size)) as results:
         first = list(islice(results, 1))  # a model that cannot be used is refused before anything is written
@@ -76,7 +76,7 @@ def run(arguments: Namespace) -> int:
         results = _chained(first, results)
         with (
             open_writer(output, kind, top, predictor.shown_threshold) as writer,
-            closing(results if rows_are_shown else _with_progress(results)) as results,
+            closing(results if prints_rows else _with_progress(results)) as results,
         ):
             for path, result in zip(named, results, strict=True):
                 writer.write(path, result)

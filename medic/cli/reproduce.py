@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 
 from medic.cli import catalogue
-from medic.cli.options import add_format_option, add_run_options, given_settings, index
+from medic.cli.options import add_format_option, add_run_options, index, user_settings
 from medic.cli.sweep import add_executor_options, chosen_executor
 from medic.errors import MedicError, check_choice
 from medic.reports.terminal import print_rows
@@ -49,31 +49,31 @@ def run(arguments: Namespace) -> int:
     if arguments.table is None:
         raise MedicError("give the name of a table: `medic reproduce --list` shows them")
     check_choice("table of the paper", arguments.table, [row["name"] for row in rows] or [arguments.table])
-    given, executor = given_settings(arguments, dataset=None), chosen_executor(arguments)  # the table has a dataset
+    settings, executor = user_settings(arguments, dataset=None), chosen_executor(arguments)  # the table has a dataset
     from medic.reports.against import AgainstPaper  # now, because these import torch
     from medic.results.paper_tables import reproduction
     from medic.sweeps.launch import launch
     from medic.sweeps.sweep import Planner
 
-    table = reproduction(arguments.table, arguments.quick, given.pop("protocol", None) or PROTOCOL)
+    table = reproduction(arguments.table, arguments.quick, settings.pop("protocol", None) or PROTOCOL)
     methods = {str(line.settings["method"]) for line in table.lines}
     for method in arguments.methods:
         check_choice("method", method, sorted(methods), f"of {arguments.table}")
     columns = [table.column(name) for name in arguments.only]
-    asked = table.runs([0] if arguments.seeds is None else arguments.seeds, arguments.methods, columns, given)
-    for warning in table.warnings(asked):
+    runs = table.runs([0] if arguments.seeds is None else arguments.seeds, arguments.methods, columns, settings)
+    for warning in table.warnings(runs):
         logger.warning("%s", warning)
     show = print if arguments.dry_run else logger.info
-    for weights in table.weights(asked):
+    for weights in table.weights(runs):
         show(weights)
     planner = Planner()
-    cells = {place: planner.jobs(several) for place, several in asked.items()}
+    cells = {cell: planner.jobs(several) for cell, several in runs.items()}
     jobs = [job for several in cells.values() for job in several]
     schedule = launch(jobs, executor, arguments.retries, arguments.dry_run, arguments.quiet)
     if arguments.dry_run or schedule.queued:  # nothing has run yet
         return 1 if schedule.damaged else 0
     collection = sort_runs(job.directory.path for job in schedule.jobs)
-    names = {place: [job.name for job in jobs] for place, jobs in cells.items()}
+    names = {cell: [job.name for job in jobs] for cell, jobs in cells.items()}
     made = table.tabulate(names, {result.path.name: result for result in collection.finished})
     against = None
     if not table.figure and not arguments.quick:

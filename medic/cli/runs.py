@@ -34,12 +34,12 @@ def run(arguments: Namespace) -> int:
     as_json = arguments.format == "json"
     runs = list_runs(map(Path, arguments.folders))
     if as_json:
-        print_rows([_entry(one) for one in runs], as_json)
+        print_rows([_entry(run) for run in runs], as_json)
         return 0
     if not runs:
         logger.info("no runs in %s", ", ".join(arguments.folders))
         return 0
-    print_rows([_row(one, len(arguments.folders) > 1) for one in runs], numeric=[metric.title for metric in DEFAULT])
+    print_rows([_row(run, len(arguments.folders) > 1) for run in runs], numeric=[metric.title for metric in DEFAULT])
     _log_reasons(runs)
     return 0
 

@@ -3,7 +3,7 @@
 import logging
 from argparse import ArgumentParser, Namespace
 
-from medic.cli.options import add_run_options, count, given_settings
+from medic.cli.options import add_run_options, count, user_settings
 from medic.config.settings import SETTINGS
 from medic.errors import counted
 
@@ -38,16 +38,16 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Search for a method's hyperparameters with source data alone."""
-    asked = given_settings(arguments)
+    settings = user_settings(arguments)
     # Now, because it imports torch.
     from medic.sweeps.search import Study, best_trial, default_storage, finished_trials, has_learned
 
-    known = {name: asked.get(name, SETTINGS[name].default) for name in ("dataset", "method", "target", "output")}
+    known = {name: settings.get(name, SETTINGS[name].default) for name in ("dataset", "method", "target", "output")}
     target = ", ".join([known["target"]] if isinstance(known["target"], str) else known["target"] or [])
     name = arguments.study or f"{known['dataset']} {known['method']} {target}"
     storage = arguments.storage or default_storage(known["output"])
     judge = {"selection": arguments.selection, "metric": arguments.metric}
-    search = Study(asked, name, storage, arguments.trials, arguments.sampler, not arguments.no_pruning, **judge)
+    search = Study(settings, name, storage, arguments.trials, arguments.sampler, not arguments.no_pruning, **judge)
     study = search.run()
     finished = finished_trials(study)
     best = best_trial(finished)

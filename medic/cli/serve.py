@@ -126,9 +126,9 @@ def _serve_on_ray(arguments: Namespace, device: str, limits: Limits, token: str 
     )
 
 
-def read_token(given: str | None) -> str | None:
+def read_token(option: str | None) -> str | None:
     """Return the token of the option or of the environment."""
-    token = os.environ.get(TOKEN) if given is None else given
+    token = os.environ.get(TOKEN) if option is None else option
     if token is not None and (not token.isascii() or not token.isprintable() or not token.strip() or " " in token):
         raise MedicError(f"--token or {TOKEN} must be printable ASCII characters without spaces")
     return token

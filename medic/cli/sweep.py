@@ -5,7 +5,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from medic.cli.options import add_run_options, given_settings, index
+from medic.cli.options import add_run_options, index, user_settings
 from medic.results.wording import learned_nothing, runs_are
 from medic.sweeps.executors import Executor, executor_names, executor_options, make_executor
 from medic.sweeps.files import read_sweep
@@ -62,9 +62,9 @@ def chosen_executor(arguments: Namespace) -> Executor:
 
 def run(arguments: Namespace) -> int:
     """Execute the missing runs of a sweep."""
-    given, executor = given_settings(arguments), chosen_executor(arguments)
+    settings, executor = user_settings(arguments), chosen_executor(arguments)
     sweep = Sweep({}) if arguments.file is None else read_sweep(Path(arguments.file))
-    sweep = sweep.changed(given, parse_span(arguments.span))
+    sweep = sweep.changed(settings, parse_span(arguments.span))
     from medic.sweeps.launch import launch, report  # now, because these import torch
     from medic.sweeps.sweep import Planner
 

@@ -91,30 +91,33 @@ def _compare(table: Table, labels: Sequence[str], as_json: bool) -> None:
     mixed = notes.mixed_datasets((column_of(result, table.kind), result) for result in used)
     for note in (*notes.learning([base, row]), *mixed, *notes.differences(used)):
         logger.warning("%s", note)
-    found = [compare(base, row, metric, table.columns) for metric in table.metrics]
+    comparisons = [compare(base, row, metric, table.columns) for metric in table.metrics]
     if as_json:
-        lines = [{"of": row.label, "over": base.label, **asdict(one), "test": one.test(table.kind)} for one in found]
+        lines = [
+            {"of": row.label, "over": base.label, **asdict(comparison), "test": comparison.test(table.kind)}
+            for comparison in comparisons
+        ]
         print_rows(lines, as_json)
         return
     rows = [
         {
-            "metric": one.metric,
-            "difference": f"{one.difference:+.2f}",
-            "95% interval": "–" if one.low is None else f"{one.low:+.2f} … {one.high:+.2f}",
-            "p": "–" if one.p is None else f"{one.p:.3f}" if one.p >= 0.001 else "< 0.001",
-            "pairs": str(one.pairs),
+            "metric": comparison.metric,
+            "difference": f"{comparison.difference:+.2f}",
+            "95% interval": "–" if comparison.low is None else f"{comparison.low:+.2f} … {comparison.high:+.2f}",
+            "p": "–" if comparison.p is None else f"{comparison.p:.3f}" if comparison.p >= 0.001 else "< 0.001",
+            "pairs": str(comparison.pairs),
         }
-        for one in found
+        for comparison in comparisons
     ]
     print(f"{row.label} over {base.label}, in points, paired by {table.kind} and seed:")
     print_rows(rows, numeric=list(rows[0])[1:])
-    for test in dict.fromkeys(one.test(table.kind) for one in found):
+    for test in dict.fromkeys(comparison.test(table.kind) for comparison in comparisons):
         print(test)
 
 
-def _explain(table: Table, place: Sequence[str], as_json: bool) -> None:
+def _explain(table: Table, position: Sequence[str], as_json: bool) -> None:
     """Print the runs behind a cell."""
-    label, column = place
+    label, column = position
     row = find_row(table, label)
     cell = row.cells[check_choice(f"{table.kind} domain", column, table.columns)]
     rows = [_origin(table, row, pick) for pick in cell.picks]
@@ -123,7 +126,7 @@ def _explain(table: Table, place: Sequence[str], as_json: bool) -> None:
         return
     print(f"{row.label}, {column}: {counted(len(rows), 'run')}, model selection: {table.rule}")
     if rows:
-        print_rows([{name: _text(name, value) for name, value in one.items()} for one in rows])
+        print_rows([{name: _text(name, value) for name, value in entry.items()} for entry in rows])
 
 
 def _origin(table: Table, row: Row, pick: Pick) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from medic.cli.options import add_run_options, given_settings
+from medic.cli.options import add_run_options, user_settings
 from medic.config.settings import to_yaml
 from medic.errors import one_line
 from medic.reports.terminal import print_run
@@ -27,24 +27,24 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Train, or print what would be trained; the exit code is 1 if the run learned nothing."""
-    asked = given_settings(arguments)
+    settings = user_settings(arguments)
     if arguments.print_config:
         from medic.config.resolve import resolve
         from medic.runs.extend import extended
 
-        print(_configuration(asked, resolve(extended(asked)[0]).config.settings), end="")
+        print(_configuration(settings, resolve(extended(settings)[0]).config.settings), end="")
         return 0
     if arguments.dry_run:
         from medic.runs.train import describe_plan
 
-        for name, fact in describe_plan(asked):
+        for name, fact in describe_plan(settings):
             print(f"{name:<9} {one_line(fact)}")
         return 0
     from medic.runs.train import train
     from medic.utils import distributed
 
     with distributed.group():
-        run = train(asked, quiet=arguments.quiet)
+        run = train(settings, quiet=arguments.quiet)
         if distributed.rank() == 0:
             print_run(run)
             iteration = run.description["provenance"]["iteration"]
@@ -62,11 +62,11 @@ def run(arguments: Namespace) -> int:
     return 0 if run.learned else 1
 
 
-def _configuration(asked: Mapping[str, Any], complete: Mapping[str, Any]) -> str:
+def _configuration(settings: Mapping[str, Any], complete: Mapping[str, Any]) -> str:
     """Write a configuration file: settings that were asked for, then the derived ones, commented out.
 
     Derived settings follow the others, so that a file in which one setting is changed stays consistent.
     """
-    derived = {name: value for name, value in complete.items() if name not in asked}
+    derived = {name: value for name, value in complete.items() if name not in settings}
     commented = "".join(f"# {line}\n" for line in to_yaml(derived).splitlines())
-    return f"{to_yaml(asked)}# Derived from the settings above; uncomment a line to fix it.\n{commented}"
+    return f"{to_yaml(settings)}# Derived from the settings above; uncomment a line to fix it.\n{commented}"

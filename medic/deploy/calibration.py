@@ -98,7 +98,7 @@ class Calibration:
         if self.labelled is not None:
             most = highest_acceptance(int((self.labelled.label >= 0).sum()))
             shares = map(self.accepting, [share for share in SHARES if share <= most])
-            yield from (one for one in shares if one.value != self.predictor.threshold.value)
+            yield from (threshold for threshold in shares if threshold.value != self.predictor.threshold.value)
         if self.predictor.score.probability:
             yield self.predictor.at(0.5).threshold._replace(rule="probability 0.5")
         if self.unlabelled is not None and len(self.unlabelled.logits) >= FEWEST:
@@ -121,11 +121,11 @@ class Calibration:
 
     def record(self) -> dict[str, object]:
         """Return which images a threshold was chosen by, to be kept in `model.json`."""
-        found: dict[str, object] = {}
+        images: dict[str, object] = {}
         if self.labelled is not None:
             known = int((self.labelled.label >= 0).sum())
-            found = {"images": self.labelled.about, "known": known, "unknown": len(self.labelled.label) - known}
-        return found if self.unlabelled is None else {**found, "unlabelled": len(self.unlabelled.logits)}
+            images = {"images": self.labelled.about, "known": known, "unknown": len(self.labelled.label) - known}
+        return images if self.unlabelled is None else {**images, "unlabelled": len(self.unlabelled.logits)}
 
     def _labelled(self) -> Labelled:
         if self.labelled is None:

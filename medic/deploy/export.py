@@ -49,7 +49,7 @@ class DecisionGraph(nn.Module):
         output = self.network(predictor.preprocessing(images.float() / 255))
         confidence = predictor.score(output)
         label = torch.where(confidence >= predictor.threshold.value, output.logits.argmax(1), -1)
-        return label, predictor.shown(confidence), output.logits
+        return label, predictor.to_score(confidence), output.logits
 
 
 def export(predictor: Predictor, path: Path, form: str, pixels: Tensor) -> float:
@@ -92,8 +92,8 @@ def _make_program(predictor: Predictor) -> tuple[bytes, Runtime]:
 
     def run(pixels: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
         with torch.no_grad():
-            found = module(torch.from_numpy(pixels))
-        return {name: value.numpy() for name, value in zip(OUTPUTS, found, strict=True)}
+            outputs = module(torch.from_numpy(pixels))
+        return {name: value.numpy() for name, value in zip(OUTPUTS, outputs, strict=True)}
 
     return content, run
 
@@ -148,11 +148,11 @@ def _compare(predictor: Predictor, run: Runtime, pixels: Tensor) -> float:
     for part in pixels.split(64):
         output = predictor.outputs(part)
         confidence = predictor.score(output)
-        score = predictor.shown(confidence)
-        found = run(part.numpy())
+        score = predictor.to_score(confidence)
+        exported = run(part.numpy())
         scale = float(output.logits.abs().max()) + 1
-        logits = float(np.abs(found["logits"] - output.logits.numpy()).max()) / scale
-        difference = float(np.abs(found["score"] - score.numpy()).max())
+        logits = float(np.abs(exported["logits"] - output.logits.numpy()).max()) / scale
+        difference = float(np.abs(exported["score"] - score.numpy()).max())
         if not (logits <= TOLERANCE and difference <= TOLERANCE * (1 + float(score.abs().max()))):  # also if NaN
             raise MedicError(f"the exported graph computes other scores, by {difference:.1e}: it is not written")
         label = torch.where(confidence >= predictor.threshold.value, output.logits.argmax(1), -1)
@@ -160,7 +160,7 @@ def _compare(predictor: Predictor, run: Runtime, pixels: Tensor) -> float:
         close = (confidence - predictor.threshold.value).abs() <= 10 * TOLERANCE * (1 + confidence.abs())
         top = output.logits.topk(min(2, output.logits.shape[1])).values
         close |= (top[:, 0] - top[:, -1]).abs() <= TOLERANCE * scale
-        if bool(((torch.from_numpy(found["label"]) != label) & ~close).any()):
+        if bool(((torch.from_numpy(exported["label"]) != label) & ~close).any()):
             raise MedicError("the exported graph decides otherwise: it is not written")
         worst = max(worst, difference)
     return worst

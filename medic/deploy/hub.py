@@ -22,7 +22,7 @@ from medic.utils.files import make_folder, temporary_folder, writing
 CARD = "README.md"
 LIMITS = {CARD: 2**20, DESCRIPTION: MAX_DESCRIPTION, WEIGHTS: 2**34}
 """The files of a model on the hub, the only ones that are sent or fetched, and their limits in bytes."""
-SHOWN = ("acc", "hscore", "oscr", "auroc")
+CARD_METRICS = ("acc", "hscore", "oscr", "auroc")
 AT_THRESHOLD = ("hscore", "acc_k", "acc_u")
 """Metrics that belong to one threshold."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -132,7 +132,7 @@ def make_card(predictor: Predictor, name: str, metrics: Mapping[str, Any], licen
     method, dataset = str(origin.get("method", "unknown")), str(origin.get("dataset", "unknown"))
     target, sources = _listed(origin.get("target")), _listed(origin.get("sources"))
     own = (metrics.get("threshold_rule"), metrics.get("threshold")) == (threshold.rule, threshold.value)
-    keys = [key for key in SHOWN if key in metrics and (own or key not in AT_THRESHOLD)]
+    keys = [key for key in CARD_METRICS if key in metrics and (own or key not in AT_THRESHOLD)]
     measured = [(find_metric(key), float(metrics[key])) for key in keys]
     rows = [f"| {metric.title} | {metric.scale * value:.1f} % | {metric.meaning} |" for metric, value in measured]
     results = {
@@ -154,7 +154,7 @@ def make_card(predictor: Predictor, name: str, metrics: Mapping[str, Any], licen
     numbers = [
         "## Results",
         "",
-        _place(target, metrics.get("threshold_rule"), threshold if own else None),
+        _measured_on(target, metrics.get("threshold_rule"), threshold if own else None),
         "",
         *table,
         "",
@@ -186,7 +186,7 @@ def make_card(predictor: Predictor, name: str, metrics: Mapping[str, Any], licen
     ])  # fmt: skip
 
 
-def _place(target: str, recorded: str | None, threshold: Threshold | None) -> str:
+def _measured_on(target: str, recorded: str | None, threshold: Threshold | None) -> str:
     """Return on which images a run was measured, and what its threshold saw of them.
 
     `recorded` is the rule of the run's record, and `threshold` that of the model if the record is measured at it.

@@ -95,11 +95,11 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def read_preprocessing(described: Mapping[str, Any]) -> tuple[Preprocessing, int]:
     """Return the preprocessing of a description, and the side in pixels at which images are decoded."""
-    found = described["preprocessing"]
-    if found["resampling"] != "bilinear" or found["upright"] is not True:
-        raise ValueError(f"preprocessing {found['resampling']!r} is not of this version")
-    mean, std = ([_number(value) for value in found[name]] for name in ("mean", "std"))
-    size, decoded = found["size"], found["decoded"]
+    fields = described["preprocessing"]
+    if fields["resampling"] != "bilinear" or fields["upright"] is not True:
+        raise ValueError(f"preprocessing {fields['resampling']!r} is not of this version")
+    mean, std = ([_number(value) for value in fields[name]] for name in ("mean", "std"))
+    size, decoded = fields["size"], fields["decoded"]
     sides = all(type(side) is int and 0 < side <= MAX_SIZE for side in (size, decoded))
     if not sides or len(mean) != len(std) or not all(map(math.isfinite, mean + std)) or 0 in std:
         raise ValueError("its preprocessing is impossible")
@@ -187,12 +187,12 @@ def _read_tensors(path: Path, described: Mapping[str, Any]) -> dict[str, Tensor]
     """Read the weights, after their names and shapes were compared with those of the described network."""
     _check_length(path)
     with safe_open(path, framework="pt") as file:
-        found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118, not a mapping
-        _check_shapes({name: shape for name, shape in found.items() if not name.startswith(SCORE)}, described)
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118, not a mapping
+        _check_shapes({name: shape for name, shape in shapes.items() if not name.startswith(SCORE)}, described)
         with path.open("rb") as content:
             if hashlib.file_digest(content, "sha256").hexdigest() != described["sha256"]:
                 raise ValueError(f"{path.name} is not the file that was written with it")
-        return {name: file.get_tensor(name) for name in found}
+        return {name: file.get_tensor(name) for name in shapes}
 
 
 def _check_shapes(weights: Mapping[str, tuple[int, ...]], described: Mapping[str, Any]) -> None:
@@ -224,7 +224,7 @@ def _check_shapes(weights: Mapping[str, tuple[int, ...]], described: Mapping[str
 def _compare(stored: Set[Any], expected: Set[Any]) -> None:
     """Raise an error if the names, or the pairs of name and shape, are not those of the network."""
     if differing := stored ^ expected:
-        wrong = min(one if isinstance(one, str) else one[0] for one in differing)
+        wrong = min(entry if isinstance(entry, str) else entry[0] for entry in differing)
         raise ValueError(f"its weights are not those of its network: {wrong}")
 
 

@@ -92,8 +92,8 @@ def _lines(file: IO[bytes], name: str) -> Iterator[str]:
 def _matches(pattern: str) -> Iterator[str]:
     """Return the files that a pattern matches, sorted, and the images below folders that it matches."""
     matched = sorted(glob.iglob(pattern, recursive=True))
-    found = (path for match in matched for path in (walk(match) if os.path.isdir(match) else [match]))
-    return iter(dict.fromkeys(found))  # `**` may match a folder and what is in it
+    paths = (path for match in matched for path in (walk(match) if os.path.isdir(match) else [match]))
+    return iter(dict.fromkeys(paths))  # `**` may match a folder and what is in it
 
 
 def walk(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[str]:

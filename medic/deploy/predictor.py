@@ -75,21 +75,21 @@ class Predictor:
 
         The order is kept. An unreadable image raises an error; `stream` returns it instead.
         """
-        found = []
+        predictions = []
         for prediction in self.stream(images, top):
             if isinstance(prediction, BadImage):
                 raise prediction
-            found.append(prediction)
-        return found
+            predictions.append(prediction)
+        return predictions
 
     def stream(
         self, images: AnyImage | Iterable[AnyImage], top: int = 3, batch_size: int | None = None
     ) -> Generator[Prediction | BadImage]:
         """Yield a prediction for every image, in order and in bounded memory; for an unreadable one its error."""
         for batch, output in self._passes(images, batch_size):
-            found = iter(() if output is None else self.decide(output, top))
+            decisions = iter(() if output is None else self.decide(output, top))
             for pixels in batch:
-                yield pixels if isinstance(pixels, BadImage) else next(found)
+                yield pixels if isinstance(pixels, BadImage) else next(decisions)
 
     def infer(self, images: AnyImage | Iterable[AnyImage], unreadable: list[BadImage] | None = None) -> Output:
         """Return the network's outputs for images, in order.
@@ -153,11 +153,11 @@ class Predictor:
                 raise ValueError(f"its score has the shape {tuple(confidence.shape)} for {len(output.logits)} images")
         if bool(confidence.isnan().any()) or not bool(output.logits.isfinite().all()):
             raise MedicError("the model's outputs have NaN or infinity: its weights are damaged, or training diverged")
-        shown = self.shown(confidence)
+        scores = self.to_score(confidence)
         known = confidence >= self.threshold.value
         probabilities, order = output.logits.double().softmax(1).topk(min(top, len(self.classes)))
         chosen = zip(
-            predicted_class(output).tolist(), known.tolist(), shown.tolist(), probabilities.tolist(), order.tolist(),
+            predicted_class(output).tolist(), known.tolist(), scores.tolist(), probabilities.tolist(), order.tolist(),
             strict=True,
         )  # fmt: skip
         return [
@@ -165,15 +165,15 @@ class Predictor:
                 self.classes[label] if accepted else UNKNOWN_LABEL,
                 accepted,
                 score,
-                tuple((self.classes[k], value) for k, value in zip(places, values, strict=True)),
+                tuple((self.classes[k], value) for k, value in zip(indices, values, strict=True)),
             )
-            for label, accepted, score, values, places in chosen
+            for label, accepted, score, values, indices in chosen
         ]
 
     def to(self, device: str | torch.device) -> "Predictor":
         """Return the predictor on a device; the network itself is moved."""
-        place = _device(device)
-        return replace(self, network=self.network.to(place), device=place)
+        torch_device = _device(device)
+        return replace(self, network=self.network.to(torch_device), device=torch_device)
 
     def at(self, threshold: Threshold | float) -> "Predictor":
         """Return the predictor with another threshold; a number is on the scale of `Prediction.score`."""
@@ -190,9 +190,9 @@ class Predictor:
         """The threshold on the scale of `Prediction.score`."""
         if self.score.probability and self.threshold.probability is not None:
             return self.threshold.probability
-        return float(self.shown(torch.tensor(self.threshold.value, dtype=torch.float64)))
+        return float(self.to_score(torch.tensor(self.threshold.value, dtype=torch.float64)))
 
-    def shown(self, confidence: Tensor) -> Tensor:
+    def to_score(self, confidence: Tensor) -> Tensor:
         """Return confidences on the scale of `Prediction.score`: probabilities, if the score is one."""
         return confidence.sigmoid() if self.score.probability else confidence
 
@@ -225,7 +225,7 @@ def _usable() -> Iterator[None]:
 
 def load(path: Path | str, device: str = "cpu") -> Predictor:
     """Read a trained model from a run's directory, or from any folder with its `model.json` and `model.safetensors`."""
-    place = _device(device)
+    torch_device = _device(device)
     folder = model_folder(path)
     check_model_files(folder)
     described = read_description(folder)
@@ -251,16 +251,16 @@ def load(path: Path | str, device: str = "cpu") -> Predictor:
         raise
     except Exception as error:  # whatever a stranger's or a damaged file leads to
         raise unusable(folder, error) from error
-    return predictor.to(place)
+    return predictor.to(torch_device)
 
 
 def _device(device: str | torch.device) -> torch.device:
     """Return a device, if this machine has it."""
     try:
-        place = torch.device(device)
-        torch.empty(1, device=place)
+        torch_device = torch.device(device)
+        torch.empty(1, device=torch_device)
     except (RuntimeError, AssertionError) as error:  # torch raises an AssertionError without CUDA
         if is_shortage(error):
             raise
         raise MedicError(f"device {str(device)!r} cannot be used ({first_line(error)}): use cpu") from error
-    return place
+    return torch_device

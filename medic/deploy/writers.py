@@ -89,8 +89,8 @@ class JsonWriter(Writer):
         row = [None if isinstance(value, float) and not math.isfinite(value) else value for value in row]
         ranks = zip(row[5::2], row[6::2], strict=True) if error is None else ()
         top = [{"class": name, "probability": probability} for name, probability in ranks]
-        found = {**dict(zip(self.columns[:5], row, strict=False)), "top": top, "error": error}
-        self._put(json.dumps(found) + "\n")
+        entry = {**dict(zip(self.columns[:5], row, strict=False)), "top": top, "error": error}
+        self._put(json.dumps(entry) + "\n")
 
 
 class ParquetWriter(Writer):
@@ -136,22 +136,22 @@ FORMATS = {"csv": ".csv", "jsonl": ".jsonl", "parquet": ".parquet"}
 """The suffix of every format."""
 
 
-def pick_format(output: Path | None, asked: str | None) -> str:
+def pick_format(output: Path | None, file_format: str | None) -> str:
     """Return the format that is asked for or that the suffix of the output names; CSV to standard output."""
-    if asked is not None:
-        check_choice("format", asked, FORMATS)
+    if file_format is not None:
+        check_choice("format", file_format, FORMATS)
     elif output is None:
-        asked = "csv"
+        file_format = "csv"
     else:
-        asked = next((name for name, suffix in FORMATS.items() if suffix == output.suffix.lower()), None)
-        if asked is None:
+        file_format = next((name for name, suffix in FORMATS.items() if suffix == output.suffix.lower()), None)
+        if file_format is None:
             endings = ", ".join(FORMATS.values())
             raise MedicError(f"output {output} does not end in {endings}: rename it, or choose --format")
-    if asked == "parquet":
+    if file_format == "parquet":
         _pyarrow()
         if output is None:
             raise MedicError("--format parquet is not for standard output: name a file with -o FILE.parquet")
-    return asked
+    return file_format
 
 
 @contextmanager

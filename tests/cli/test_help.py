@@ -10,7 +10,7 @@ import pytest
 
 from medic.cli import catalogue
 from medic.cli.main import COMMANDS, make_parser
-from medic.cli.options import given_settings
+from medic.cli.options import user_settings
 from medic.config.settings import SETTINGS
 from medic.errors import MedicError
 from tests.messages import naming
@@ -144,7 +144,7 @@ def test_settings_of_other_tools(tmp_path):
         medic.train(model="resnet18", target="street")
     (tmp_path / "run.yaml").write_text("epochs: 3\n")
     with pytest.raises(MedicError, match=naming("unknown setting 'epochs' run.yaml --iterations")):
-        given_settings(make_parser("train").parse_args(["--config", str(tmp_path / "run.yaml")]))
+        user_settings(make_parser("train").parse_args(["--config", str(tmp_path / "run.yaml")]))
 
 
 def test_a_hint_is_for_commands_with_the_option(medic):

@@ -118,7 +118,7 @@ def make_app(
                 arrived = True
                 images = await batcher.run(split, body, request.headers.get("content-type", ""), limits)
                 bodies.release(body)
-                found = await batcher.decide([image.data for image in images], top)
+                results = await batcher.decide([image.data for image in images], top)
         except Full:
             return failure(503, BUSY)
         except TimeoutError:
@@ -132,12 +132,13 @@ def make_app(
             return failure(error.status, str(error))
         finally:
             bodies.release(body)
-        for one in found:
-            metrics.images.add("error" if isinstance(one, BadImage) else "known" if one.known else "unknown")
+        for result in results:
+            metrics.images.add("error" if isinstance(result, BadImage) else "known" if result.known else "unknown")
         predictions = [
-            describe_prediction(image.name, one, model["threshold"]) for image, one in zip(images, found, strict=True)
+            describe_prediction(image.name, result, model["threshold"])
+            for image, result in zip(images, results, strict=True)
         ]
-        bad = all(isinstance(one, BadImage) for one in found)
+        bad = all(isinstance(result, BadImage) for result in results)
         return JSONResponse({"predictions": predictions, "model": model}, 422 if bad else 200)
 
     @app.post(
@@ -272,8 +273,8 @@ class Guard:
             way = "behind a proxy, let it pass on the Host header"
             return 403, f"pages from {_quoted(origin)} may not use this service; {way}"
         if self.token is not None and path not in OPEN:
-            kind, _, given = headers.get(b"authorization", "").partition(" ")
-            right = hmac.compare_digest(given.strip().encode("latin-1"), self.token)
+            kind, _, sent_token = headers.get(b"authorization", "").partition(" ")
+            right = hmac.compare_digest(sent_token.strip().encode("latin-1"), self.token)
             if kind.lower() != "bearer" or not right:
                 return 401, "send the token of the service as `Authorization: Bearer TOKEN`"
         return None
@@ -352,17 +353,17 @@ def describe(predictor: Predictor) -> dict[str, Any]:
     }
 
 
-def describe_prediction(name: str, found: Prediction | BadImage, threshold: float | None) -> dict[str, Any]:
+def describe_prediction(name: str, result: Prediction | BadImage, threshold: float | None) -> dict[str, Any]:
     """Return an entry of an answer; a number that is not finite is null, because JSON has none."""
-    if isinstance(found, BadImage):
-        return {"name": name, "error": one_line(str(found))}
+    if isinstance(result, BadImage):
+        return {"name": name, "error": one_line(str(result))}
     return {
         "name": name,
-        "label": found.label,
-        "known": found.known,
-        "score": _finite(found.score),
+        "label": result.label,
+        "known": result.known,
+        "score": _finite(result.score),
         "threshold": threshold,
-        "top": [{"class": label, "probability": _finite(value)} for label, value in found.top],
+        "top": [{"class": label, "probability": _finite(value)} for label, value in result.top],
     }
 
 

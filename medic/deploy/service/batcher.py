@@ -119,22 +119,25 @@ class Batcher:
                         batch.append(await self._decoded.get())
                 except TimeoutError:
                     break
-            if batch := [one for one in batch if not one.answer.done()]:  # a request may have run out of time
+            if batch := [image for image in batch if not image.answer.done()]:  # a request may have run out of time
                 started = time.perf_counter()
                 try:
-                    found = await loop.run_in_executor(self._model, self._forward, batch)
+                    predictions = await loop.run_in_executor(self._model, self._forward, batch)
                 except Exception as error:  # whatever the model or the device raises is of these requests alone
-                    for one in batch:
-                        if not one.answer.done():
-                            one.answer.set_exception(error)
+                    for image in batch:
+                        if not image.answer.done():
+                            image.answer.set_exception(error)
                     continue
                 self.metrics.forward.observe(time.perf_counter() - started)
                 self.metrics.batches.observe(len(batch))
-                for one, prediction in zip(batch, found, strict=True):
-                    if not one.answer.done():
-                        one.answer.set_result(prediction)
+                for image, prediction in zip(batch, predictions, strict=True):
+                    if not image.answer.done():
+                        image.answer.set_result(prediction)
 
     def _forward(self, batch: Sequence[_Decoded]) -> list[Prediction]:
-        pixels = torch.from_numpy(np.stack([one.pixels for one in batch]))
-        found = self.predictor.decide(self.predictor.outputs(pixels), max(one.top for one in batch))
-        return [made._replace(top=made.top[: one.top]) for one, made in zip(batch, found, strict=True)]
+        pixels = torch.from_numpy(np.stack([image.pixels for image in batch]))
+        predictions = self.predictor.decide(self.predictor.outputs(pixels), max(image.top for image in batch))
+        return [
+            prediction._replace(top=prediction.top[: image.top])
+            for image, prediction in zip(batch, predictions, strict=True)
+        ]

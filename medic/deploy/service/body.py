@@ -79,23 +79,23 @@ def split(body: bytearray, kind: str, limits: Limits) -> list[Upload]:
     """Return the images of a body: those of a form, or one that is the body itself."""
     name = kind.partition(";")[0].strip().lower()
     if name == "multipart/form-data":
-        found = _parts(bytes(body), kind, limits)
-        if not found:
+        uploads = _parts(bytes(body), kind, limits)
+        if not uploads:
             raise Refused(400, f"the form has no file: send images in the field {FIELD!r}")
-        return found
+        return uploads
     if name.startswith("image/") or name in ("", "application/octet-stream"):
         if not body:
             raise Refused(400, "the body is empty: send an image")
         return [Upload("image", bytes(body))]
     expected = "multipart/form-data, image/* or application/octet-stream"
-    raise Refused(415, f"Content-Type {_shown(name)}: expected {expected}")
+    raise Refused(415, f"Content-Type {_quoted(name)}: expected {expected}")
 
 
 def _parts(body: bytes, kind: str, limits: Limits) -> list[Upload]:
     from python_multipart.exceptions import FormParserError
     from python_multipart.multipart import MultipartParser, parse_options_header
 
-    found: list[Upload] = []
+    uploads: list[Upload] = []
     headers: dict[bytes, bytes] = {}
     name, value, data = bytearray(), bytearray(), bytearray()
 
@@ -105,7 +105,7 @@ def _parts(body: bytes, kind: str, limits: Limits) -> list[Upload]:
         value.clear()
 
     def begin() -> None:
-        if len(found) == limits.files:
+        if len(uploads) == limits.files:
             raise Refused(413, f"the request has more than {limits.files} images: send fewer at a time")
         headers.clear()
         data.clear()
@@ -114,11 +114,11 @@ def _parts(body: bytes, kind: str, limits: Limits) -> list[Upload]:
         options = parse_options_header(headers.get(b"content-disposition", b""))[1]
         field = options.get(b"name", b"").decode("utf-8", "replace")
         if field != FIELD or b"filename" not in options:
-            what = "file" if b"filename" in options else "text"
+            part_type = "file" if b"filename" in options else "text"
             raise Refused(
-                400, f"the form has a {what} in the field {_shown(field)}: send images in the field {FIELD!r}"
+                400, f"the form has a {part_type} in the field {_quoted(field)}: send images in the field {FIELD!r}"
             )
-        found.append(Upload(options[b"filename"].decode("utf-8", "replace")[:LONGEST_NAME], bytes(data)))
+        uploads.append(Upload(options[b"filename"].decode("utf-8", "replace")[:LONGEST_NAME], bytes(data)))
 
     ended: list[bool] = []
     try:
@@ -141,9 +141,9 @@ def _parts(body: bytes, kind: str, limits: Limits) -> list[Upload]:
         raise Refused(400, "the form is damaged: send multipart/form-data") from error
     if not ended:
         raise Refused(400, "the form is cut off: its last boundary is missing")
-    return found
+    return uploads
 
 
-def _shown(text: str) -> str:
+def _quoted(text: str) -> str:
     """Return a client's text as it may be part of a line."""
     return one_line(repr(text[:LONGEST_NAME]))

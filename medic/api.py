@@ -67,11 +67,11 @@ def sweep(
     from medic.sweeps.executors import make_executor
     from medic.sweeps.launch import launch
     from medic.sweeps.sweep import Planner, Sweep
-    from medic.utils.logs import shown
+    from medic.utils.logs import log_output
 
     values = {name: list(several) for name, several in span.items()}
     planned = Sweep(check_settings(settings), values, variants or ({},))
-    with shown(quiet):
+    with log_output(quiet):
         place = make_executor(executor, jobs, **(executor_options or {}))
         schedule = launch(planned.jobs(Planner()), place, retries, quiet=quiet)
     return sort_runs(job.directory.path for job in schedule.jobs)

@@ -50,8 +50,8 @@ def memory_checked() -> Iterator[None]:
         shortage = next(filter(is_shortage, chain), None)
         if shortage is None:
             raise
-        asked = _REQUEST.search(str(shortage))
-        reason = f" (tried to allocate {asked[1]})" if asked else ""
+        request = _REQUEST.search(str(shortage))
+        reason = f" (tried to allocate {request[1]})" if request else ""
         way = "lower --batch-size or, in a sweep, --jobs; --store stream keeps images on disk"
         raise OutOfMemoryError(f"out of memory{reason}: {way}") from error
 

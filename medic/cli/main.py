@@ -23,7 +23,7 @@ from medic.errors import (
     one_line,
     without_credentials,
 )
-from medic.utils.logs import shown
+from medic.utils.logs import log_output
 
 COMMANDS = {
     "demo": "train erm and medic++ on the built-in benchmark and compare them",
@@ -173,7 +173,7 @@ def _run(words: list[str]) -> int:
     if {"-h", "--help"} & set(rest):
         print(parser.format_help(), end="")
         return 0
-    with shown():
+    with log_output():
         code: int = import_module(f"medic.cli.{name}").run(parser.parse_args(canonical(rest)))
     return code
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 from medic.cli.opening import check_model, holds_run, open_model
 from medic.cli.options import add_device_option, add_import_option, count, output_file
 from medic.errors import MedicError
-from medic.utils.logs import console, shown
+from medic.utils.logs import console, log_output
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def run(arguments: Namespace) -> int:
     top = min(arguments.top, len(predictor.classes))
     prints_rows = output is None and sys.stdout.isatty()
     counts: Counter[str] = Counter()
-    with shown(arguments.quiet), closing(predictor.stream(read, top, arguments.batch_size)) as results:
+    with log_output(arguments.quiet), closing(predictor.stream(read, top, arguments.batch_size)) as results:
         first = list(islice(results, 1))  # a model that cannot be used is refused before anything is written
         if not first:
             raise MedicError(f"no image in {', '.join(arguments.paths)}: write a path per line")

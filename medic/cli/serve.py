@@ -8,7 +8,7 @@ from medic.cli.opening import add_force_option, check_model, open_model
 from medic.cli.options import add_device_option, add_import_option, count, number
 from medic.deploy.service.limits import Limits
 from medic.errors import MedicError
-from medic.utils.logs import shown
+from medic.utils.logs import log_output
 from medic.utils.parts import Limits as Range
 
 TOKEN = "MEDIC_TOKEN"
@@ -102,7 +102,7 @@ def run(arguments: Namespace) -> int:
     app = make_app(predictor, limits, token, hosts)
     # The first pass is slow, and tells whether the model takes photographs at all.
     predictor.outputs(torch.zeros(1, 3, predictor.decoded, predictor.decoded, dtype=torch.uint8))
-    with shown(arguments.quiet):
+    with log_output(arguments.quiet):
         if listening is None:
             _serve_on_ray(arguments, predictor.device.type, limits, token, hosts)
             return 0

@@ -10,7 +10,7 @@ from medic.results.wording import learned_nothing, runs_are
 from medic.sweeps.executors import Executor, executor_names, executor_options, make_executor
 from medic.sweeps.files import read_sweep
 from medic.sweeps.sweep import Sweep, parse_span
-from medic.utils.logs import shown
+from medic.utils.logs import log_output
 
 if TYPE_CHECKING:
     from medic.sweeps.schedule import Schedule
@@ -68,7 +68,7 @@ def run(arguments: Namespace) -> int:
     from medic.sweeps.launch import launch, report  # now, because these import torch
     from medic.sweeps.sweep import Planner
 
-    with shown(arguments.quiet):
+    with log_output(arguments.quiet):
         schedule = launch(sweep.jobs(Planner()), executor, arguments.retries, arguments.dry_run, arguments.quiet)
     failures = "" if arguments.dry_run else learned_nothing(schedule.results())
     if not arguments.dry_run:

@@ -33,17 +33,19 @@ class Protocol:
         iterations = LONGER.get(dataset, self.iterations)
         return {"averaging": "none", "iterations": iterations, **(self.ova if trains_ova else {})}
 
-    def fitted(self, grid: GridSpec, given: Mapping[str, Any], dataset: str, known: int, unknown: int) -> GridSpec:
+    def fitted(
+        self, grid: GridSpec, user_settings: Mapping[str, Any], dataset: str, known: int, unknown: int
+    ) -> GridSpec:
         """Return the grid of a method with the class splits of the protocol, except for what was given."""
         splits = grid.classes
         if splits is None:
             return grid
-        if grid.sampling == "adaptive" and "sampling" not in given:
+        if grid.sampling == "adaptive" and "sampling" not in user_settings:
             grid = replace(grid, sampling="probe")
-        if grid.sampling == "probe" and grid.separates and "separate" not in given:
+        if grid.sampling == "probe" and grid.separates and "separate" not in user_settings:
             grid = replace(grid, separate=self.separate)
         groups = self.groups if unknown else self.close_set_groups.get(dataset, self.groups)
-        if groups is not None and "class_groups" not in given and known >= groups >= splits:
+        if groups is not None and "class_groups" not in user_settings and known >= groups >= splits:
             grid = replace(grid, class_groups=groups)
         return grid
 

@@ -127,12 +127,12 @@ def make_augmentation(value: str | Mapping[str, Any]) -> Augmentation:
         value = dict(part.split("=", 1) for part in parts)
     for name in value:
         check_choice("parameter", name, [field.name for field in fields(Augmentation)], "of an augmentation")
-    return replace(recipe, **{name: _number(name, given) for name, given in value.items()})
+    return replace(recipe, **{name: _number(name, entry) for name, entry in value.items()})
 
 
-def _number(name: str, given: Any) -> Any:
+def _number(name: str, value: Any) -> Any:
     """Return a number, or the two ends of a range, given as `0.8:1` or as a list."""
-    ends = given.split(":") if isinstance(given, str) else given if isinstance(given, Sequence) else [given]
+    ends = value.split(":") if isinstance(value, str) else value if isinstance(value, Sequence) else [value]
     try:
         values = tuple(float(end) for end in ends)
     except (TypeError, ValueError):
@@ -140,7 +140,7 @@ def _number(name: str, given: Any) -> Any:
     wanted = 2 if name in ("scale", "ratio") else 1
     if len(values) != wanted:
         example = "a range, as in 0.8:1" if wanted == 2 else "a number, as in 0.4"
-        raise MedicError(f"augmentation {name}={given}: give {example}")
+        raise MedicError(f"augmentation {name}={value}: give {example}")
     return values if wanted == 2 else values[0]
 
 

@@ -32,8 +32,8 @@ def cached(name: str, build: Callable[[], Arrays]) -> Arrays:
     One process builds them. Others that need them wait for it: all at once, they may not fit into memory.
     """
     path = cache_directory() / f"{name}.npz"
-    if (found := _read(path)) is not None:
-        return found
+    if (stored := _read(path)) is not None:
+        return stored
     with ExitStack() as held:
         with suppress(OSError):  # a cache that cannot be written is reported below
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,8 +41,8 @@ def cached(name: str, build: Callable[[], Arrays]) -> Arrays:
             if is_locked(lock):
                 logger.info("waiting for another process that computes %s", path.name)
             held.enter_context(locked(lock))
-        if (found := _read(path)) is not None:
-            return found
+        if (stored := _read(path)) is not None:
+            return stored
         arrays = build()
         try:
             with atomic_write(path) as file:

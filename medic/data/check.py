@@ -78,20 +78,20 @@ class Check:
 
     def places(self) -> dict[str, Place]:
         """Return every image by its name."""
-        found = self.images
-        names = found.names if isinstance(found, ImageList) else found.paths
-        own = zip(names, found.domain.tolist(), found.label.tolist(), strict=True)
-        return {name: Place(name, found.domains[domain], found.classes[label]) for name, domain, label in own}
+        images = self.images
+        names = images.names if isinstance(images, ImageList) else images.paths
+        own = zip(names, images.domain.tolist(), images.label.tolist(), strict=True)
+        return {name: Place(name, images.domains[domain], images.classes[label]) for name, domain, label in own}
 
 
 def other_files(root: Path) -> Counter[str]:
     """Count the files below a folder that are no images by their suffix, hidden ones aside: `.heic`, `.txt`, …"""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for _, folders, files in os.walk(root):
         folders[:] = [name for name in folders if name[0] != "."]
         suffixes = (Path(name).suffix.lower() or "without a suffix" for name in files if name[0] != ".")
-        found.update(suffix for suffix in suffixes if suffix not in IMAGE_SUFFIXES)
-    return found
+        counts.update(suffix for suffix in suffixes if suffix not in IMAGE_SUFFIXES)
+    return counts
 
 
 def check(bench: Benchmark, root: Path | None) -> Check:
@@ -115,8 +115,8 @@ def check(bench: Benchmark, root: Path | None) -> Check:
         opened,
         [*opened.ignored, *(f"{entry.name}, known to be damaged" for entry in opened.dropped)],
         index.bad,
-        _found(opened, equal_images(prints, *labels)),
-        _found(opened, similar_images(prints, *labels)),
+        _with_places(opened, equal_images(prints, *labels)),
+        _with_places(opened, similar_images(prints, *labels)),
     )
 
 
@@ -131,7 +131,7 @@ def _differences(bench: Benchmark, counts: Counts) -> list[str]:
             pairs += [(f"{domain}/{label}: ", counts[domain][label], number) for label, number in labels]
     if bench.images is not None:
         pairs.append(("", sum(sum(labels.values()) for labels in counts.values()), bench.images))
-    return [f"{where}{found} images instead of {number}" for where, found, number in pairs if found != number]
+    return [f"{where}{count} images instead of {number}" for where, count, number in pairs if count != number]
 
 
 def _recorded(contents: Iterable[FileContent], prints: Prints) -> Iterator[FileContent]:
@@ -146,12 +146,12 @@ def _recorded(contents: Iterable[FileContent], prints: Prints) -> Iterator[FileC
         yield content._replace(pixels=None)
 
 
-def _found(listing: ImageList, copies: Copies) -> Found:
+def _with_places(listing: ImageList, copies: Copies) -> Found:
     domain, label = listing.domain.tolist(), listing.label.tolist()
-    found = []
-    for relation, rows in copies.found:
+    located = []
+    for relation, rows in copies.groups:
         places = tuple(
             Place(listing.names[row], listing.domains[domain[row]], listing.classes[label[row]]) for row in rows
         )
-        found.append(Copy(relation, places))
-    return Found(found, copies.counts)
+        located.append(Copy(relation, places))
+    return Found(located, copies.counts)

@@ -28,8 +28,8 @@ class ClassSplit:
 
     def __post_init__(self) -> None:
         if len(self.known) < 2:
-            given = ", ".join(self.known) or "none"
-            raise MedicError(f"known classes are {given}: give two or more with --known")
+            names = ", ".join(self.known) or "none"
+            raise MedicError(f"known classes are {names}: give two or more with --known")
         check_class_names(self.known)
         for domain, classes in self.partial.items():
             if not classes:

@@ -85,7 +85,7 @@ def perceptual_hash(pixels: NDArray[np.uint8]) -> NDArray[np.uint64] | None:
 class Copies:
     """Images that are the same, the most serious relation first, and the number of all by relation."""
 
-    found: Sequence[tuple[Relation, Sequence[int]]]
+    groups: Sequence[tuple[Relation, Sequence[int]]]
     """Positions of images that are the same; at most `KEPT` entries."""
     counts: Counter[Relation]
 
@@ -96,9 +96,9 @@ def equal_images(prints: Prints, domain: NDArray[np.int64], label: NDArray[np.in
     order = order[np.argsort(prints.pixels[order], kind="stable")]
     starts = np.flatnonzero(np.diff(prints.pixels[order], prepend=~prints.pixels[order[:1]]))
     groups = [group for group in np.split(order, starts[1:]) if len(group) > 1]
-    found = [(_relation(domain[group], label[group]), group.tolist()) for group in groups]
-    counts = Counter(relation for relation, _ in found)
-    return Copies(sorted(found)[:KEPT], counts)
+    related = [(_relation(domain[group], label[group]), group.tolist()) for group in groups]
+    counts = Counter(relation for relation, _ in related)
+    return Copies(sorted(related)[:KEPT], counts)
 
 
 def _relation(domain: NDArray[np.int64], label: NDArray[np.int64]) -> Relation:

@@ -39,8 +39,8 @@ def fetch(bench: Benchmark, root: Path, url: str | None = None, archive: Path | 
     if url is not None and archive is not None:
         raise MedicError("--url and --archive exclude each other: give one of them")
     if url is not None and not re.fullmatch(r"https?://[^\s\[\]]+", url):
-        shown = "…" if "@" in url else url  # there may be a password before it
-        raise MedicError(f"--url {shown!r} is no http:// or https:// address; for a local file use --archive")
+        displayed = "…" if "@" in url else url  # there may be a password before it
+        raise MedicError(f"--url {displayed!r} is no http:// or https:// address; for a local file use --archive")
     if archive is not None and not archive.is_file():
         raise MedicError(f"--archive {archive} is not a file: give a zip or tar file")
     folder = root / bench.name
@@ -101,14 +101,14 @@ def _use_mirror(bench: Benchmark, download: Download, files: Sequence[File], fol
         path = downloads / f"{address[:8]}-{file.file_name}"
         download_file(file.url, path, file.file_name)
         expected = file.checksum or checksums.get(address)
-        found = _checksum(path, expected)
+        checksum = _checksum(path, expected)
         if expected is None:
-            first[address] = found
-            logger.info("%s: no checksum is published; recording %s in %s", file.file_name, found, records)
-        elif found != expected:
+            first[address] = checksum
+            logger.info("%s: no checksum is published; recording %s in %s", file.file_name, checksum, records)
+        elif checksum != expected:
             path.unlink()
             origin = "published" if file.checksum else f"recorded in {records}"
-            raise Unusable(f"{file.file_name} has the checksum {found}, but {expected} is {origin}")
+            raise Unusable(f"{file.file_name} has the checksum {checksum}, but {expected} is {origin}")
         packed.append((path, file))
     try:
         _install(bench, download, packed, folder)
@@ -147,14 +147,14 @@ def _install(bench: Benchmark, download: Download, packed: Sequence[tuple[Path, 
             logger.info("unpacking %s", file.file_name)
             (staging / file.into).mkdir(parents=True, exist_ok=True)
             _unpack(path, file.file_name, staging / file.into)
-        found = _find(staging, bench, download)
+        unpacked = _find(staging, bench, download)
         if download.prepare is not None:
             try:
-                download.prepare(found)
+                download.prepare(unpacked)
             except (ValueError, LookupError, TypeError) as error:
                 raise Unusable(f"its annotations cannot be read ({error!r})") from error
-            _find(found, bench, download)
-        found.replace(folder)
+            _find(unpacked, bench, download)
+        unpacked.replace(folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
@@ -195,8 +195,8 @@ def _find(folder: Path, bench: Benchmark, download: Download) -> Path:
     for _ in range(_DEPTH):
         for candidate in level:
             names = [path.name for path in candidate.iterdir()]
-            found = {folded(name) for name in (*names, *filter(None, map(bench.domain_of, names)))}
-            if any(found.issuperset(map(folded, marker)) for marker in expected):
+            folded_names = {folded(name) for name in (*names, *filter(None, map(bench.domain_of, names)))}
+            if any(folded_names.issuperset(map(folded, marker)) for marker in expected):
                 return candidate
         level = [child for parent in level for child in sorted(parent.iterdir()) if child.is_dir()]
     raise Unusable(f"no folder holds {' or '.join(', '.join(marker) for marker in expected)} side by side")

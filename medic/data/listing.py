@@ -67,9 +67,9 @@ class ImageList(LazyDataset):
         cls, name: str, entries: Iterable[ImageFile], domains: Sequence[str] = (), classes: Sequence[str] = ()
     ) -> "ImageList":
         """Make a list of files; without `domains` or `classes`, those found are numbered alphabetically."""
-        found = list(entries)
-        domains = tuple(domains) or tuple(sorted({entry.domain for entry in found}))
-        classes = tuple(classes) or tuple(sorted({entry.label for entry in found}))
+        image_files = list(entries)
+        domains = tuple(domains) or tuple(sorted({entry.domain for entry in image_files}))
+        classes = tuple(classes) or tuple(sorted({entry.label for entry in image_files}))
         for folder in (*domains, *classes):
             if re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", folder):
                 raise MedicError(
@@ -77,21 +77,21 @@ class ImageList(LazyDataset):
                     "rename it, or set LC_ALL=C.UTF-8 if the shell shows it well"
                 )
         domain_of, class_of = ({name: i for i, name in enumerate(names)} for names in (domains, classes))
-        found.sort(key=lambda entry: (domain_of[entry.domain], entry.label, entry.name))
-        for file, count in Counter(entry.name for entry in found).items():
+        image_files.sort(key=lambda entry: (domain_of[entry.domain], entry.label, entry.name))
+        for file, count in Counter(entry.name for entry in image_files).items():
             if count > 1:
                 raise MedicError(f"image {file} is listed {count} times: list every image once")
-        parts = tuple(entry.part for entry in found if entry.part is not None)
+        parts = tuple(entry.part for entry in image_files if entry.part is not None)
         return cls(
             name,
             domains,
             classes,
-            tuple(entry.file for entry in found),
-            tuple(entry.name for entry in found),
-            torch.tensor([domain_of[entry.domain] for entry in found]),
-            torch.tensor([class_of[entry.label] for entry in found]),
-            _encode([entry.attributes for entry in found]),
-            parts if parts and len(parts) == len(found) else None,
+            tuple(entry.file for entry in image_files),
+            tuple(entry.name for entry in image_files),
+            torch.tensor([domain_of[entry.domain] for entry in image_files]),
+            torch.tensor([class_of[entry.label] for entry in image_files]),
+            _encode([entry.attributes for entry in image_files]),
+            parts if parts and len(parts) == len(image_files) else None,
         )
 
     @property

@@ -112,8 +112,8 @@ def find_index(listing: "ImageList", storage: Storage) -> StoreIndex:
     """
     stores = _path(listing, "*")
     paths = sorted(stores.parent.glob(f"{stores.name}.json"))
-    found = (path for path in paths if path.stem.endswith("-unique") == listing.unique)
-    index = next(filter(None, map(StoreIndex.read, found)), None)
+    matches = (path for path in paths if path.stem.endswith("-unique") == listing.unique)
+    index = next(filter(None, map(StoreIndex.read, matches)), None)
     if index is None:
         logger.info("reading %d images", len(listing))
         contents = read_files(listing, storage.size if storage.on_bad == "skip" else None)

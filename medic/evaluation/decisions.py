@@ -83,8 +83,8 @@ class Decisions:
         if not known:
             return {} if self.threshold is None else {"acc_u": float((~self.accepted).mean())}
         if known == len(self.label):
-            found = {"acc": float(self.named_right.mean())}
-            return found if self.threshold is None else {**found, "acc_k": float(self._correct.mean())}
+            metrics = {"acc": float(self.named_right.mean())}
+            return metrics if self.threshold is None else {**metrics, "acc_k": float(self._correct.mean())}
         own = self.confidence, self.predicted, unknown
         ranked = openset.evaluate(*own)
         if self.threshold is None:
@@ -99,14 +99,14 @@ class Decisions:
     def by_class(self) -> "list[ClassResult]":
         """Return a result per class with images: known classes, then unknown ones, the worst first in each."""
         counts = pair_counts(self.label, self.predicted, len(self.classes), self.known)
-        found = []
+        results = []
         for k in np.unique(self.label).tolist():
             own, rows = counts[k], self.label == k
             known, images = k < self.known, int(rows.sum())
             rejected = None if self.threshold is None else float((~self.accepted[rows]).mean())
             others = np.where(np.arange(self.known) == k, 0, own)
             taken = int(others.argmax())
-            found.append(
+            results.append(
                 ClassResult(
                     self.classes[k],
                     known,
@@ -118,19 +118,19 @@ class Decisions:
                     int(others[taken]) / images,
                 )
             )
-        return sorted(found, key=lambda one: (not one.known, one.rate))
+        return sorted(results, key=lambda one: (not one.known, one.rate))
 
     def confusions(self) -> "list[Confused]":
         """Return the pairs of a true class and another class that accepted images are taken for, the largest first."""
         rows = self.accepted
         counts = pair_counts(self.label[rows], self.predicted[rows], len(self.classes), self.known)
         images = np.bincount(self.label, minlength=len(self.classes))
-        found = [
+        pairs = [
             Confused(self.classes[i], self.classes[j], i < self.known, int(counts[i, j]), int(images[i]))
             for i, j in np.argwhere(counts).tolist()
             if i != j
         ]
-        return sorted(found, key=lambda one: (-one.images, -one.share, one.true, one.taken_for))
+        return sorted(pairs, key=lambda one: (-one.images, -one.share, one.true, one.taken_for))
 
     def by(self, column: str) -> "list[GroupResult]":
         """Return a result per value of a column, the worst first.
@@ -140,15 +140,15 @@ class Decisions:
         """
         columns = {"class": np.array(self.classes)[self.label], **self.columns}
         values = columns[check_choice("column", column, columns, "to group by")]
-        found = []
+        results = []
         for value in np.unique(values).tolist():
             group = self.where(values == value)
             right = group._correct if group.threshold is not None else group.named_right[group.is_known]
             correct = float(right.mean()) if len(right) else math.nan
             counts = int(group.is_known.sum()), int((~group.is_known).sum())
-            found.append(GroupResult(value, *counts, correct, *wilson(correct, len(right)), group.metrics()))
-        ranked = all("hscore" in one.metrics for one in found)
-        return sorted(found, key=lambda one: (one.metrics["hscore"] if ranked else one.high, one.correct, one.group))
+            results.append(GroupResult(value, *counts, correct, *wilson(correct, len(right)), group.metrics()))
+        ranked = all("hscore" in one.metrics for one in results)
+        return sorted(results, key=lambda one: (one.metrics["hscore"] if ranked else one.high, one.correct, one.group))
 
 
 class ClassResult(NamedTuple):
@@ -215,5 +215,5 @@ def wilson(share: float, count: int) -> tuple[float, float]:
 
     if not count:
         return 0.0, 1.0
-    found = binomtest(round(share * count), count).proportion_ci(method="wilson")
-    return float(found.low), float(found.high)
+    interval = binomtest(round(share * count), count).proportion_ci(method="wilson")
+    return float(interval.low), float(interval.high)

@@ -203,12 +203,12 @@ def measure(outputs: Outputs, domains: Sequence[str], score: openset.Score, rule
         domains[domain]: measure_outputs(target.where(target.domain == domain), score, threshold)
         for domain in target.domain.unique().tolist()
     }
-    found = {"target": mean_metrics(list(targets.values())), "targets": targets}
+    metrics = {"target": mean_metrics(list(targets.values())), "targets": targets}
     if "source-unknown" in outputs:
-        found["source"] = measure_outputs(
+        metrics["source"] = measure_outputs(
             LabelledOutputs.cat([validation, outputs["source-unknown"]]), score, threshold
         )
-    return found
+    return metrics
 
 
 def mean_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

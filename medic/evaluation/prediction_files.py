@@ -50,15 +50,15 @@ def read_columns(path: Path) -> Columns:
 
 def _arrays(path: Path) -> Columns:
     try:
-        found = read_arrays(path)
+        columns = read_arrays(path)
     except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise MedicError(f"file {path} cannot be read: {first_line(error)}") from error
-    lengths = {name: len(values) if values.ndim else 0 for name, values in found.items()}
+    lengths = {name: len(values) if values.ndim else 0 for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
         raise MedicError(f"file {path} has columns of different lengths: {_listed(lengths)}")
     if not any(lengths.values()):
         raise MedicError(f"file {path} has no rows")
-    return found
+    return columns
 
 
 def _json_rows(path: Path) -> list[dict[str, str]]:
@@ -221,11 +221,11 @@ def joined(path: Path, names: Sequence[str], paths: NDArray[Any]) -> NDArray[np.
     keys = _need(path, columns, "path").astype(str)
     _check_unique(path, keys)
     name = next((name for name in names if name in columns), names[0])
-    found = dict(zip(keys.tolist(), _texts(_need(path, columns, name)).tolist(), strict=True))
-    missing = [one for one in paths.astype(str).tolist() if one not in found]
+    value_by_path = dict(zip(keys.tolist(), _texts(_need(path, columns, name)).tolist(), strict=True))
+    missing = [one for one in paths.astype(str).tolist() if one not in value_by_path]
     if missing:
         raise MedicError(f"file {path} has no row for {len(missing)} of {len(paths)} images, such as {missing[0]}")
-    return np.array([found[one] for one in paths.astype(str).tolist()], dtype=str)
+    return np.array([value_by_path[one] for one in paths.astype(str).tolist()], dtype=str)
 
 
 def _logits(path: Path, columns: Columns) -> tuple[list[str], NDArray[np.float64] | None]:
@@ -252,8 +252,8 @@ def _renamed(
     title = dict(zip(_texts(columns["label"]).tolist(), names.tolist(), strict=True))
     for name in UNKNOWN_NAMES:
         title.pop(name, None)
-    found = [title.get(one, one) for one in taken.tolist()]
-    return [title.get(name, name) for name in classes or sorted(title, key=str)], np.array(found, dtype=str)
+    predicted = [title.get(one, one) for one in taken.tolist()]
+    return [title.get(name, name) for name in classes or sorted(title, key=str)], np.array(predicted, dtype=str)
 
 
 def _predicted(columns: Columns, taken: NDArray[np.str_]) -> list[str]:

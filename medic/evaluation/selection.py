@@ -217,10 +217,10 @@ def _margin(domains: Sequence[_Pairs], evaluations: int) -> float:
     return NormalDist().inv_cdf(1 - _LEVEL / evaluations) * error
 
 
-def _across(found: Sequence[Chosen]) -> Chosen:
+def _across(choices: Sequence[Chosen]) -> Chosen:
     """Choose the best of several runs, the last on ties, as DomainBed does."""
-    _, run = max((_number(chosen.value), run) for run, chosen in enumerate(found))
-    return found[run]._replace(run=run)
+    _, run = max((_number(chosen.value), run) for run, chosen in enumerate(choices))
+    return choices[run]._replace(run=run)
 
 
 def _number(value: float) -> float:

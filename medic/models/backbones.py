@@ -205,10 +205,10 @@ def _resampled(module: nn.Module, state: Mapping[str, Tensor], expected: Mapping
     name: str = module.pretrained_cfg["architecture"]  # type: ignore[index, assignment]
     family: Any = inspect.getmodule(import_timm(name).models.model_entrypoint(name))
     try:
-        found: dict[str, Tensor] = family.checkpoint_filter_fn(dict(state), module)
+        filtered: dict[str, Tensor] = family.checkpoint_filter_fn(dict(state), module)
     except Exception:  # a family without this function, or tensors of another network
         return {}
-    return {key: found[key] for key in changed if key in found and found[key].shape == expected[key].shape}
+    return {key: filtered[key] for key in changed if key in filtered and filtered[key].shape == expected[key].shape}
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

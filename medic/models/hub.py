@@ -20,25 +20,25 @@ SOURCES = {
 """The weights that runs with our own backbones start from."""
 
 
-def find_weights(backbone: str, given: str) -> Path:
+def find_weights(backbone: str, weights: str) -> Path:
     """Return a file of weights: a local one, or by a name such as `imagenet-v1`, `tv_in1k` or `resnet50.tv_in1k`.
 
     Weights in the hub's cache are used without contacting the hub.
     """
-    if Path(given).is_file():
-        return Path(given)
+    if Path(weights).is_file():
+        return Path(weights)
     if backbone in OURS:
-        raise MedicError(f"weights {given} do not exist, and {backbone} has none by name: give a file")
-    check_weights_file(given)
+        raise MedicError(f"weights {weights} do not exist, and {backbone} has none by name: give a file")
+    check_weights_file(weights)
     timm = import_timm(backbone)
     architecture = backbone.partition(".")[0]
     tags = [name.partition(".")[2] for name in timm.list_pretrained(f"{architecture}.*")]
-    tag = "tv_in1k" if given == V1 else given.removeprefix(f"{architecture}.")
+    tag = "tv_in1k" if weights == V1 else weights.removeprefix(f"{architecture}.")
     if tag not in tags:
         names = [V1, *tags] if "tv_in1k" in tags else tags
-        nearest = closest(given, names)
+        nearest = closest(weights, names)
         hint = f"did you mean {nearest!r}?" if nearest else f"by name {backbone} has {', '.join(names) or 'none'}"
-        raise MedicError(f"weights {given} do not exist, {hint}")
+        raise MedicError(f"weights {weights} do not exist, {hint}")
     name = f"{architecture}.{tag}"
     wanted, made = timm.get_pretrained_cfg(name), timm.get_pretrained_cfg(backbone)
     if (wanted.mean, wanted.std) != (made.mean, made.std):

@@ -42,7 +42,7 @@ class MixStyle(DeclaredModule):
         stages = find_stages(backbone).stages[:-1][: self.stages]
         with collected(stages) as maps, evaluating(backbone), torch.no_grad():
             backbone(inputs)
-        if all(min(found.shape[2:]) < SMALLEST for found in maps):
+        if all(min(feature_map.shape[2:]) < SMALLEST for feature_map in maps):
             raise MedicError(
                 f"MixStyle needs maps of at least {SMALLEST} × {SMALLEST} positions, and {type(backbone).__name__} has "
                 f"none with images of {inputs.shape[-1]} px: use a larger --image-size"

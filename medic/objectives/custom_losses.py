@@ -48,16 +48,16 @@ class OwnLoss(nn.Module):
     def forward(self, output: Output, y: Tensor) -> Tensor:
         """Return the losses (N,), or their mean, a scalar."""
         if self._called:
-            found = self.loss(output.logits if self._takes_logits else output, y)
+            losses = self.loss(output.logits if self._takes_logits else output, y)
         else:
-            found = self._first(output, y)
+            losses = self._first(output, y)
             self._called = True
-        if not isinstance(found, Tensor):
-            raise MedicError(f"loss {name_of(self.loss)} returned a {type(found).__name__}: {self._expected(y)}")
-        if not found.is_floating_point() or found.shape not in (torch.Size([]), y.shape):
-            shape = f"shape {tuple(found.shape)} and type {found.dtype}"
+        if not isinstance(losses, Tensor):
+            raise MedicError(f"loss {name_of(self.loss)} returned a {type(losses).__name__}: {self._expected(y)}")
+        if not losses.is_floating_point() or losses.shape not in (torch.Size([]), y.shape):
+            shape = f"shape {tuple(losses.shape)} and type {losses.dtype}"
             raise MedicError(f"loss {name_of(self.loss)} returned {shape}: {self._expected(y)}")
-        return found
+        return losses
 
     def _first(self, output: Output, y: Tensor) -> Any:
         """Call the loss with what it takes, or try the output and then its logits, and remember which it took."""

@@ -181,13 +181,13 @@ class Objective(DeclaredModule):
     def risks(self, model: nn.Module, output: Output, step: Step) -> Tensor:
         """Return the risk of every task (m,) from the model's outputs for a step."""
         try:
-            found = [loss(output, step.y) for loss in self.losses]
+            loss_values = [loss(output, step.y) for loss in self.losses]
         except (IndexError, RuntimeError) as error:
             _check_labels(output, step, error)
             raise
-        each = [losses for losses in found if losses.dim()]
+        each = [losses for losses in loss_values if losses.dim()]
         total = self.average(torch.stack(each).sum(0), step) if each else None
-        for loss, losses in zip(self.losses, found, strict=True):
+        for loss, losses in zip(self.losses, loss_values, strict=True):
             if not losses.dim():  # the mean over all samples, where each task has its own
                 means = _task_means(loss, output, step)
                 total = means if total is None else total + means
@@ -222,8 +222,8 @@ class Objective(DeclaredModule):
 
     def restart_iterations(self, steps: int) -> set[int]:
         """Return the iterations, of so many steps each, before which the optimizer state is reset."""
-        found = {penalty.restart_step for penalty in self._penalties()}
-        return {-(-step // steps) for step in found if step is not None}
+        restart_steps = {penalty.restart_step for penalty in self._penalties()}
+        return {-(-step // steps) for step in restart_steps if step is not None}
 
     def _penalties(self) -> list[Penalty]:
         """Return the penalties that are modules."""
@@ -261,12 +261,12 @@ def objective(
 def _forward(model: nn.Module, step: Step) -> Output:
     """Return the outputs of a model for a step; an error of the model becomes a sentence if the inputs explain it."""
     try:
-        found = model(step.x)
+        result = model(step.x)
     except (RuntimeError, TypeError, ValueError) as error:
         if isinstance(error, MedicError) or (reason := _mismatch(model, step.x)) is None:
             raise
         raise MedicError(f"the model does not take these inputs: {reason} ({first_line(error)})") from error
-    output = Output.of(found)
+    output = Output.of(result)
     output.check_logits(len(step.y))
     return output
 

@@ -57,8 +57,8 @@ def check_shapes(**tensors: Tensor) -> None:
     """Refuse tensors that do not all have the shape (N,)."""
     shapes = {tuple(tensor.shape) for tensor in tensors.values()}
     if len(shapes) > 1 or len(shapes.pop()) != 1:
-        given = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
-        raise MedicError(f"one value per sample is needed, shape (N,), not {given}")
+        described = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+        raise MedicError(f"one value per sample is needed, shape (N,), not {described}")
 
 
 def as_confidence(confidence: Values, **others: Tensor) -> Tensor:

@@ -186,7 +186,7 @@ def threshold(
     `label`; a rule receives only what it needs. `options` are arguments of its function: `accept`, `probability`.
     """
     chosen = RULES[check_choice("threshold rule", rule, RULES)]
-    given: dict[str, Any] = {"validation": validation, "target": target, "label": label}
-    if missing := [name for name in chosen.needs if given[name] is None]:
+    arguments: dict[str, Any] = {"validation": validation, "target": target, "label": label}
+    if missing := [name for name in chosen.needs if arguments[name] is None]:
         raise MedicError(f"the threshold rule {rule!r} needs {' and '.join(missing)}, which was not given")
-    return chosen.function(get_score(score), **{name: given[name] for name in chosen.needs}, **options)
+    return chosen.function(get_score(score), **{name: arguments[name] for name in chosen.needs}, **options)

@@ -22,9 +22,9 @@ from medic.runs.layout import (
     ENVIRONMENT,
     ITERATION,
     LOCK,
+    MAX_LISTED,
     PREDICTIONS,
     RECORDS,
-    SHOWN,
     USER_SETTINGS,
     config_file,
 )
@@ -156,7 +156,7 @@ def _difference(plan: Plan, config: Path, plugins: Sequence[Plugin]) -> str:
         f"{name} {_changed(theirs[name], ours[name])}" for name in sorted(ours, key=lambda name: name != "iterations")
         if ours[name] != theirs[name]
     ]  # fmt: skip
-    return f"settings ({', '.join(changed[:SHOWN])})" if changed else "images or weights"
+    return f"settings ({', '.join(changed[:MAX_LISTED])})" if changed else "images or weights"
 
 
 def _changed(theirs: Any, ours: Any) -> str:

@@ -54,18 +54,18 @@ def environment(dataset: "Dataset", plan: "Plan") -> dict[str, Any]:
 def read_environment(path: Path) -> dict[str, Any]:
     """Return the environment that the directory of a run records; empty if it cannot be read."""
     try:
-        found = json.loads((path / ENVIRONMENT).read_text(encoding="utf-8"))
+        environment = json.loads((path / ENVIRONMENT).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return environment if isinstance(environment, dict) else {}
 
 
 def commits(environment: Mapping[str, Any]) -> str | None:
     """Return the commit of a run, or all of them, `a+b`, if it was resumed at others."""
     resumed = environment.get("resumed")
     parts = [environment, *(resumed if isinstance(resumed, list) else ())]
-    found = dict.fromkeys(part.get("commit") for part in parts if isinstance(part, Mapping))
-    return "+".join(map(str, found)) if len(found) > 1 else environment.get("commit")
+    hashes = dict.fromkeys(part.get("commit") for part in parts if isinstance(part, Mapping))
+    return "+".join(map(str, hashes)) if len(hashes) > 1 else environment.get("commit")
 
 
 def read_plugins(environment: Mapping[str, Any]) -> list[Plugin]:

@@ -23,38 +23,38 @@ def check_extension(plan: Plan, base: Path) -> None:
         raise MedicError(f"run {run.path} was trained with the defaults of an earlier version: add {options}")
 
 
-def extended(asked: Mapping[str, Any]) -> tuple[dict[str, Any], Path | None]:
+def extended(user_settings: Mapping[str, Any]) -> tuple[dict[str, Any], Path | None]:
     """Return the settings of a run that may extend another, and the checkpoint that it then starts from.
 
     The setting `extend` becomes the hash of the extended run, which identifies it wherever it is. A run whose settings
     have the hash has started before, and resumes.
     """
-    given = check_settings(asked)
-    place = given.get("extend")
+    settings = check_settings(user_settings)
+    place = settings.get("extend")
     if place is None or (HASH.fullmatch(place) and not Path(place).exists()):
-        return given, None
+        return settings, None
     base = Run(place)
     base.check()
     if base.config.soup:
         raise MedicError(f"run {base.path} is a soup, which has no training to continue: extend one of its runs")
     kept = check_settings(base.user_settings)
     free = {"extend", "iterations", *(name for name, setting in SETTINGS.items() if setting.local)}
-    for name, value in given.items():
+    for name, value in settings.items():
         if name not in free and value != base.settings[name]:
             option = name.replace("_", "-")
             raise MedicError(
                 f"run {base.path} has {name} {base.settings[name]}, and --extend keeps it: leave out --{option}"
             )
-    iterations, before = given.get("iterations"), base.config.optim.iterations
+    iterations, before = settings.get("iterations"), base.config.optim.iterations
     if iterations is None or iterations <= before:
         raise MedicError(f"run {base.path} has {before} iterations: give more of them in all with --iterations")
-    if kept.get("imports") and not given.get("imports"):
+    if kept.get("imports") and not settings.get("imports"):
         names = " ".join(f"--import {name}" for name in kept["imports"])
         raise MedicError(f"run {base.path} was trained with code that is executed only if you name it: add {names}")
     recorded = {plugin.sha256 for plugin in base.plugins}
-    if changed := [one.name for one in execute(given.get("imports") or ()) if one.sha256 not in recorded]:
+    if changed := [one.name for one in execute(settings.get("imports") or ()) if one.sha256 not in recorded]:
         raise MedicError(f"{changed[0]} has changed since run {base.path} was trained: restore it, or train anew")
     if not (base.path / CHECKPOINT).exists():
         raise MedicError(f"run {base.path} has no {CHECKPOINT} to continue from: train it again")
     inherited = {name: value for name, value in kept.items() if name not in ("name", "output")}
-    return {**inherited, **given, "extend": base.hash}, base.path / CHECKPOINT
+    return {**inherited, **settings, "extend": base.hash}, base.path / CHECKPOINT

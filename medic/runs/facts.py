@@ -10,7 +10,7 @@ from medic.data import Dataset, Problem, Samples
 from medic.models import OURS
 from medic.runs.build import build_objective
 
-SHOWN = 12
+MAX_LISTED = 12
 """Number of names of a list that are shown."""
 LARGE = 128
 """Pixels from which on a network of timm takes hours on a CPU."""
@@ -92,6 +92,6 @@ def _target(name: str, target: Samples, domain: int) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     """Join names by commas; of a long list, the first ones and their number."""
-    if len(names) <= SHOWN:
+    if len(names) <= MAX_LISTED:
         return ", ".join(names)
-    return f"{', '.join(names[:SHOWN])}, … ({len(names)} in all)"
+    return f"{', '.join(names[:MAX_LISTED])}, … ({len(names)} in all)"

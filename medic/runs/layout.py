@@ -29,7 +29,7 @@ DONE = "done"
 """Written last, with the duration."""
 ERROR = "error.json"
 """The reasons of failed attempts, written by a sweep. It stays when a later attempt succeeds."""
-SHOWN = 3
+MAX_LISTED = 3
 """The number of runs of a folder that a message names."""
 
 
@@ -73,6 +73,6 @@ def _no_run(path: Path, missing: str) -> MedicError:
     if not inside:
         way = "give the directory that training prints when it ends"
         return MedicError(f"{path} is not a run directory, it has no {missing}: {way}")
-    some = ", ".join([*map(str, inside[:SHOWN]), *(["…"] if len(inside) > SHOWN else [])])
+    some = ", ".join([*map(str, inside[:MAX_LISTED]), *(["…"] if len(inside) > MAX_LISTED else [])])
     way = f"give one of them, {some}; `medic runs {path}` lists them"
     return MedicError(f"{path} contains {counted(len(inside), 'finished run')}: {way}")

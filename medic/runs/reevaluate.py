@@ -48,16 +48,16 @@ def make_decisions(run: Run, score: str | None, rule: str | float, sources: bool
     held-out images of the source domains are among the images.
     """
     score = _score_for(run, score, rule)
-    found, outputs = run.predictions, {split: run.outputs(split) for split in run.splits}
+    predictions, outputs = run.predictions, {split: run.outputs(split) for split in run.splits}
     chosen = _ready(run, get_score(score or run.config.evaluation.score), outputs)
-    confidence = np.empty(len(found["label"]))
+    confidence = np.empty(len(predictions["label"]))
     for split, seen in outputs.items():
-        confidence[found["split"] == split] = chosen(seen.output).numpy()
-    threshold = choose_threshold(outputs, chosen, rule).value if (found["label"] < 0).any() else None
+        confidence[predictions["split"] == split] = chosen(seen.output).numpy()
+    threshold = choose_threshold(outputs, chosen, rule).value if (predictions["label"] < 0).any() else None
     decisions = replace(run.decisions, confidence=confidence, threshold=threshold)
     # Without a target, the held-out images are the target images.
     others = ["validation", "source-unknown"] if sources and run.config.data.target else []
-    return decisions.where(np.isin(found["split"], ["target", *others])), chosen.name
+    return decisions.where(np.isin(predictions["split"], ["target", *others])), chosen.name
 
 
 def _score_for(run: Run, score: str | None, rule: str | float) -> str | None:
@@ -145,8 +145,8 @@ def recompute_outputs(run: Run, device: str, root: str | None = None) -> Outputs
     plan, dataset = load_run_images(run, device, root, weights=None)
     place = plan.device
     model, problem = run.model.to(place), divide_images(plan, dataset)
-    given = (run.preprocessing, place, plan.config.evaluation.views)
+    arguments = (run.preprocessing, place, plan.config.evaluation.views)
     return {
-        split: LabelledOutputs.of(infer(model, dataset.images, samples.indices, *given), samples)
+        split: LabelledOutputs.of(infer(model, dataset.images, samples.indices, *arguments), samples)
         for split, samples in {**measured(problem), "train": problem.train}.items()
     }

@@ -16,7 +16,7 @@ from medic.runs.run import Run
 from medic.runs.unfinished import UnfinishedRun, find_directory, finished_run
 from medic.training.averaging import RunningMean
 from medic.utils.files import file_hash, writing
-from medic.utils.logs import shown
+from medic.utils.logs import log_output
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def soup(
         quiet: Whether to log warnings only.
     """
     began = time.monotonic()
-    with memory_checked(), generators_kept(), shown(quiet):
+    with memory_checked(), generators_kept(), log_output(quiet):
         candidates = [run if isinstance(run, Run) else Run(run) for run in runs]
         _check(candidates)
         ordered = sorted(candidates, key=lambda run: -validation_accuracy(run.record))  # stable: first on ties

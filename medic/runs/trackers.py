@@ -82,8 +82,8 @@ class MLflow:
 
         self._client = mlflow.MlflowClient()
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", "medic")
-        found = self._client.get_experiment_by_name(experiment)
-        number = found.experiment_id if found else self._client.create_experiment(experiment)
+        existing = self._client.get_experiment_by_name(experiment)
+        number = existing.experiment_id if existing else self._client.create_experiment(experiment)
         known = self._client.search_runs([number], f"tags.medic_run = '{run}'")
         if known:
             self._run = known[0].info.run_id
@@ -114,20 +114,20 @@ TRACKERS: Mapping[str, Callable[[Path, str, Settings, int], Tracker]] = {
 """Trackers by the package that each requires."""
 
 
-def tracker_names(asked: str) -> list[str]:
+def tracker_names(track: str) -> list[str]:
     """Return the requested trackers; `auto` is TensorBoard if it is installed."""
-    if asked == "auto":
+    if track == "auto":
         return ["tensorboard"] if importlib.util.find_spec("tensorboard") else []
-    for name in (names := check_trackers(asked)):
+    for name in (names := check_trackers(track)):
         if importlib.util.find_spec(name) is None:
             raise lacking(f"tracker {name!r} needs the package {name}", name)
     return names
 
 
-def start_trackers(asked: str, path: Path, run: str, settings: Settings, iteration: int) -> dict[str, Tracker]:
+def start_trackers(track: str, path: Path, run: str, settings: Settings, iteration: int) -> dict[str, Tracker]:
     """Start the requested trackers of the run with the hash `run`, which starts or resumes at an iteration."""
     started: dict[str, Tracker] = {}
-    for name in tracker_names(asked):
+    for name in tracker_names(track):
         try:
             started[name] = TRACKERS[name](path, run, settings, iteration)
         except Exception as error:  # their packages raise anything

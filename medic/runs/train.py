@@ -30,7 +30,7 @@ from medic.runs.unfinished import UnfinishedRun, divide, find_directory, finishe
 from medic.training import WeightAverage, load_checkpoint
 from medic.utils import distributed, memory
 from medic.utils.files import writing
-from medic.utils.logs import shown
+from medic.utils.logs import log_output
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ Watch = Callable[[Mapping[str, Any]], None]
 
 
 def train(
-    asked: Mapping[str, Any],
+    settings: Mapping[str, Any],
     quiet: bool = False,
     watch: Watch = lambda record: None,
 ) -> Run:
@@ -56,10 +56,10 @@ def train(
         memory_checked(),
         distributed.group(),
         generators_kept(),
-        shown(quiet or distributed.rank() > 0),
+        log_output(quiet or distributed.rank() > 0),
         _threads_restored(),
     ):
-        plan, base = _prepare(asked)
+        plan, base = _prepare(settings)
         device = plan.device
         memory.reset_peak()  # of an earlier run of this process
         if device.type == "cuda":
@@ -86,10 +86,10 @@ def train(
         return _checked(Run(directory.path), plan)
 
 
-def describe_plan(asked: Mapping[str, Any]) -> list[tuple[str, str]]:
+def describe_plan(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the facts that a run reports before it trains, by name, and notes; check all settings, write nothing."""
     with memory_checked(), _threads_restored():
-        plan, _ = _prepare(asked)
+        plan, _ = _prepare(settings)
         check_network(plan)
         dataset = peek_images(plan)
         _, directory = find_directory(plan, dataset)
@@ -101,10 +101,10 @@ def describe_plan(asked: Mapping[str, Any]) -> list[tuple[str, str]]:
         return [*facts, *(("note", note) for note in notes(plan))]
 
 
-def _prepare(asked: Mapping[str, Any]) -> tuple[Plan, Path | None]:
+def _prepare(settings: Mapping[str, Any]) -> tuple[Plan, Path | None]:
     """Return the plan of a run, and the checkpoint of a run that it extends; find mistakes early."""
-    asked, base = extended(asked)
-    plan = resolve(asked)
+    settings, base = extended(settings)
+    plan = resolve(settings)
     if base is not None:
         check_extension(plan, base)
     torch.set_num_threads(plan.config.execution.threads or torch.get_num_threads())
@@ -308,14 +308,14 @@ class Session(UnfinishedRun):
         self.losses.clear()
         self.trackers = record_all(self.trackers, record)
         self.watch(without_target(record, self.problem.targets))
-        found = "  ".join(
+        formatted = "  ".join(
             f"{metric.title} {metric.scale * record['target'][metric.key]:.1f}"
             for metric in DEFAULT
             if metric.key in record["target"]
         )
         what = "averaged weights" if averaged else f"iteration {record['iteration']}"
         on = "target" if self.problem.targets else "held-out images"
-        logger.info("%s: validation Acc %.1f; %s %s", what, 100 * record["validation"]["acc"], on, found)
+        logger.info("%s: validation Acc %.1f; %s %s", what, 100 * record["validation"]["acc"], on, formatted)
         first = at_chance(record) and not any(map(at_chance, self.records[:-1]))
         if self.writes and first and self.trainer.iteration < self.plan.config.optim.iterations:
             described, hint = describe_chance(record), _learning_hint(self.plan)

@@ -145,9 +145,9 @@ def second_order(
                 for value, gradient in zip(fast, gradients, strict=True)
             ]
     total = torch.stack([weight * risk.total for risk, weight in zip(risks, weights, strict=True) if weight]).sum()
-    found: Gradients = list(torch.autograd.grad(total, measured.adapted, allow_unused=True))
-    distributed.all_reduce(found)
-    return found, risks
+    meta_gradients: Gradients = list(torch.autograd.grad(total, measured.adapted, allow_unused=True))
+    distributed.all_reduce(meta_gradients)
+    return meta_gradients, risks
 
 
 def _add(total: Gradients, gradients: Gradients, weight: float) -> Gradients:

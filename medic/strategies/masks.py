@@ -26,14 +26,14 @@ class AndMask(Strategy):
         """Fill `p.grad` with the masked mean gradient."""
         measured = measured_call(model, steps, objective)
         tasks = [task for step in steps for task in step.tasks()]
-        risks, found = [], []
+        risks, gradients_by_task = [], []
         for task in tasks:
             risk = measured(task)
             gradients = torch.autograd.grad(risk.total, measured.adapted, allow_unused=True)
             distributed.all_reduce(gradients)
             risks.append(risk)
-            found.append(gradients)
-        accumulate(measured.adapted, [self._combined(column) for column in zip(*found, strict=True)])
+            gradients_by_task.append(gradients)
+        accumulate(measured.adapted, [self._combined(column) for column in zip(*gradients_by_task, strict=True)])
         return summarise(tasks, risks)
 
     def _combined(self, gradients: Sequence[Tensor | None]) -> Tensor | None:

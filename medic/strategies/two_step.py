@@ -58,10 +58,10 @@ class TwoStep(InnerLoop):
         risks: list[Risk] = []
         with buffers(model, self.bn_buffers, self.bn_rate):
             for pair in zip(train, itertools.cycle(test), strict=False):
-                gradients, found = self._pair(measured, pair)
+                gradients, pair_risks = self._pair(measured, pair)
                 accumulate(measured.adapted, gradients, 1 / count_tasks(steps))
                 seen += pair
-                risks += found
+                risks += pair_risks
         return summarise(seen, risks)
 
     def check_steps(self, count: int) -> None:

@@ -61,28 +61,28 @@ class Daml(Objective):
 
     def _distillation(self, logits: Tensor) -> Tensor:
         """Return T² KL(teacher ‖ student) (S,) of every domain's own network, from logits (network, domain, b, C)."""
-        found = []
+        divergences = []
         for domain in range(len(logits)):
             student = logits[domain, domain] / self.temperature
             others = torch.stack([logits[network, domain] for network in range(len(logits)) if network != domain])
             teachers = (others.detach() / self.temperature).softmax(2)
             weights = dirichlet([1.0] * len(others), len(student), student)
             teacher = torch.einsum("bs,sbc->bc", weights, teachers)
-            found.append(functional.kl_div(student.log_softmax(1), teacher, reduction="batchmean"))
-        return self.temperature**2 * torch.stack(found)
+            divergences.append(functional.kl_div(student.log_softmax(1), teacher, reduction="batchmean"))
+        return self.temperature**2 * torch.stack(divergences)
 
     def _mixup(self, networks: Sequence[nn.Module], features: Sequence[Tensor], step: Step) -> Tensor:
         """Return M_m (S,) of every network, from its features (N, F) of all domains."""
-        found = []
+        losses = []
         domains, size = len(networks), step.sizes[0]
         near, far = (self.alpha_own, self.alpha_other)[:: 1 if step.index == 0 else -1]
-        for own, (network, given) in enumerate(zip(networks, features, strict=True)):
-            weights = dirichlet([near if domain == own else far for domain in range(domains)], size, given)
-            order = torch.rand(domains, size, device=given.device).argsort(1)
-            logits = classify(network, mixed(given.unflatten(0, (domains, size)), order, weights)).logits
+        for own, (network, own_features) in enumerate(zip(networks, features, strict=True)):
+            weights = dirichlet([near if domain == own else far for domain in range(domains)], size, own_features)
+            order = torch.rand(domains, size, device=own_features.device).argsort(1)
+            logits = classify(network, mixed(own_features.unflatten(0, (domains, size)), order, weights)).logits
             labels = functional.one_hot(step.y, logits.shape[1]).to(logits).unflatten(0, (domains, size))
-            found.append(functional.cross_entropy(logits, mixed(labels, order, weights)))
-        return torch.stack(found)
+            losses.append(functional.cross_entropy(logits, mixed(labels, order, weights)))
+        return torch.stack(losses)
 
 
 def dirichlet(concentrations: Sequence[float], count: int, like: Tensor) -> Tensor:

@@ -116,10 +116,10 @@ class Prototypes(Callback):
 
     def start(self, trainer: Trainer) -> None:
         """Take all labels to be clean, and find the length of an epoch."""
-        self.given = self.label = trainer.samples.label
-        self.clean = torch.ones_like(self.given)
+        self.original_label = self.label = trainer.samples.label
+        self.clean = torch.ones_like(self.original_label)
         self.prototypes: Tensor | None = None
-        self.every = max(1, len(self.given) // (trainer.grid.tasks * trainer.batch_size))
+        self.every = max(1, len(self.original_label) // (trainer.grid.tasks * trainer.batch_size))
         self._infer = trainer.inference()
         logger.info("label correction starts at iteration %d (epoch %d)", self.trust * self.every, self.trust)
         trainer.samples = self._samples(trainer)
@@ -132,11 +132,11 @@ class Prototypes(Callback):
         points = embed(features_of(output).cpu().double())
         domain, classes = trainer.samples.domain, output.logits.shape[1]
         trusted = self.clean > 0
-        found = find_prototypes(points[trusted], self.given[trusted], domain[trusted], classes)
-        self.prototypes = found if self.prototypes is None else torch.where(found.isnan(), self.prototypes, found)
+        updated = find_prototypes(points[trusted], self.original_label[trusted], domain[trusted], classes)
+        self.prototypes = updated if self.prototypes is None else torch.where(updated.isnan(), self.prototypes, updated)
         nearest = find_nearest(points, self.prototypes)
-        self.clean = (nearest == self.given).long()
-        self.label = keep_cells(nearest, self.given, domain, classes)
+        self.clean = (nearest == self.original_label).long()
+        self.label = keep_cells(nearest, self.original_label, domain, classes)
         trainer.relabel(self._samples(trainer))
 
     def metrics(self) -> dict[str, float]:
@@ -168,11 +168,11 @@ def find_prototypes(points: Tensor, label: Tensor, domain: Tensor, classes: int)
 
     A class without points has NaN.
     """
-    found = torch.full((classes, points.shape[1]), torch.nan, dtype=points.dtype)
+    prototypes = torch.full((classes, points.shape[1]), torch.nan, dtype=points.dtype)
     for c in label.unique().tolist():
         mine, where = points[label == c], domain[label == c]
-        found[c] = mean(torch.stack([mean(mine[where == d]) for d in where.unique()]))
-    return found
+        prototypes[c] = mean(torch.stack([mean(mine[where == d]) for d in where.unique()]))
+    return prototypes
 
 
 def find_nearest(points: Tensor, prototypes: Tensor) -> Tensor:
@@ -182,18 +182,18 @@ def find_nearest(points: Tensor, prototypes: Tensor) -> Tensor:
     return torch.cat([distance(part, prototypes).masked_fill(lacking, torch.inf).argmin(1) for part in parts])
 
 
-def keep_cells(label: Tensor, given: Tensor, domain: Tensor, classes: int) -> Tensor:
-    """Restore given labels (N,) where a domain would lose its last sample of a class.
+def keep_cells(label: Tensor, original: Tensor, domain: Tensor, classes: int) -> Tensor:
+    """Restore original labels (N,) where a domain would lose its last sample of a class.
 
     Otherwise the grid could not split the classes of that domain.
     """
     cells = classes * (1 + int(domain.max()))
     while True:
         present = torch.bincount(classes * domain + label, minlength=cells) > 0
-        lost = ~present[classes * domain + given]
+        lost = ~present[classes * domain + original]
         if not bool(lost.any()):
             return label
-        label = torch.where(lost, given, label)
+        label = torch.where(lost, original, label)
 
 
 def exp0(u: Tensor) -> Tensor:

@@ -162,12 +162,12 @@ class Grid:
     def _check_branches(self, cells: Cells) -> None:
         """Check that every part that the first axis can be split into has enough labels on the last."""
         first, *_, last = self.spec.splits.items()
-        found: dict[int, set[int]] = {}
+        labels_by_value: dict[int, set[int]] = {}
         for cell in cells.keys:
-            found.setdefault(cell[0], set()).add(cell[-1])
+            labels_by_value.setdefault(cell[0], set()).add(cell[-1])
         # A part of several values has at least the labels of each of them.
-        if len(found) // first[1] == 1:
-            for value, labels in found.items():
+        if len(labels_by_value) // first[1] == 1:
+            for value, labels in labels_by_value.items():
                 _check_enough(*last, labels, f"{self._named(first[0], value)} has")
 
     def _grouped(self, y: Tensor) -> Tensor:

@@ -30,12 +30,12 @@ def step_sizes(tasks: int, steps: int | Sequence[int]) -> tuple[int, ...]:
             )
         return tuple(len(chunk) for chunk in chunks(range(tasks), steps))
     sizes = tuple(steps)
-    given = ",".join(map(str, sizes))
+    listed = ",".join(map(str, sizes))
     if any(size < 1 for size in sizes):
-        raise MedicError(f"steps {given}: a step holds at least one of the {tasks} tasks")
+        raise MedicError(f"steps {listed}: a step holds at least one of the {tasks} tasks")
     if sum(sizes) != tasks:
         raise MedicError(
-            f"steps {given} hold {sum(sizes)} tasks, but the grid has {tasks}: "
+            f"steps {listed} hold {sum(sizes)} tasks, but the grid has {tasks}: "
             f"give sizes that add up to {tasks}, or the number of steps"
         )
     return sizes

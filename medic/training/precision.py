@@ -35,9 +35,9 @@ def emulates_bf16(device: torch.device) -> bool:
     """Whether a device has no bf16 instructions, as far as torch knows; only CPUs are asked."""
     if device.type != "cpu":
         return False
-    found = torch.cpu.get_capabilities()
+    capabilities = torch.cpu.get_capabilities()
     native = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")  # the latter two are of ARM
-    return bool(found) and not any(found.get(name) for name in native)
+    return bool(capabilities) and not any(capabilities.get(name) for name in native)
 
 
 @contextmanager

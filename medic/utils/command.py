@@ -43,8 +43,8 @@ def secrets_hidden() -> Iterator[None]:
 def without_secrets(argument: str) -> str:
     """Return an argument whose address is shortened to scheme and host; anything after them may be a secret."""
     option, value = _OPTION.fullmatch(argument).groups("")  # type: ignore[union-attr]
-    scheme, found, address = value.partition("://")
-    if not _SCHEME.fullmatch(scheme) or not found:  # no address, or a malformed one
+    scheme, separator, address = value.partition("://")
+    if not _SCHEME.fullmatch(scheme) or not separator:  # no address, or a malformed one
         return f"{option}{HIDDEN}" if _CREDENTIALS.search(value) else argument
     known = _ADDRESS.fullmatch(address)
     host = known[1] if known else ""

@@ -33,7 +33,7 @@ class _Handler(logging.Handler):
 
 
 @contextmanager
-def shown(quiet: bool = False) -> Iterator[None]:
+def log_output(quiet: bool = False) -> Iterator[None]:
     """Show messages of INFO and above inside, or with `quiet` only warnings. Nested uses can only be quieter."""
     logger = logging.getLogger("medic")
     before, handler = logger.level, None if logger.handlers else _Handler()

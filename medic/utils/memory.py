@@ -20,11 +20,11 @@ def reset_peak() -> None:
 def peak() -> int:
     """Return the peak memory in bytes since the last reset."""
     try:
-        found = re.search(r"^VmHWM:\s+(\d+) kB$", (_OWN / "status").read_text(), re.MULTILINE)
+        match = re.search(r"^VmHWM:\s+(\d+) kB$", (_OWN / "status").read_text(), re.MULTILINE)
     except OSError:
-        found = None
-    if found:
-        return 1024 * int(found[1])
+        match = None
+    if match:
+        return 1024 * int(match[1])
     unit = 1 if sys.platform == "darwin" else 1024  # macOS reports bytes, others kibibytes
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 

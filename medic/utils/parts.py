@@ -156,11 +156,11 @@ class Part(Generic[T_co]):
 
     def hyperparameters(self, dataset: str | None = None) -> dict[str, Any]:
         """Return the values of the hyperparameters, with the defaults for a dataset."""
-        found = {
+        values = {
             name: self.values.get(name, field.metadata["on"].get(dataset, field.default))
             for name, field in hyperparameters(self.kind).items()
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
     def search(self) -> dict[str, Law]:
         """Return the search ranges of the hyperparameters that have one."""

@@ -78,8 +78,8 @@ class Group(Generic[T]):
         """Load an entry point and register its objects, or none of them."""
         where = f"entry point {point.name!r} of {_owner(point)}"
         try:
-            found = point.load()
-            objects = [found] if isinstance(found, self.kind) or not isinstance(found, Iterable) else list(found)
+            loaded = point.load()
+            objects = [loaded] if isinstance(loaded, self.kind) or not isinstance(loaded, Iterable) else list(loaded)
             source = Plugin(_owner(point), module_hash(point.module))
         except (Exception, SystemExit) as error:  # whatever another package does
             raise MedicError(f"{where} cannot be loaded: {type(error).__name__}: {first_line(error)}") from error

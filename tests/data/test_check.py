@@ -159,11 +159,11 @@ class TestSimilar:
         zeros = np.zeros(500, np.int64)
         found = similar_images(prints, zeros, zeros)
         assert relations(found) == {"WITHIN": 500 * 499 // 2}
-        assert len(found.found) == 100_000
+        assert len(found.groups) == 100_000
 
     def test_no_readable_image(self):
         prints, zeros = Prints.empty(3), np.zeros(3, np.int64)
-        assert equal_images(prints, zeros, zeros).found == similar_images(prints, zeros, zeros).found == []
+        assert equal_images(prints, zeros, zeros).groups == similar_images(prints, zeros, zeros).groups == []
 
 
 class TestCommand:

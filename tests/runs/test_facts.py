@@ -62,7 +62,7 @@ def test_several_targets_and_no_unknown_class(mini):
 
 
 def test_long_lists_are_cut(mini, monkeypatch):
-    monkeypatch.setattr(facts, "SHOWN", 3)
+    monkeypatch.setattr(facts, "MAX_LISTED", 3)
     assert found(dataset=mini, method="erm")["known"] == "0, 1, 2, … (6 in all)"
 
 

@@ -114,7 +114,7 @@ def test_the_bar_fits_into_a_line(monkeypatch, columns):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", str(columns))
     console.cache_clear()
-    with medic.utils.logs.shown(), Progress("medic++ → street", 0, 6000, {"evaluating": 3}) as shown:
+    with medic.utils.logs.log_output(), Progress("medic++ → street", 0, 6000, {"evaluating": 3}) as shown:
         shown.advance(1234, 0.1234)
         with shown.pause("evaluating"):
             shown._bar.refresh()

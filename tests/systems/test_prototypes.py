@@ -69,18 +69,18 @@ def wrong(samples):
 
 def test_it_finds_what_was_flipped_and_nothing_else():
     found, true = trainer(Prototypes(trust=2))
-    given = found.samples.label.clone()
+    original = found.samples.label.clone()
     assert found.callbacks[0].every == 32 // (4 * 4)
     for _ in range(4):  # two epochs of two iterations
         assert wrong(found.samples) == []
         found.step()
-    assert torch.equal(found.samples.label, given)
+    assert torch.equal(found.samples.label, original)
     assert found.callbacks[0].metrics() == {"noisy": 0}
     found.step()
     assert wrong(found.samples) == FLIPPED
     assert found.callbacks[0].metrics() == {"noisy": len(FLIPPED) / 32}
     assert torch.equal(found.samples.label, true)
-    assert torch.equal(found.callbacks[0].given, given)
+    assert torch.equal(found.callbacks[0].original_label, original)
     assert {cell[1] for cell in found.cells.keys} == {0, 1}
 
 
@@ -101,24 +101,24 @@ def test_labels_can_become_right_again():
     found.step()
     callback = found.callbacks[0]
     assert wrong(found.samples) == FLIPPED
-    found.model.backbone = nn.Sequential(nn.Flatten(), Named(found.images, callback.given))
+    found.model.backbone = nn.Sequential(nn.Flatten(), Named(found.images, callback.original_label))
     found.iteration = callback.every
     found.step()
     assert wrong(found.samples) == []
-    assert torch.equal(found.samples.label, callback.given)
+    assert torch.equal(found.samples.label, callback.original_label)
 
 
 class Named(nn.Module):
     """Features that say which label an image was given."""
 
-    def __init__(self, images, given):
+    def __init__(self, images, original):
         super().__init__()
         self.rows = nn.Parameter(images.pixels.float().flatten(1) / 255, requires_grad=False)
-        self.given = given
+        self.original = original
 
     def forward(self, x):
         row = torch.cdist(x, self.rows).argmin(1)
-        return nn.functional.one_hot(self.given[row], x.shape[1]).float()
+        return nn.functional.one_hot(self.original[row], x.shape[1]).float()
 
 
 def test_it_goes_on_where_it_was():
@@ -186,7 +186,7 @@ def test_it_reads_no_labels_but_those_of_training(mini):
     made = build_trainer(plan, dataset, problem)
     made.step()
     assert wrong(made.samples)
-    assert torch.equal(made.callbacks[0].given, before)
+    assert torch.equal(made.callbacks[0].original_label, before)
     assert torch.equal(problem.train.label, before)
     assert "clean" not in problem.train.attributes
 
@@ -223,7 +223,7 @@ def test_a_class_without_clean_samples_keeps_its_prototype():
     found.step()
     callback = found.callbacks[0]
     old = callback.prototypes.clone()
-    callback.clean = (callback.given == 1).long()
+    callback.clean = (callback.original_label == 1).long()
     with torch.no_grad():
         found.images.pixels.copy_(found.images.pixels.flip(3))
     found.iteration = callback.every
@@ -235,11 +235,11 @@ def test_a_class_without_clean_samples_keeps_its_prototype():
 def test_no_domain_loses_a_class():
     """Domain 0 would be left with class 2; giving class 1 back takes from class 0, which is then given back too."""
     domain = torch.tensor([0, 0, 0, 1])
-    given = torch.tensor([0, 1, 2, 1])
-    assert keep_cells(torch.tensor([2, 2, 2, 1]), given, domain, 3).tolist() == [0, 1, 2, 1]
-    assert keep_cells(torch.tensor([2, 0, 2, 1]), given, domain, 3).tolist() == [0, 1, 2, 1]
+    original = torch.tensor([0, 1, 2, 1])
+    assert keep_cells(torch.tensor([2, 2, 2, 1]), original, domain, 3).tolist() == [0, 1, 2, 1]
+    assert keep_cells(torch.tensor([2, 0, 2, 1]), original, domain, 3).tolist() == [0, 1, 2, 1]
     swapped = torch.tensor([1, 0, 2, 1])
-    assert keep_cells(swapped, given, domain, 3).tolist() == swapped.tolist()
+    assert keep_cells(swapped, original, domain, 3).tolist() == swapped.tolist()
 
 
 def test_trust_is_a_number_of_epochs():

@@ -199,7 +199,7 @@ def test_every_sampler_is_the_same_when_interrupted(mini, tmp_path, monkeypatch,
         "class_splits": 2, "batch_size": 2, "device": "cpu", "quiet": True, "iterations": 4, "evaluate_every": 4,
         "track": "none",
     }  # fmt: skip
-    monkeypatch.setattr(informative, "SHOWN", 4)
+    monkeypatch.setattr(informative, "IMAGES_PER_DOMAIN", 4)
     whole = medic.train(output=tmp_path / "whole", **settings)
     assert whole.settings["sampling"] == name
     parts = in_parts(settings, tmp_path / "parts", monkeypatch, (2,))

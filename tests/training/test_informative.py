@@ -26,7 +26,7 @@ def made(mini, **settings):
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     """Asks about few images, which is faster."""
-    monkeypatch.setattr(module, "SHOWN", 4)
+    monkeypatch.setattr(module, "IMAGES_PER_DOMAIN", 4)
 
 
 OFTEN = {"every": 2}
@@ -91,7 +91,7 @@ def test_images_are_as_in_evaluation(mini):
 def test_it_asks_about_images_of_every_source(mini, monkeypatch, most, shown_of_each):
     """As many of each as there are, if they are fewer."""
     trainer, asked = made(mini), []
-    monkeypatch.setattr(module, "SHOWN", most)
+    monkeypatch.setattr(module, "IMAGES_PER_DOMAIN", most)
 
     def inputs(trainer, chosen, original=module._inputs):
         asked.append(chosen)

@@ -46,10 +46,10 @@ def render() -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
     Returns RGB images (N, 3, 32, 32), their domains (N,) as positions in `DOMAINS` and their classes (N,) as positions
     in `CLASSES`, sorted by domain, then class.
     """
-    shown, others = _handwriting()
+    handwriting, others = _handwriting()
     glyphs = _glyphs()
     painters: list[tuple[Painter, Stencils]] = [
-        (_handwritten, shown),
+        (_handwritten, handwriting),
         (_printed, glyphs),
         (partial(_blended, _photos()), others),
         (_street, glyphs),

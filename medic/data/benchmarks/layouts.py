@@ -28,8 +28,8 @@ def read_layouts(bench: Benchmark, root: Path | None, seed: int) -> ImageList:
             raise MedicError(f"root {root} holds {other.name}, not {bench.name}: use --dataset {other.name}")
     missing = list(bench.domains)
     for _, folder in _candidates(bench, root):
-        found = {bench.domain_of(path.name) for path in folder.iterdir()}
-        missing = min(missing, [domain for domain in bench.domains if domain not in found], key=len)
+        present = {bench.domain_of(path.name) for path in folder.iterdir()}
+        missing = min(missing, [domain for domain in bench.domains if domain not in present], key=len)
     if not missing:
         raise MedicError(f"root {root} has the domains of {bench.name}, but in no layout of it: see docs/data.md")
     raise MedicError(

@@ -55,10 +55,10 @@ class Fishr(Penalty, name="fishr"):
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
         """Compare the tasks, which must keep their order."""
-        found = torch.stack([self._variance(e, z) for _, e, z in _samples(output, step)])
+        variances = torch.stack([self._variance(e, z) for _, e, z in _samples(output, step)])
         if self.variances is None:
-            self.variances = torch.zeros_like(found)
-        average = self.ema * self.variances.to(tasks) + (1 - self.ema) * found
+            self.variances = torch.zeros_like(variances)
+        average = self.ema * self.variances.to(tasks) + (1 - self.ema) * variances
         self.variances.copy_(average.detach())
         weight = torch.where(self.updates >= self.anneal, self.weight, 0.0)
         self.updates += 1
@@ -85,10 +85,10 @@ class _HessianAlignment(Penalty):
         samples = _samples(output, step)
         gradients = [e.T @ z / len(z) for _, e, z in samples]
         mean = torch.stack(gradients).mean(0)
-        found = [self.curvature([sample], gradient) for sample, gradient in zip(samples, gradients, strict=True)]
+        curvatures = [self.curvature([sample], gradient) for sample, gradient in zip(samples, gradients, strict=True)]
         curvature = self.curvature(samples, mean).detach()
         return (
-            self.alpha * torch.stack([(h - curvature).square().sum() for h in found]).mean()
+            self.alpha * torch.stack([(h - curvature).square().sum() for h in curvatures]).mean()
             + self.beta * torch.stack([(g - mean.detach()).square().sum() for g in gradients]).mean()
         )
 

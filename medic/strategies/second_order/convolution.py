@@ -43,10 +43,10 @@ def _convolve(x: Tensor, weight: Tensor, shape: Shape) -> Tensor:
 
 
 def _gradients(gradient: Tensor, x: Tensor, weight: Tensor, shape: Shape, wanted: Sequence[bool]) -> list[Tensor]:
-    found = torch.ops.aten.convolution_backward(
+    gradients = torch.ops.aten.convolution_backward(
         gradient, x, weight, None, *shape[:3], False, [0, 0], shape[3], [*wanted, False]
     )
-    return list(found[:2])
+    return list(gradients[:2])
 
 
 class _Convolution(torch.autograd.Function):
@@ -60,8 +60,8 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        found = _Gradients.apply(gradient, *ctx.saved_tensors, ctx.shape, ctx.needs_input_grad[:2])  # type: ignore[no-untyped-call]
-        return *found, None
+        gradients = _Gradients.apply(gradient, *ctx.saved_tensors, ctx.shape, ctx.needs_input_grad[:2])  # type: ignore[no-untyped-call]
+        return *gradients, None
 
 
 class _Gradients(torch.autograd.Function):
@@ -84,9 +84,9 @@ class _Gradients(torch.autograd.Function):
         if by_weight is not None:
             second = _convolve(x, by_weight, ctx.shape)
             again = second if again is None else again + second
-        found_x = found_weight = None
+        gradient_x = gradient_weight = None
         if by_weight is not None and ctx.needs_input_grad[1]:
-            found_x = _gradients(gradient, x, by_weight, ctx.shape, [True, False])[0]
+            gradient_x = _gradients(gradient, x, by_weight, ctx.shape, [True, False])[0]
         if by_x is not None and ctx.needs_input_grad[2]:
-            found_weight = _gradients(gradient, by_x, weight, ctx.shape, [False, True])[1]
-        return again, found_x, found_weight, None, None
+            gradient_weight = _gradients(gradient, by_x, weight, ctx.shape, [False, True])[1]
+        return again, gradient_x, gradient_weight, None, None

@@ -65,11 +65,11 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, x: Tensor, weight: Tensor, mu: Tensor, s: Tensor) -> Any:
-        found: tuple[Tensor, ...] = torch.ops.aten.native_batch_norm_backward(
+        gradients: tuple[Tensor, ...] = torch.ops.aten.native_batch_norm_backward(
             gradient, x, weight, None, None, mu, s, True, 0.0, [True, True, True]
         )
-        ctx.save_for_backward(gradient, x, weight, mu, s, *found[1:])
-        return found
+        ctx.save_for_backward(gradient, x, weight, mu, s, *gradients[1:])
+        return gradients
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -93,8 +93,8 @@ class _Gradients(torch.autograd.Function):
 def _sums(g: Tensor, x: Tensor, mu: Tensor) -> tuple[Tensor, Tensor]:
     """Return Σ g and Σ g (x - μ) of every channel, with the type of μ (C,)."""
     if g.is_cuda:
-        found = torch.batch_norm_backward_reduce(g, x, mu, torch.ones_like(mu), None, True, False, False)
-        return found[0], found[1]
+        sums = torch.batch_norm_backward_reduce(g, x, mu, torch.ones_like(mu), None, True, False, False)
+        return sums[0], sums[1]
     axes = [axis for axis in range(x.dim()) if axis != 1]
     return g.sum(axes, dtype=mu.dtype), (g * (x - _column(mu, x))).sum(axes, dtype=mu.dtype)
 

@@ -24,7 +24,7 @@ from medic.utils.parts import hyperparameter
 if TYPE_CHECKING:
     from medic.training.trainer import Trainer
 
-SHOWN = 64
+IMAGES_PER_DOMAIN = 64
 """Images per source domain on which candidates are compared."""
 RATE = 1e-2
 """The rate of the step on a candidate if the strategy has no inner rate."""
@@ -50,18 +50,18 @@ class InformativeTasks(Callback):
         order = torch.randperm(len(candidates), generator=grid.generator).tolist()
         visited = [candidates[position] for position in order]
         domains = Cells([samples.domain], len(samples))
-        batches = [domains.draw(key, min(SHOWN, domains.size(key)), grid.generator) for key in domains.keys]
+        batches = [domains.draw(key, min(IMAGES_PER_DOMAIN, domains.size(key)), grid.generator) for key in domains.keys]
         modules = Measured(trainer.model, trainer.objective)
         with evaluating(trainer.model), buffers(modules, "restore", 0.0):
-            shown = [_inputs(trainer, batch) for batch in batches]
-            before = _predictions(trainer, shown)
+            inputs = [_inputs(trainer, batch) for batch in batches]
+            before = _predictions(trainer, inputs)
             drawn = (grid.sample(trainer.cells, task, trainer.batch_size) for task in visited)
-            after = (_after_a_step(trainer, chosen, shown) for chosen in drawn)
+            after = (_after_a_step(trainer, chosen, inputs) for chosen in drawn)
             chosen = choose(before, after, [len(batch) for batch in batches], sum(grid.spec.round), self.delta)
         grid.chosen = [visited[position] for position in chosen]
 
 
-def _after_a_step(trainer: "Trainer", chosen: Tensor, shown: Sequence[Tensor]) -> Tensor:
+def _after_a_step(trainer: "Trainer", chosen: Tensor, inputs: Sequence[Tensor]) -> Tensor:
     """Return the predictions for some inputs after an inner step on the samples of a task, at positions (N,)."""
     samples, device = trainer.samples, trainer.device
     labels = {"domain": samples.domain, **samples.attributes}
@@ -76,14 +76,14 @@ def _after_a_step(trainer: "Trainer", chosen: Tensor, shown: Sequence[Tensor]) -
         with torch.enable_grad(), arithmetic(trainer.precision, device):
             gradients = torch.autograd.grad(measured(step).total, measured.adapted, allow_unused=True)
         sgd(getattr(trainer.strategy, "lr", RATE))(measured.adapted, list(gradients))
-        return _predictions(trainer, shown)
+        return _predictions(trainer, inputs)
 
 
 @torch.no_grad()
-def _predictions(trainer: "Trainer", shown: Sequence[Tensor]) -> Tensor:
+def _predictions(trainer: "Trainer", inputs: Sequence[Tensor]) -> Tensor:
     """Return the model's softmax (N, C) for some inputs, on the CPU."""
     with arithmetic(trainer.precision, trainer.device):
-        logits = torch.cat([Output.of(trainer.model(inputs)).logits for inputs in shown])
+        logits = torch.cat([Output.of(trainer.model(x)).logits for x in inputs])
     return logits.double().softmax(1).cpu()
 
 

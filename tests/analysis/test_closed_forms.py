@@ -171,7 +171,7 @@ def test_methods_keep_their_colours():
 
 
 def test_figures_have_the_width_of_a_column():
-    figure = ANALYSES["expansion"].draw(ANALYSES["expansion"].measure())
+    figure = ANALYSES["expansion"].measure().draw()
     assert figure.get_size_inches()[0] == WIDTH == 3.5
 
 

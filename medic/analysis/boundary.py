@@ -127,7 +127,7 @@ def measure(
     By default these are the class of the first run's classifier that leans most to "not c", and the other class with
     the largest mean positive output of this classifier.
     """
-    found: list[Balance] = []
+    balances: list[Balance] = []
     pair = None
     for run, label in zip(runs, labels_of(runs), strict=True):
         head = HEADS.get(run.config.model.head)
@@ -148,7 +148,7 @@ def measure(
         assert ova is not None
         conf_p, conf_n, balance = _confidences(odds, y)
         midpoint, linear = midpoints(odds, y)
-        found.append(
+        balances.append(
             Balance(
                 label,
                 run.config.run.method,
@@ -165,7 +165,7 @@ def measure(
             )
         )
     assert pair is not None
-    return Boundary(tuple(found), split, *pair)
+    return Boundary(tuple(balances), split, *pair)
 
 
 def _choose(names: Sequence[str], odds: Tensor, y: Tensor, classes: Sequence[str] | None) -> tuple[str, str]:
@@ -203,15 +203,15 @@ def midpoints(odds: Tensor, y: Tensor) -> tuple[Floats, Floats]:
     limit = max(10, int((MIDPOINTS / max(1, count * (count - 1))) ** 0.5))
     rows = [(y == label).nonzero().squeeze(1) for label in range(count)]
     rows = [each[torch.linspace(0, len(each) - 1, min(limit, len(each))).long()] for each in rows]
-    found, linear = np.full((count, count), np.nan), np.full((count, count), np.nan)
+    midpoint, linear = np.full((count, count), np.nan), np.full((count, count), np.nan)
     for c in range(count):
         own = odds[rows[c], c]
         for j in range(count):
             other = odds[rows[j], c]
             if j != c and len(own) and len(other):
-                found[c, j] = float(((own[:, None] + other) / 2).sigmoid().mean())
+                midpoint[c, j] = float(((own[:, None] + other) / 2).sigmoid().mean())
                 linear[c, j] = float(own.sigmoid().mean() + other.sigmoid().mean()) / 2
-    return found, linear
+    return midpoint, linear
 
 
 def _plane(run: Run, outputs: LabelledOutputs, positive: int, negative: int) -> Plane:
@@ -271,14 +271,14 @@ def draw(result: Boundary) -> Figure:
     upper, lower = figure.subfigures(2, 1, height_ratios=(1.75 * rows, 1.6), squeeze=False).flatten()
     grid = upper.subplots(rows, 2 if count > 1 else 1, squeeze=False).flatten()
     for index, (axes, one) in enumerate(zip(grid, result.runs, strict=False)):
-        shown = one.plane
-        axes.contourf(shown.x, shown.y, shown.positive, levels=np.linspace(0, 1, 11), cmap=style.DIVERGING, alpha=0.6)
-        axes.contour(shown.x, shown.y, shown.positive, levels=[0.5], colors="black", linewidths=1.2)
+        plane = one.plane
+        axes.contourf(plane.x, plane.y, plane.positive, levels=np.linspace(0, 1, 11), cmap=style.DIVERGING, alpha=0.6)
+        axes.contour(plane.x, plane.y, plane.positive, levels=[0.5], colors="black", linewidths=1.2)
         for own, colour, name in ((False, "#5e3c99", result.negative), (True, "#b35806", result.positive)):
-            points = shown.points[shown.own == own]
+            points = plane.points[plane.own == own]
             axes.scatter(*points.T, s=3, color=colour, linewidths=0, label=name)
         axes.plot([0, 1], [0, 0], "x", color="black", markersize=4)
-        style.letter(axes, index, f"{one.label}: {shown.crossing:.2f}")
+        style.letter(axes, index, f"{one.label}: {plane.crossing:.2f}")
     for unused in grid[count:]:
         unused.set_visible(False)
     handles, names = grid[0].get_legend_handles_labels()

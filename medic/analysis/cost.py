@@ -47,8 +47,8 @@ class Cost(Result):
 
     def rows(self) -> list[dict[str, str]]:
         """Return a row per number of steps, with ERM first."""
-        found = [("ERM", self.erm_seconds, self.erm_gib)]
-        found += [
+        costs = [("ERM", self.erm_seconds, self.erm_gib)]
+        costs += [
             (f"{method_title(self.method)}, {count} step{'s' if count > 1 else ''}", seconds, gib)
             for count, seconds, gib in zip(self.steps.tolist(), self.seconds.tolist(), self.gib.tolist(), strict=True)
         ]
@@ -61,35 +61,35 @@ class Cost(Result):
                 "peak GiB": number(gib),
                 "peak over ERM": number(gib / self.erm_gib),
             }
-            for label, seconds, gib in found
+            for label, seconds, gib in costs
         ]
 
     def notes(self) -> list[str]:
         """Name the device and what is missing."""
         where = "memory is of the GPU" if self.place != "cpu" else "memory is of the whole process, on a CPU"
-        found = [f"{self.images} images per iteration on {self.place}; {where}"]
+        lines = [f"{self.images} images per iteration on {self.place}; {where}"]
         if self.erm_images not in (0, self.images):
-            found.append(f"ERM has {self.erm_images} images per iteration")
-        return [*found, self.missing] if self.missing else found
+            lines.append(f"ERM has {self.erm_images} images per iteration")
+        return [*lines, self.missing] if self.missing else lines
 
 
-def measure(results: Sequence[Run]) -> Cost:
+def measure(runs: Sequence[Run]) -> Cost:
     """Collect the cost of the runs that differ in steps alone; of several such series, the longest."""
     series: dict[tuple[str, str, str, int], list[Run]] = {}
-    results = [result for result in results if not result.config.soup]
-    for result in results:
-        given = {
-            name: value for name, value in sorted(result.row_settings.items()) if name not in ("steps", "separate")
+    runs = [run for run in runs if not run.config.soup]
+    for run in runs:
+        settings = {
+            name: value for name, value in sorted(run.row_settings.items()) if name not in ("steps", "separate")
         }
-        key = (result.method, repr(given), repr((result.targets, result.config.data.sources)), _images(result))
-        series.setdefault(key, []).append(result)
-    longest = max(series.values(), key=lambda runs: len({_steps(run) for run in runs}), default=[])
+        key = (run.method, repr(settings), repr((run.targets, run.config.data.sources)), _images(run))
+        series.setdefault(key, []).append(run)
+    longest = max(series.values(), key=lambda group: len({_steps(run) for run in group}), default=[])
     if len({_steps(run) for run in longest}) < 2:
         raise MissingRuns("runs with two numbers of steps and otherwise the same settings", "time-memory")
     first = longest[0]
     counts = sorted({_steps(run) for run in longest})
     costs = [[_cost(run) for run in longest if _steps(run) == count] for count in counts]
-    baselines = [run for run in results if run.method == "erm"]
+    baselines = [run for run in runs if run.method == "erm"]
     like = [run for run in baselines if not _differences(run, first)]
     erm = np.mean([_cost(run) for run in like], axis=0) if like else np.full(2, np.nan)
     means = np.array([np.mean(several, axis=0) for several in costs])
@@ -104,10 +104,10 @@ def _differences(erm: Run, other: Run) -> dict[str, tuple[Any, Any]]:
     """Return the settings that keep a run of ERM from being compared, with its values and the other run's."""
     names = ("dataset", "target", "backbone", "objective", "iterations")
     pairs = {name: (erm.compared(name), other.compared(name)) for name in names}
-    found = {name: values for name, values in pairs.items() if values[0] != values[1]}
+    differences = {name: values for name, values in pairs.items() if values[0] != values[1]}
     if abs(_images(erm) / _images(other) - 1) >= ALIKE:
-        found["images"] = _images(erm), _images(other)
-    return found
+        differences["images"] = _images(erm), _images(other)
+    return differences
 
 
 def _missing(baselines: Sequence[Run], first: Run) -> str:
@@ -118,8 +118,8 @@ def _missing(baselines: Sequence[Run], first: Run) -> str:
     if not baselines:
         return f"no run of ERM: {way}"
     nearest = min(baselines, key=lambda run: len(_differences(run, first)))
-    found = _differences(nearest, first).items()
-    differ = ", ".join(f"{name} ({_text(ours)}, not {_text(theirs)})" for name, (ours, theirs) in found)
+    differences = _differences(nearest, first).items()
+    differ = ", ".join(f"{name} ({_text(ours)}, not {_text(theirs)})" for name, (ours, theirs) in differences)
     return f"no run of ERM to compare with, the nearest ({nearest.path.name}) differs in {differ}: {way}"
 
 
@@ -127,24 +127,24 @@ def _text(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _steps(result: Run) -> int:
-    return len(result.config.tasks.steps or [1])
+def _steps(run: Run) -> int:
+    return len(run.config.tasks.steps or [1])
 
 
-def _images(result: Run) -> int:
+def _images(run: Run) -> int:
     """Return the images of an iteration."""
-    return result.config.tasks.batch_size * int(sum(result.config.tasks.steps or [1]))
+    return run.config.tasks.batch_size * int(sum(run.config.tasks.steps or [1]))
 
 
-def _cost(result: Run) -> tuple[float, float]:
+def _cost(run: Run) -> tuple[float, float]:
     """Return the seconds per iteration and the peak memory of a run.
 
     The iterations before the first evaluation count only if there are no others: they include warming up, capturing and
     compiling.
     """
-    times = [float(record["step_time"]) for record in result.records if record.get("step_time")]
+    times = [float(record["step_time"]) for record in run.records if record.get("step_time")]
     times = times[1:] or times
-    memory = [float(record["mem_gb"]) for record in result.records if record.get("mem_gb") is not None]
+    memory = [float(record["mem_gb"]) for record in run.records if record.get("mem_gb") is not None]
     return median(times) if times else float("nan"), max(memory, default=float("nan"))
 
 

@@ -85,7 +85,7 @@ def measure(
     """
     from sklearn.manifold import TSNE
 
-    found = []
+    maps = []
     for run, label in zip(runs, labels_of(runs), strict=True):
         output, y, _ = with_features(run, split, rerun, root, device)
         assert output.features is not None
@@ -96,7 +96,7 @@ def measure(
             raise MedicError(f"split {split!r} of run {run.path} has {len(rows)} images: t-SNE needs 4 or more")
         points = TSNE(perplexity=used, init="pca", random_state=0).fit_transform(features)
         known = classes >= 0
-        found.append(
+        maps.append(
             Map(
                 label,
                 str(run.path),
@@ -108,7 +108,7 @@ def measure(
                 centrality(features, known),
             )
         )
-    return Embedding(tuple(found), len({_images(run, split) for run in runs}) == 1)
+    return Embedding(tuple(maps), len({_images(run, split) for run in runs}) == 1)
 
 
 def _images(run: Run, split: str) -> tuple[str, ...]:

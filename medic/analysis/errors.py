@@ -24,7 +24,7 @@ from medic.evaluation.decisions import pair_counts
 from medic.runs.run import Run
 
 Floats = NDArray[np.float64]
-SHOWN = 10
+MAX_LISTED = 10
 """Pairs of classes and unknown classes in the printed table and the figure."""
 
 
@@ -90,9 +90,9 @@ class Errors(Result):
     unknown: tuple[UnknownClass, ...]
 
     @property
-    def shown(self) -> tuple[Confusion, ...]:
+    def largest_significant(self) -> tuple[Confusion, ...]:
         """The significant confusions with the largest excess."""
-        return tuple(one for one in self.confusions if one.significant)[:SHOWN]
+        return tuple(one for one in self.confusions if one.significant)[:MAX_LISTED]
 
     def rows(self) -> list[dict[str, str]]:
         """Return the confusions with the largest excess in the target, then the most accepted unknown classes."""
@@ -107,7 +107,7 @@ class Errors(Result):
                 "accepted in sources %": "",
                 "images": f"{one.images} of {one.of}",
             }
-            for one in self.shown
+            for one in self.largest_significant
         ]
         return confused + [
             {
@@ -120,30 +120,30 @@ class Errors(Result):
                 "accepted in sources %": percent(one.accepted_in_sources),
                 "images": str(one.images),
             }
-            for one in self.unknown[:SHOWN]
+            for one in self.unknown[:MAX_LISTED]
         ]
 
     def notes(self) -> list[str]:
         """Explain the columns, and what they leave out."""
         place = f"{self.label}, target {', '.join(self.targets)}"
-        found = []
-        if self.shown or self.unknown:
-            found.append(
+        lines = []
+        if self.largest_significant or self.unknown:
+            lines.append(
                 f"{place}: shares of a class's images; taken for: the likeliest known class, before rejection; "
                 "sources: validation images; accepted: not rejected at the run's threshold"
             )
-        if not self.shown:
-            found.append(
+        if not self.largest_significant:
+            lines.append(
                 f"{place}: no known class is confused with another significantly more often than in the sources"
             )
         if not self.unknown:
-            found.append(f"{place}: no unknown classes")
+            lines.append(f"{place}: no unknown classes")
         if within := sum(one.excess > 0 and not one.significant for one in self.confusions):
-            found.append(
+            lines.append(
                 f"{counted(within, 'confusion')} of known classes left out: "
                 "at most two standard errors above the sources"
             )
-        return found
+        return lines
 
 
 def measure(run: Run) -> Errors:
@@ -169,12 +169,12 @@ def measure(run: Run) -> Errors:
     accepted = arrays["prediction"] >= 0
     unknown = arrays["label"] < 0
     in_target, in_sources = (arrays["split"] == split for split in ("target", "source-unknown"))
-    found = []
+    unknown_classes = []
     for name in sorted(set(classes[unknown & in_target].tolist())):
         rows = unknown & in_target & (classes == name)
         known = np.bincount(taken[rows], minlength=len(names))
         beside = in_sources & (classes == name)
-        found.append(
+        unknown_classes.append(
             UnknownClass(
                 name,
                 names[int(known.argmax())],
@@ -184,9 +184,11 @@ def measure(run: Run) -> Errors:
                 int(rows.sum()),
             )
         )
-    found.sort(key=lambda one: (-one.accepted, one.name))
+    unknown_classes.sort(key=lambda one: (-one.accepted, one.name))
     label, method = labels_of([run])[0], run.config.run.method
-    return Errors(label, method, str(run.path), tuple(run.config.data.target), tuple(confusions), tuple(found))
+    return Errors(
+        label, method, str(run.path), tuple(run.config.data.target), tuple(confusions), tuple(unknown_classes)
+    )
 
 
 def confusion_rates(
@@ -206,8 +208,8 @@ def confusion_rates(
 @style.styled
 def draw(result: Errors) -> Figure:
     """Draw the confusions with the largest excess in the target, and the most accepted unknown classes."""
-    confused = result.shown
-    unknown = result.unknown[:SHOWN]
+    confused = result.largest_significant
+    unknown = result.unknown[:MAX_LISTED]
     rows = (max(1, len(confused)), max(1, len(unknown)))
     figure = style.new_figure(0.21 * sum(rows) + 1.5)
     top, bottom = figure.subplots(2, 1, height_ratios=rows)

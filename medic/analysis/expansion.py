@@ -105,9 +105,9 @@ def measure_on(model: nn.Module, data: Sequence[Step], alphas: Sequence[float]) 
     def update(order: Sequence[Step], alpha: float, second: bool = False) -> Tensor:
         model.zero_grad()
         MultiStep(lr=alpha, second_order=second)(model, order, loss)
-        found = _flat([parameter.grad for parameter in parameters if parameter.grad is not None])
+        gradient = _flat([parameter.grad for parameter in parameters if parameter.grad is not None])
         model.zero_grad()
-        return len(order) * found  # a strategy returns the mean over tasks
+        return len(order) * gradient  # a strategy returns the mean over tasks
 
     mean, one, second = [], [], []
     for alpha in alphas:
@@ -119,8 +119,8 @@ def measure_on(model: nn.Module, data: Sequence[Step], alphas: Sequence[float]) 
 
     def residual(update: str, factor: float) -> NDArray[np.float64]:
         off = [
-            (found - plain + factor * alpha * matching).norm()
-            for found, alpha in zip(updates[update], alphas, strict=True)
+            (gradient - plain + factor * alpha * matching).norm()
+            for gradient, alpha in zip(updates[update], alphas, strict=True)
         ]
         return np.array([float(value / plain.norm()) for value in off])
 
@@ -138,8 +138,8 @@ def measure_on(model: nn.Module, data: Sequence[Step], alphas: Sequence[float]) 
     coefficients = {
         name: np.array(
             [
-                float((plain - found) @ matching / (alpha * matching @ matching))
-                for found, alpha in zip(several, alphas, strict=True)
+                float((plain - gradient) @ matching / (alpha * matching @ matching))
+                for gradient, alpha in zip(several, alphas, strict=True)
             ]
         )
         for name, several in updates.items()

@@ -24,68 +24,68 @@ class PaperFigure:
     """Returns its runs, or raises `MissingRuns`."""
 
 
-def _common(result: Run) -> tuple[Any, ...]:
+def _common(run: Run) -> tuple[Any, ...]:
     """Return the settings that runs side by side in a figure share."""
-    data, config = result.config.data, result.config
+    data, config = run.config.data, run.config
     shared = (data.dataset, data.target, data.sources, data.known, config.model.backbone, config.optim.iterations)
-    return repr(shared), result.trial
+    return repr(shared), run.trial
 
 
-def _groups(results: Sequence[Run]) -> list[list[Run]]:
+def _groups(runs: Sequence[Run]) -> list[list[Run]]:
     groups: dict[tuple[Any, ...], list[Run]] = {}
-    for result in results:
-        groups.setdefault(_common(result), []).append(result)
+    for run in runs:
+        groups.setdefault(_common(run), []).append(run)
     return list(groups.values())
 
 
-def _usual(results: Sequence[Run]) -> list[Run]:
+def _usual(runs: Sequence[Run]) -> list[Run]:
     """Return the runs with a one-vs-all head and features, in the usual form of their methods."""
     return [
-        result
-        for result in results
-        if result.method in _ORDER
-        and result.config.objective.objective == "ce+ova"
-        and result.config.evaluation.save_features
-        and _as_defined(result)
+        run
+        for run in runs
+        if run.method in _ORDER
+        and run.config.objective.objective == "ce+ova"
+        and run.config.evaluation.save_features
+        and _as_defined(run)
     ]
 
 
-def _as_defined(result: Run) -> bool:
+def _as_defined(run: Run) -> bool:
     """Whether a run has the splits and steps of its method."""
-    data, tasks = result.config.data, result.config.tasks
-    grid = METHODS[result.method].grid.fitted(len(data.sources), len(data.known))
+    data, tasks = run.config.data, run.config.tasks
+    grid = METHODS[run.method].grid.fitted(len(data.sources), len(data.known))
     own = (tasks.domain_splits, tasks.class_splits, tuple(tasks.steps))
     return own == (grid.domains, grid.classes, grid.sizes)
 
 
-def methods_side_by_side(results: Sequence[Run]) -> list[Run]:
+def methods_side_by_side(runs: Sequence[Run]) -> list[Run]:
     """Return a run of every method of the paper's ablations, ERM and MEDIC++ among them, on the same problem."""
     best: dict[str, Run] = {}
-    for group in _groups(_usual(results)):
-        found: dict[str, Run] = {}
-        for result in group:
-            found.setdefault(result.method, result)
-        if {"erm", "medic++"} <= found.keys() and len(found) > len(best):
-            best = found
+    for group in _groups(_usual(runs)):
+        by_method: dict[str, Run] = {}
+        for run in group:
+            by_method.setdefault(run.method, run)
+        if {"erm", "medic++"} <= by_method.keys() and len(by_method) > len(best):
+            best = by_method
     if not best:
         raise MissingRuns("runs of ERM and MEDIC++ on one target with --objective ce+ova --save-features", "separation")
     return [best[method] for method in _ORDER if method in best]
 
 
-def erm_and_medic(results: Sequence[Run]) -> list[Run]:
+def erm_and_medic(runs: Sequence[Run]) -> list[Run]:
     """Return a run of ERM and one of MEDIC++ on the same problem."""
-    return [result for result in methods_side_by_side(results) if result.method in ("erm", "medic++")]
+    return [run for run in methods_side_by_side(runs) if run.method in ("erm", "medic++")]
 
 
-def one_three_nine(results: Sequence[Run]) -> list[Run]:
+def one_three_nine(runs: Sequence[Run]) -> list[Run]:
     """Return runs of MEDIC++ with nine tasks in 1, 3 and 9 steps, on the same problem."""
-    several = [r for r in results if r.method == "medic++" and r.config.evaluation.save_features]
+    several = [run for run in runs if run.method == "medic++" and run.config.evaluation.save_features]
     most: dict[int, Run] = {}
     for group in _groups(several):
-        found: dict[int, Run] = {}
-        for result in group:
-            found.setdefault(len(result.config.tasks.steps), result)
-        wanted = {steps: found[steps] for steps in _STEPS if steps in found}
+        by_steps: dict[int, Run] = {}
+        for run in group:
+            by_steps.setdefault(len(run.config.tasks.steps), run)
+        wanted = {steps: by_steps[steps] for steps in _STEPS if steps in by_steps}
         most = max(most, wanted, key=len)
     if len(most) < len(_STEPS):
         missing = ", ".join(str(steps) for steps in _STEPS if steps not in most)
@@ -93,8 +93,8 @@ def one_three_nine(results: Sequence[Run]) -> list[Run]:
     return list(most.values())
 
 
-def _all(results: Sequence[Run]) -> Sequence[Run]:
-    return results
+def _all(runs: Sequence[Run]) -> Sequence[Run]:
+    return runs
 
 
 FIGURES = {

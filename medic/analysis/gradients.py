@@ -107,19 +107,19 @@ class Gradients(Result):
         """Report that training was repeated, what the update has of L_reg, and whether cells or losses differ."""
         last = ", ".join(sorted({str(track.iterations[-1]) for track in self.tracks}))
         first = self.tracks[0]
-        found = [
+        lines = [
             f"training was repeated up to iteration {last}; cells are {len(first.domains)} domains × "
             f"{len(first.classes)} classes with {self.images} images each",
             CAPTION,
         ]
         if len({(track.domains, track.classes) for track in self.tracks}) > 1:
             each = "; ".join(f"{one.label}: {', '.join(one.domains)} × {', '.join(one.classes)}" for one in self.tracks)
-            found[0] = f"training was repeated up to iteration {last}, with {self.images} images of each cell"
-            found.append(f"the runs have different cells, so they cannot be compared ({each})")
+            lines[0] = f"training was repeated up to iteration {last}, with {self.images} images of each cell"
+            lines.append(f"the runs have different cells, so they cannot be compared ({each})")
         if len({track.losses for track in self.tracks}) > 1:
             each = ", ".join(f"{track.label}: {track.losses}" for track in self.tracks)
-            found.append(f"the runs train different losses ({each}), so their dot products cannot be compared")
-        return found
+            lines.append(f"the runs train different losses ({each}), so their dot products cannot be compared")
+        return lines
 
 
 def measure(
@@ -237,7 +237,7 @@ def regularisation(products: Floats, domain: Ints, label: Ints, splits: int = SP
     if min(map(len, names)) < 2:
         return float("nan"), float("nan")
     rng = np.random.default_rng(0)
-    found, relative = [], []
+    absolute, relative = [], []
     for _ in range(splits):
         in_f, in_1 = (
             np.isin(values, rng.permutation(every)[: len(every) // 2])
@@ -248,10 +248,10 @@ def regularisation(products: Floats, domain: Ints, label: Ints, splits: int = SP
             continue
         weights = tasks / tasks.sum(1, keepdims=True)
         dot = weights @ products @ weights.T
-        found.append(-(dot[0, 1] + dot[0, 2] + dot[3, 1] + dot[3, 2]))
+        absolute.append(-(dot[0, 1] + dot[0, 2] + dot[3, 1] + dot[3, 2]))
         squared = np.trace(dot) / 4
-        relative.append(found[-1] / squared if squared > 0 else np.nan)
-    return (float(np.mean(found)), float(np.mean(relative))) if found else (float("nan"), float("nan"))
+        relative.append(absolute[-1] / squared if squared > 0 else np.nan)
+    return (float(np.mean(absolute)), float(np.mean(relative))) if absolute else (float("nan"), float("nan"))
 
 
 @style.styled

@@ -44,8 +44,8 @@ def _short(setting: str, value: Any) -> str:
         return f"{len(value)} steps" if len(value) > 1 else "1 step"
     if setting == "known":
         return f"{len(value)} known"
-    shown = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return shown if setting in ("target", "dataset", "backbone", "sampling", "objective") else f"{setting} {shown}"
+    text = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return text if setting in ("target", "dataset", "backbone", "sampling", "objective") else f"{setting} {text}"
 
 
 def labels_of(runs: Sequence[Run]) -> list[str]:
@@ -61,10 +61,10 @@ def with_features(
         outputs = recompute_outputs(run, device, root)
         return outputs[check_choice("split", split, outputs, f"of run {run.path}")]
     check_choice("split", split, run.splits, f"of run {run.path}")
-    found = run.outputs(split)
-    if found.output.features is None:
+    kept = run.outputs(split)
+    if kept.output.features is None:
         raise MedicError(f"run {run.path} kept no features: add --rerun to compute them, or train with --save-features")
-    return found
+    return kept
 
 
 @dataclass(frozen=True)

@@ -64,11 +64,11 @@ class Openness(Result):
         """Name the selection, the targets and the runs that are left out."""
         by_row = {row.label: ", ".join(row.targets) for row in self.table}
         over = next(iter(by_row.values())) if len(set(by_row.values())) == 1 else "targets"
-        found = [f"OSCR in percent on {self.dataset}, model selection by source validation, mean over {over} and seeds"]
+        lines = [f"OSCR in percent on {self.dataset}, model selection by source validation, mean over {over} and seeds"]
         if over == "targets":
             each = "; ".join(f"{label}: {targets}" for label, targets in by_row.items())
-            found.append(f"methods have different targets, so they cannot be compared ({each})")
-        return found + [f"{runs_are(count)} left out: {reason}" for reason, count in self.left_out.items()]
+            lines.append(f"methods have different targets, so they cannot be compared ({each})")
+        return lines + [f"{runs_are(count)} left out: {reason}" for reason, count in self.left_out.items()]
 
 
 def _at(row: Row, count: int) -> str:
@@ -76,41 +76,41 @@ def _at(row: Row, count: int) -> str:
     return number(float(row.oscr[place[0]]), 1) if len(place) else "–"
 
 
-def measure(results: Sequence[Run]) -> Openness:
+def measure(runs: Sequence[Run]) -> Openness:
     """Average OSCR by method and number of known classes; runs that differ in other settings are other rows."""
     groups: dict[tuple[str, str, str], list[Run]] = {}
-    for result in results:
-        given = {name: value for name, value in sorted(result.row_settings.items()) if name not in _SPLIT}
-        groups.setdefault((result.config.data.dataset, result.method, repr(given)), []).append(result)
-    several = {key: runs for key, runs in groups.items() if len({_known(run) for run in runs}) > 1}
+    for run in runs:
+        settings = {name: value for name, value in sorted(run.row_settings.items()) if name not in _SPLIT}
+        groups.setdefault((run.config.data.dataset, run.method, repr(settings)), []).append(run)
+    several = {key: group for key, group in groups.items() if len({_known(run) for run in group}) > 1}
     if not several:
         raise MissingRuns("runs of a method with two numbers of known classes", _TABLE)
     by_dataset: dict[str, int] = {}
-    for (dataset, _, _), runs in several.items():
-        by_dataset[dataset] = by_dataset.get(dataset, 0) + len(runs)
+    for (dataset, _, _), group in several.items():
+        by_dataset[dataset] = by_dataset.get(dataset, 0) + len(group)
     chosen = max(by_dataset, key=lambda dataset: by_dataset[dataset])
     rows, left_out = [], dict.fromkeys((_ELSEWHERE, _ALONE, _UNSHARED), 0)
-    for key, runs in groups.items():
-        shared = _shared_targets(runs)
-        compared = [run for run in runs if run.targets in shared]
+    for key, group in groups.items():
+        shared = _shared_targets(group)
+        compared = [run for run in group if run.targets in shared]
         if key[0] != chosen:
-            left_out[_ELSEWHERE] += len(runs)
+            left_out[_ELSEWHERE] += len(group)
         elif key not in several:
-            left_out[_ALONE] += len(runs)
+            left_out[_ALONE] += len(group)
         else:
-            left_out[_UNSHARED] += len(runs) - len(compared)
+            left_out[_UNSHARED] += len(group) - len(compared)
             rows += [_row(compared)] if compared else []
     if not rows:
         raise MissingRuns("runs of a method with two numbers of known classes and the same target", _TABLE)
-    first = next(runs[0] for (dataset, _, _), runs in several.items() if dataset == chosen)
+    first = next(group[0] for (dataset, _, _), group in several.items() if dataset == chosen)
     classes = len(first.config.data.known) + len(first.config.data.unknown or ())
     order = list(style.FIXED)
     rows.sort(key=lambda row: (order.index(row.method) if row.method in order else len(order), row.label))
     return Openness(tuple(rows), chosen, classes, {reason: count for reason, count in left_out.items() if count})
 
 
-def _known(result: Run) -> int:
-    return len(result.config.data.known)
+def _known(run: Run) -> int:
+    return len(run.config.data.known)
 
 
 def _shared_targets(runs: Sequence[Run]) -> set[tuple[str, ...]]:

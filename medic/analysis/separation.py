@@ -84,7 +84,7 @@ def measure(
     device: str = "auto",
 ) -> Separation:
     """Measure the class differences of every run, and the matched pairs for as many tasks as the runs have."""
-    found, tasks = [], 1
+    run_differences, tasks = [], 1
     ordered = sorted(runs, key=lambda run: len(run.config.tasks.steps or [1]))
     for run, label in zip(ordered, labels_of(ordered), strict=True):
         output, y, _ = with_features(run, split, rerun, root, device)
@@ -97,7 +97,7 @@ def measure(
         accuracy = float((output.logits.argmax(1) == y)[known].double().mean())
         steps = [int(size) for size in run.config.tasks.steps or [1]]
         tasks = max(tasks, sum(steps))
-        found.append(
+        run_differences.append(
             ClassDifferences(
                 label,
                 str(run.path),
@@ -111,13 +111,17 @@ def measure(
         )
     matched = [matched_pairs(tasks, steps) for steps in range(1, tasks + 1)]
     return Separation(
-        tuple(found), split, tasks, tuple(one.exact for one in matched), tuple(one.estimate for one in matched)
+        tuple(run_differences),
+        split,
+        tasks,
+        tuple(one.exact for one in matched),
+        tuple(one.estimate for one in matched),
     )
 
 
 def class_differences(features: Floats, label: NDArray[np.int64], classes: int) -> Floats:
     """Return Cohen's d (C, C), averaged over features, from features (N, F) and classes (N,)."""
-    found = np.zeros((classes, classes))
+    differences = np.zeros((classes, classes))
     groups = [features[label == one] for one in range(classes)]
     means = [group.mean(0) if len(group) else np.zeros(features.shape[1]) for group in groups]
     variances = [group.var(0, ddof=1) if len(group) > 1 else np.full(features.shape[1], np.nan) for group in groups]
@@ -126,8 +130,8 @@ def class_differences(features: Floats, label: NDArray[np.int64], classes: int) 
             pooled = np.sqrt((variances[i] + variances[j]) / 2)
             varies = pooled > 0
             difference = np.abs(means[i] - means[j])[varies] / pooled[varies]
-            found[i, j] = found[j, i] = difference.mean() if varies.any() else np.nan
-    return found
+            differences[i, j] = differences[j, i] = difference.mean() if varies.any() else np.nan
+    return differences
 
 
 @style.styled

@@ -73,13 +73,13 @@ def method_colours(methods: Sequence[str]) -> list[str]:
     free = [colour for colour in PALETTE if colour not in {FIXED[method] for method in methods if method in FIXED}]
     others = [method for method in dict.fromkeys(methods) if method not in FIXED]
     chosen = {**FIXED, **{method: free[index % len(free)] for index, method in enumerate(others)}}
-    found, count = [], dict.fromkeys(methods, 0)
+    colours, count = [], dict.fromkeys(methods, 0)
     for method in methods:
         share = min(0.6, 0.3 * count[method])
         red, green, blue = ((1 - share) * channel + share for channel in colors.to_rgb(chosen[method]))
-        found.append(colors.to_hex((red, green, blue)))
+        colours.append(colors.to_hex((red, green, blue)))
         count[method] += 1
-    return found
+    return colours
 
 
 def letter(axes: Axes, index: int, title: str) -> None:

@@ -23,7 +23,7 @@ from medic.tasks.lagged import Domains, Groups, Sampler, Split
 from medic.tasks.samplers import Adaptive
 
 Floats = NDArray[np.float64]
-SHOWN = 10
+MAX_LISTED = 10
 """Pairs of classes in the printed table."""
 
 
@@ -54,7 +54,7 @@ class Tasks(Result):
         """Return the most confused pairs of classes."""
         taken = (self.confusion + self.confusion.T) / 2
         first, second = np.triu_indices(len(self.classes), 1)
-        order = np.argsort(-taken[first, second], kind="stable")[:SHOWN]
+        order = np.argsort(-taken[first, second], kind="stable")[:MAX_LISTED]
         return [
             {
                 "classes": f"{self.classes[i]} – {self.classes[j]}",
@@ -173,9 +173,9 @@ def draw(result: Tasks) -> Figure:
     """Draw the confusion, and how often pairs of classes were neighbours and apart against it."""
     figure = style.new_figure(2.5)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
-    shown = 100 * result.confusion.copy()
-    np.fill_diagonal(shown, np.nan)
-    image = left.imshow(shown, cmap=style.SEQUENTIAL)
+    percentages = 100 * result.confusion.copy()
+    np.fill_diagonal(percentages, np.nan)
+    image = left.imshow(percentages, cmap=style.SEQUENTIAL)
     few = len(result.classes) <= 12
     left.set_xticks(range(len(result.classes)) if few else [], result.classes if few else [], rotation=90)
     left.set_yticks(range(len(result.classes)) if few else [], result.classes if few else [])

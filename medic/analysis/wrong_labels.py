@@ -49,10 +49,10 @@ def held_out(runs: Sequence[Run], labels: Mapping[str, str]) -> HeldOut:
         if sorted(names) != sorted(classes):
             raise MedicError(f"runs {runs[0].path} and {run.path} have different known classes: give runs of one split")
         order = [names.index(name) for name in classes]
-        found = run.predictions
-        rows = np.flatnonzero((found["split"] == "validation") & (found["label"] >= 0))
-        probability = softmax(found["logits"][rows].astype(np.float64), axis=1)[:, order]
-        own = zip(found["path"][rows].tolist(), run.true_classes[rows].tolist(), probability, strict=True)
+        predictions = run.predictions
+        rows = np.flatnonzero((predictions["split"] == "validation") & (predictions["label"] >= 0))
+        probability = softmax(predictions["logits"][rows].astype(np.float64), axis=1)[:, order]
+        own = zip(predictions["path"][rows].tolist(), run.true_classes[rows].tolist(), probability, strict=True)
         for path, label, values in own:
             if labels.get(path) == label:
                 sums[path] = sums.get(path, 0.0) + values
@@ -82,12 +82,17 @@ def confident_classes(probability: NDArray[np.float64], label: NDArray[np.int64]
     return np.where(reached.max(axis=1) >= 0, reached.argmax(axis=1), label)
 
 
-def wrong_labels(found: HeldOut) -> list[Suspect]:
+def wrong_labels(predictions: HeldOut) -> list[Suspect]:
     """Return the images that confidently belong to another class than their label, the least probable label first."""
-    probably = confident_classes(found.probability, found.label)
-    confidence = found.probability[np.arange(len(found.label)), found.label]
-    rows = np.flatnonzero(probably != found.label)
+    probably = confident_classes(predictions.probability, predictions.label)
+    confidence = predictions.probability[np.arange(len(predictions.label)), predictions.label]
+    rows = np.flatnonzero(probably != predictions.label)
     return [
-        Suspect(found.path[row], found.classes[found.label[row]], found.classes[probably[row]], float(confidence[row]))
+        Suspect(
+            predictions.path[row],
+            predictions.classes[predictions.label[row]],
+            predictions.classes[probably[row]],
+            float(confidence[row]),
+        )
         for row in rows[np.argsort(confidence[rows], kind="stable")]
     ]

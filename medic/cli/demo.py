@@ -120,7 +120,7 @@ def _by_seed(row: "Row") -> dict[int, float]:
     for pick in row.picks:
         value = pick.value(RANKED)
         assert value is not None  # both methods have a one-vs-all head
-        values.setdefault(pick.result.config.run.seed, []).append(value)
+        values.setdefault(pick.run.config.run.seed, []).append(value)
     return {seed: fmean(several) for seed, several in sorted(values.items())}
 
 

@@ -87,8 +87,8 @@ def _compare(table: Table, labels: Sequence[str], as_json: bool) -> None:
     base, row = (find_row(table, label) for label in labels)
     if base is row:
         raise MedicError(f"{labels[0]!r} and {labels[1]!r} are the same row: give two rows")
-    used = [*base.results, *row.results]
-    mixed = notes.mixed_datasets((column_of(result, table.kind), result) for result in used)
+    used = [*base.runs, *row.runs]
+    mixed = notes.mixed_datasets((column_of(run, table.kind), run) for run in used)
     for note in (*notes.learning([base, row]), *mixed, *notes.differences(used)):
         logger.warning("%s", note)
     comparisons = [compare(base, row, metric, table.columns) for metric in table.metrics]
@@ -131,18 +131,18 @@ def _explain(table: Table, position: Sequence[str], as_json: bool) -> None:
 
 def _origin(table: Table, row: Row, pick: Pick) -> dict[str, Any]:
     """Return the origin of a selected evaluation: its run, seeds, iteration, values and environment."""
-    result = pick.result
+    run = pick.run
     record = pick.evaluation
     return {
-        "run": str(result.path),
-        "seed": result.trial[0],
-        "trial_seed": result.trial[1],
-        "draw": result.draw,
+        "run": str(run.path),
+        "seed": run.trial[0],
+        "trial_seed": run.trial[1],
+        "draw": run.draw,
         "selection": table.rule,
         "iteration": record["iteration"],
         **({"averaged": "yes"} if record.get("averaged") else {}),
         **{metric.title: pick.value(row.reads(metric)) for metric in table.metrics},
-        **{name: result.environment.get(name) for name in ("commit", "images", "weights")},
+        **{name: run.environment.get(name) for name in ("commit", "images", "weights")},
         **({"decided by": ", ".join(other.path.name for other in pick.decided_by)} if pick.decided_by else {}),
     }
 

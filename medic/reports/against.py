@@ -28,7 +28,7 @@ class AgainstPaper:
         self._lines = {(line.paper, line.variant): line for line in paper.lines}
         self._conditions = _conditions(paper.name)
         self._titles = _column_titles(table, paper)
-        self._found: dict[tuple[str, str], Differences] = {}
+        self._differences_by_cell: dict[tuple[str, str], Differences] = {}
 
     def __call__(self, metric: Metric, row: Row, column: str) -> Reference | None:
         """Return the paper's value of a cell, and the reasons why ours cannot be compared with it."""
@@ -41,14 +41,14 @@ class AgainstPaper:
     def notes(self) -> Iterator[str]:
         """Yield the differences of the table's runs from the paper's."""
         cells = [self._differences(row, column) for row in self._table.rows for column in self._titles]
-        found = dict.fromkeys(
-            f"{name} {value_text(found.ours, 'none')} ({found.source}: {value_text(found.theirs, 'none')})"
+        texts = dict.fromkeys(
+            f"{name} {value_text(diff.ours, 'none')} ({diff.source}: {value_text(diff.theirs, 'none')})"
             for cell in cells
-            for name, found in cell.items()
+            for name, diff in cell.items()
         )
-        if found:
-            more = f", and {len(found) - 8} more" if len(found) > 8 else ""
-            yield f"differs from the paper: {', '.join(list(found)[:8])}{more}"
+        if texts:
+            more = f", and {len(texts) - 8} more" if len(texts) > 8 else ""
+            yield f"differs from the paper: {', '.join(list(texts)[:8])}{more}"
 
     def _obstacles(self, metric: Metric, row: Row, column: str) -> tuple[str, ...]:
         columns = list(self._titles) if column == AVERAGE else [column]
@@ -68,15 +68,15 @@ class AgainstPaper:
         if row.paper is None or column not in row.cells:
             return {}
         key = row.label, column
-        if key not in self._found:
-            found: dict[str, Difference] = {}
+        if key not in self._differences_by_cell:
+            differences: dict[str, Difference] = {}
             picks = row.cells[column].picks
             if picks and self._table.rule != self._paper.rule:
-                found["selection"] = Difference(self._table.rule, self._paper.rule, "paper")
+                differences["selection"] = Difference(self._table.rule, self._paper.rule, "paper")
             for pick in picks:
-                found |= self._conditions.differences(self._line(row), self._titles[column], pick.result)
-            self._found[key] = found
-        return self._found[key]
+                differences |= self._conditions.differences(self._line(row), self._titles[column], pick.run)
+            self._differences_by_cell[key] = differences
+        return self._differences_by_cell[key]
 
 
 def beside_paper(table: Table, name: str) -> tuple[Table, AgainstPaper]:
@@ -86,7 +86,7 @@ def beside_paper(table: Table, name: str) -> tuple[Table, AgainstPaper]:
     rows, ambiguous = [], []
     for row in table.rows:
         lines = [line for line in paper.lines if line.settings["method"] == row.method]
-        runs = [(title, pick.result) for column, title in titles.items() for pick in row.cells[column].picks]
+        runs = [(title, pick.run) for column, title in titles.items() for pick in row.cells[column].picks]
         matching = lines if len(lines) < 2 else _matching(lines, runs, conditions)
         if len(matching) == 1:
             (line,) = matching
@@ -131,10 +131,10 @@ def _column_titles(table: Table, paper: Reproduction) -> dict[str, str]:
     """Return the paper's titles of our columns, for those that the paper's table has."""
     if table.kind == "column":
         return {column: column for column in table.columns if column in paper.columns}
-    found: dict[str, str] = {}
+    titles: dict[str, str] = {}
     for column in table.columns:
         name, value = ("target", column) if table.kind == "target" else ("sources", [column])
         for title, settings in paper.columns.items():
             if len(settings) == 1 and settings[0].get(name) == value:
-                found.setdefault(column, title)
-    return found
+                titles.setdefault(column, title)
+    return titles

@@ -21,7 +21,7 @@ from medic.results.wording import short
 from medic.runs.layout import config_file
 from medic.runs.run import Run
 
-SHOWN = ("acc", "hscore", "acc_k", "acc_u", "oscr", "auroc")
+SUMMARY_METRICS = ("acc", "hscore", "acc_k", "acc_u", "oscr", "auroc")
 """The numbers at the top of a report."""
 EXAMPLES = 60
 """Images of each kind in the gallery, if no more classes have some: every class has at least one."""
@@ -108,14 +108,14 @@ def _is_open(run: Run, part: Part) -> bool:
 
 def _threshold(run: Run) -> Threshold | None:
     """Return the threshold of the selected evaluation, or else that of the model, if they have one."""
-    for found in (run.record["target"], run.record.get("source", {})):
-        if "threshold" in found:
-            rule = str(found.get("threshold_rule", run.config.evaluation.threshold))
-            return Threshold.of(float(found["threshold"]), rule, _is_probability(run))
-    found = run.description.get("threshold") or {}
-    if "value" not in found:
+    for metrics in (run.record["target"], run.record.get("source", {})):
+        if "threshold" in metrics:
+            rule = str(metrics.get("threshold_rule", run.config.evaluation.threshold))
+            return Threshold.of(float(metrics["threshold"]), rule, _is_probability(run))
+    threshold = run.description.get("threshold") or {}
+    if "value" not in threshold:
         return None
-    return Threshold.of(float(found["value"]), str(found["rule"]), _is_probability(run))
+    return Threshold.of(float(threshold["value"]), str(threshold["rule"]), _is_probability(run))
 
 
 def _groups(images: Decisions, rows: NDArray[np.bool_]) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def _gallery(images: Decisions, parts: Sequence[Part]) -> list[tuple[int, int]]:
     class has its share of each kind.
     """
     known, right = images.label < images.known, images.label == images.predicted
-    found: list[tuple[int, int]] = []
+    examples: list[tuple[int, int]] = []
     for number, part in enumerate(parts):
         if part.source:
             continue
@@ -152,8 +152,8 @@ def _gallery(images: Decisions, parts: Sequence[Part]) -> list[tuple[int, int]]:
                 if kind is right:
                     own = own[-max(share, len(own) // 3) :]
                     own = own[np.unique(np.linspace(len(own) - 1, 0, min(share, len(own))).astype(int))]
-                found += [(number, int(row)) for row in own[:share]]
-    return sorted(found, key=lambda one: (one[0], -images.confidence[one[1]], one[1]))
+                examples += [(number, int(row)) for row in own[:share]]
+    return sorted(examples, key=lambda one: (one[0], -images.confidence[one[1]], one[1]))
 
 
 def _learning(run: Run) -> Iterator[dict[str, Any]]:
@@ -281,7 +281,7 @@ def _percent(share: float) -> str:
 
 
 def _numbers(metrics: Mapping[str, Any]) -> list[tuple[Metric, str]]:
-    return [(METRICS[key], _percent(metrics[key])) for key in SHOWN if key in metrics]
+    return [(METRICS[key], _percent(metrics[key])) for key in SUMMARY_METRICS if key in metrics]
 
 
 def _threshold_sentence(threshold: Threshold) -> str:

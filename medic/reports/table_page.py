@@ -36,8 +36,8 @@ def write_table_report(collection: Runs, title: str, path: Path, paper: str | No
     if any(pick.evaluation.get("averaged") for row in tables[0][0].rows for pick in row.picks):
         tables.append(_tabulated(collection, "evaluation", metrics, paper))
     methods = [row.method for row in tables[0][0].rows]
-    datasets = sorted({result.config.data.dataset for result in collection.finished})
-    shown = tables[0][0].metrics
+    datasets = sorted({run.config.data.dataset for run in collection.finished})
+    visible = tables[0][0].metrics
     data = {
         "metrics": [
             {
@@ -47,10 +47,10 @@ def write_table_report(collection: Runs, title: str, path: Path, paper: str | No
                 "lower": not one.higher_is_better,
                 "percent": one.scale == METRICS["acc"].scale,
             }
-            for one in shown
+            for one in visible
         ],
-        "tables": [_content(table, shown, against, path.parent) for table, against in tables],
-        "first": next((i for i, metric in enumerate(shown) if metric.key == HEADLINE), 0),
+        "tables": [_content(table, visible, against, path.parent) for table, against in tables],
+        "first": next((i for i, metric in enumerate(visible) if metric.key == HEADLINE), 0),
         "base": methods.index("erm") if "erm" in methods else 0,
         "other": methods.index("medic++") if "medic++" in methods else len(methods) - 1,
     }
@@ -64,7 +64,7 @@ def write_table_report(collection: Runs, title: str, path: Path, paper: str | No
         failures=learned_nothing(collection.finished),
         notes=list(collection.notes()),
         paper=paper,
-        metrics=[metric for metric in shown if metric.meaning],
+        metrics=[metric for metric in visible if metric.meaning],
         averaged=len(tables) > 1,
     )
 
@@ -114,22 +114,22 @@ def _content(table: Table, metrics: Sequence[Metric], against: Against | None, f
 
 def _cell(table: Table, row: Row, column: str, metric: Metric, against: Against | None) -> dict[str, Any]:
     """Return the mean of a cell, its standard error, and the whole text of it."""
-    found = table.entry(row, column, metric, against)
-    return {"mean": found.mean, "error": found.error, "text": written(found)}
+    entry = table.entry(row, column, metric, against)
+    return {"mean": entry.mean, "error": entry.error, "text": written(entry)}
 
 
 def _run(pick: Pick, metrics: Sequence[Metric], folder: Path) -> dict[str, Any]:
     """Return a run with its values, and the address of its own report if it has one."""
-    result, record = pick.result, pick.evaluation
-    report = result.path / "report.html"
+    run, record = pick.run, pick.evaluation
+    report = run.path / "report.html"
     return {
-        "name": result.path.name,
-        "command": f"medic report {shlex.quote(str(result.path))}",
+        "name": run.path.name,
+        "command": f"medic report {shlex.quote(str(run.path))}",
         "report": quote(os.path.relpath(report, folder)) if report.exists() else None,
-        "seed": result.trial[0],
-        "trial": str(result.trial),
+        "seed": run.trial[0],
+        "trial": str(run.trial),
         "iteration": "averaged" if record.get("averaged") else str(record["iteration"]),
         "values": [pick.value(metric) for metric in metrics],
         "acc": pick.value(METRICS["acc"]),
-        "classes": len(result.config.data.known),
+        "classes": len(run.config.data.known),
     }

@@ -17,7 +17,7 @@ from medic.metrics import METRICS, Metric, find_metric
 if TYPE_CHECKING:  # it imports torch, which `medic table` does not need
     from medic.runs.run import Run
 
-SHOWN = tuple(METRICS[key] for key in ("acc", "hscore", "oscr_c", "oscr_b"))
+COLUMNS = tuple(METRICS[key] for key in ("acc", "hscore", "oscr_c", "oscr_b"))
 """Columns of every table of runs: OSCR by both heads, so that methods with different scores can be compared."""
 PARTS = tuple(METRICS[key] for key in ("acc_k", "acc_u"))
 """The two parts of the H-score, beside it in the table of a single run."""
@@ -30,7 +30,7 @@ LONG = 200
 
 def _columns(run: "Run") -> list[Metric]:
     """Return the columns of a run: accuracy, the H-score and its parts, and OSCR by both heads and the run's score."""
-    acc, hscore, *oscr = SHOWN
+    acc, hscore, *oscr = COLUMNS
     score = run.config.evaluation.score
     return [acc, hscore, *PARTS, *oscr, *([] if score in ("cls", "bcls") else [find_metric(f"oscr/{score}")])]
 
@@ -86,9 +86,9 @@ def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool = False, numeric
         table.add_row(*(Text(value) for value in row.values()))  # as `Text`, since values may contain brackets
     # In a file or a pipe, rows must not be wrapped.
     console = Console() if sys.stdout.isatty() else Console(width=sys.maxsize)
-    with console.capture() as shown:
+    with console.capture() as captured:
         console.print(table)
-    print(shown.get(), end="")  # rich itself would exit if the reader has gone
+    print(captured.get(), end="")  # rich itself would exit if the reader has gone
 
 
 def _aligned(rows: Sequence[Mapping[str, Any]], numeric: Sequence[str]) -> Iterator[str]:

@@ -24,20 +24,20 @@ def thumbnails(bench: Benchmark, root: Path | None, seed: int, names: Sequence[s
     """
     opened = bench.open(root, seed)
     wanted = set(names)
-    found: dict[str, str] = {}
+    urls: dict[str, str] = {}
     if isinstance(opened, ImageList):
         for name, file in zip(opened.names, opened.files, strict=True):
             if name in wanted:
                 try:
-                    found[name] = _data_url(*decode(read_file(file), SIZE, name))
+                    urls[name] = _data_url(*decode(read_file(file), SIZE, name))
                 except BadImage:
                     continue
     else:
         dataset = opened.load(Storage(bench.image_size or SIZE))
         places = {name: place for place, name in enumerate(dataset.paths) if name in wanted}
         pixels = dataset.images.gather(torch.tensor(list(places.values()), dtype=torch.long), torch.device("cpu"))
-        found = {name: _data_url(image.numpy(), (1, 1)) for name, image in zip(places, pixels, strict=True)}
-    return [found.get(name) for name in names]
+        urls = {name: _data_url(image.numpy(), (1, 1)) for name, image in zip(places, pixels, strict=True)}
+    return [urls.get(name) for name in names]
 
 
 def _data_url(pixels: NDArray[np.uint8], frame: tuple[int, int]) -> str:

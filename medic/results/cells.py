@@ -17,7 +17,7 @@ from medic.runs.run import Run
 class Pick:
     """The selected evaluation of a trial."""
 
-    result: Run
+    run: Run
     record: int
     decided_by: tuple[Run, ...] = ()
     """Runs with a source domain as a second target, if they decided the selection."""
@@ -25,17 +25,17 @@ class Pick:
     @property
     def evaluation(self) -> Mapping[str, Any]:
         """The selected record."""
-        return self.result.records[self.record]
+        return self.run.records[self.record]
 
     def value(self, metric: Metric) -> float | None:
         """Return a metric on the target (its mean over several targets) as it is shown, or None if it is missing."""
         record = self.evaluation
         if metric.key == "domainbed":  # DomainBed tests on the part of the target that it would train on
-            environments = self.result.environments  # none of a run without a target
-            found = selection.target_mean(record, environments, "in") if environments else None
+            environments = self.run.environments  # none of a run without a target
+            value = selection.target_mean(record, environments, "in") if environments else None
         else:
-            found = record["target"].get(metric.key, record.get(metric.key))
-        return None if found is None else metric.scale * float(found)
+            value = record["target"].get(metric.key, record.get(metric.key))
+        return None if value is None else metric.scale * float(value)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Cell:
         trials: dict[tuple[int, int | None], list[float]] = {}
         for pick in self.picks:
             if (value := pick.value(metric)) is not None:
-                trials.setdefault(pick.result.trial, []).append(value)
+                trials.setdefault(pick.run.trial, []).append(value)
         return [sum(values) / self.parts for values in trials.values() if len(values) == self.parts]
 
     def mean(self, metric: Metric) -> float | None:
@@ -139,22 +139,22 @@ def _without_copies(runs: Sequence[Run]) -> list[Run]:
     if len(runs) == 1:
         return list(runs)
     names = sorted({name for run in runs for name in run.row_settings})
-    found: dict[tuple[int, str], Run] = {}
+    distinct: dict[tuple[int, str], Run] = {}
     for run in runs:
         settings = [run.compared(name) for name in names]
-        other = found.setdefault((run.draw, repr([*settings, run.config.soup])), run)
+        other = distinct.setdefault((run.draw, repr([*settings, run.config.soup])), run)
         if other is not run and _measured(other) != _measured(run):
             raise MedicError(
                 f"{other.path} and {run.path} have the same settings but different results"
                 f"{_environment_differences(other, run)}: move one of them away, or give their folders separately"
             )
-    return [found[key] for key in sorted(found)]
+    return [distinct[key] for key in sorted(distinct)]
 
 
 def _measured(run: Run) -> str:
     """Return all measurements as text, in which NaN equals NaN; version 0.3 recorded less about validation."""
-    found = [(record["iteration"], record["target"], record["validation"]["acc"]) for record in run.records]
-    return json.dumps(found, sort_keys=True)
+    measurements = [(record["iteration"], record["target"], record["validation"]["acc"]) for record in run.records]
+    return json.dumps(measurements, sort_keys=True)
 
 
 def _environment_differences(first: Run, second: Run) -> str:

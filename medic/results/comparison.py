@@ -82,5 +82,5 @@ def t_interval(values: Sequence[float]) -> tuple[float, float, float, float]:
 
 def _values(row: Row, metric: Metric, columns: Sequence[str]) -> dict[tuple[str, Any], float]:
     """Return a metric of every run of a row, by column and trial."""
-    values = {(c, pick.result.trial): pick.value(row.reads(metric)) for c in columns for pick in row.cells[c].picks}
+    values = {(c, pick.run.trial): pick.value(row.reads(metric)) for c in columns for pick in row.cells[c].picks}
     return {key: value for key, value in values.items() if value is not None}

@@ -44,69 +44,71 @@ class Conditions:
         self._runs = {protocol: table.runs() for protocol, table in tables.items()}
         self._configs: dict[tuple[str, tuple[str, ...]], Config] = {}
 
-    def differences(self, line: Line, title: str, result: Run) -> Differences:
+    def differences(self, line: Line, title: str, run: Run) -> Differences:
         """Return the differences of a run from the paper's runs of a cell; from the most similar of several.
 
         Where the protocols agree on a value, its source is the paper, if the paper states this setting.
         """
         place = line.label, title
         by_protocol = {
-            protocol: min((self._differences(asked, result) for asked in runs[place]), key=len)
-            for protocol, runs in self._runs.items()
+            protocol: min((self._differences(settings, run) for settings in cells[place]), key=len)
+            for protocol, cells in self._runs.items()
         }
         nearest = min(by_protocol, key=lambda protocol: len(by_protocol[protocol]))
 
         def source(name: str, values: tuple[Any, Any]) -> str:
-            if any(found.get(name) != values for found in by_protocol.values()):
+            if any(differences.get(name) != values for differences in by_protocol.values()):
                 return PROTOCOLS[nearest].source
             return "paper" if name in STATED else "both protocols"
 
-        found = by_protocol[nearest]
-        return {name: Difference(*values, source(name, values)) for name, values in found.items()}
+        nearest_differences = by_protocol[nearest]
+        return {name: Difference(*values, source(name, values)) for name, values in nearest_differences.items()}
 
-    def _differences(self, asked: Mapping[str, Any], result: Run) -> dict[str, tuple[Any, Any]]:
+    def _differences(self, settings: Mapping[str, Any], run: Run) -> dict[str, tuple[Any, Any]]:
         """Return the conditions in which a run differs from one of the paper's: our value and theirs."""
-        data, environment = result.config.data, result.environment
-        if data.dataset != asked["dataset"]:
-            return {"dataset": (data.dataset, asked["dataset"])}
-        bench = benchmark(asked["dataset"])
+        data, environment = run.config.data, run.environment
+        if data.dataset != settings["dataset"]:
+            return {"dataset": (data.dataset, settings["dataset"])}
+        bench = benchmark(settings["dataset"])
         try:
-            paper = self._complete(asked, data)
+            paper = self._complete(settings, data)
         except MedicError:  # the run has classes that the benchmark lacks
-            return {"classes": (f"{len(data.known)} known", asked.get("split") or bench.split)}
-        ours, theirs = result.identity, paper.identity
-        found = {
+            return {"classes": (f"{len(data.known)} known", settings.get("split") or bench.split)}
+        ours, theirs = run.identity, paper.identity
+        differences = {
             name: (ours[name], value)
             for name, value in theirs.items()
             if name not in IGNORED and not _equal(ours[name], value)
         }
         if data.validation == "official":  # the authors' lists define the held-out images
-            found = {name: values for name, values in found.items() if name not in ("validation", "holdout")}
-        if found.keys() & {"known", "unknown"}:
-            found["classes"] = _class_counts(data), _class_counts(paper.data)
+            differences = {
+                name: values for name, values in differences.items() if name not in ("validation", "holdout")
+            }
+        if differences.keys() & {"known", "unknown"}:
+            differences["classes"] = _class_counts(data), _class_counts(paper.data)
         weights, from_scratch = environment.get("weights"), paper.model.backbone in UNTRAINED
         if (weights is None) != from_scratch:
-            found["weights"] = ("given", "none") if from_scratch else ("none", "given")
-        if result.config.soup:
-            found["soup"] = len(result.config.soup), "none"
+            differences["weights"] = ("given", "none") if from_scratch else ("none", "given")
+        if run.config.soup:
+            differences["soup"] = len(run.config.soup), "none"
         if (precision := environment["precision"]) != PRECISION:
-            found["precision"] = precision, PRECISION
+            differences["precision"] = precision, PRECISION
         if not _as_published(bench, counts := environment["counts"]):
-            found["images"] = sum(counts.values()), "as published"
+            differences["images"] = sum(counts.values()), "as published"
         if formats := [suffix for suffix in environment["formats"] if suffix not in PUBLISHED]:
-            found["images"] = ", ".join(formats), "as published"
-        return {name: values for name, values in found.items() if name not in ("known", "unknown")}
+            differences["images"] = ", ".join(formats), "as published"
+        return {name: values for name, values in differences.items() if name not in ("known", "unknown")}
 
-    def _complete(self, asked: Mapping[str, Any], ours: DataConfig) -> Config:
+    def _complete(self, settings: Mapping[str, Any], ours: DataConfig) -> Config:
         """Return the configuration of the paper's run on the published benchmark, without reading images."""
-        classes = benchmark(asked["dataset"]).classes or _all_classes(ours)
-        key = repr(asked), classes
+        classes = benchmark(settings["dataset"]).classes or _all_classes(ours)
+        key = repr(settings), classes
         if key not in self._configs:
 
             def find(bench: Benchmark, root: Path | None, seed: int) -> LazyDataset:
                 return Generated(bench.name, bench.domains, classes, _no_images)
 
-            self._configs[key] = resolve(asked, find).config
+            self._configs[key] = resolve(settings, find).config
         return self._configs[key]
 
 

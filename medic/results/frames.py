@@ -20,21 +20,21 @@ def make_frame(runs: Sequence[Run], every: bool) -> Any:
     return pd.DataFrame([row for run in runs for row in _rows(run, every)])
 
 
-def _rows(result: Run, every: bool) -> list[dict[str, Any]]:
+def _rows(run: Run, every: bool) -> list[dict[str, Any]]:
     settings = {
         name: ", ".join(value) if isinstance(value, list) and all(isinstance(part, str) for part in value) else value
-        for name, value in result.identity.items()
+        for name, value in run.identity.items()
     }
     return [
         {
-            "run": result.path.name,
-            "path": str(result.path),
+            "run": run.path.name,
+            "path": str(run.path),
             **settings,
-            **{column: result.environment.get(name) for column, name in ENVIRONMENT_COLUMNS.items()},
+            **{column: run.environment.get(name) for column, name in ENVIRONMENT_COLUMNS.items()},
             **{f"{name}/now" if name in settings else name: value for name, value in scalars(record)},
-            "selected": position == result.selected,
-            "learned": result.learned,
+            "selected": position == run.selected,
+            "learned": run.learned,
         }
-        for position, record in enumerate(result.records)
-        if every or position == result.selected
+        for position, record in enumerate(run.records)
+        if every or position == run.selected
     ]

@@ -34,8 +34,8 @@ def averaging(rows: Iterable["Row"]) -> Iterator[str]:
     """Yield which results are averaged weights, if any; the others are evaluations that the rule has selected."""
     picks = [pick for row in rows for pick in row.picks]
     names = [
-        "soup" if pick.result.config.soup
-        else pick.result.config.optim.averaging if pick.evaluation.get("averaged")
+        "soup" if pick.run.config.soup
+        else pick.run.config.optim.averaging if pick.evaluation.get("averaged")
         else "none"
         for pick in picks
     ]  # fmt: skip
@@ -47,11 +47,11 @@ def averaging(rows: Iterable["Row"]) -> Iterator[str]:
 def learning(rows: Iterable["Row"]) -> Iterator[str]:
     """Yield the cells and runs whose selected evaluation learned nothing, if there are any."""
     places = [
-        f"{row.label}, {column} ({pick.result.path.name})"
+        f"{row.label}, {column} ({pick.run.path.name})"
         for row in rows
         for column, cell in row.cells.items()
         for pick in cell.picks
-        if not (pick.result.learned if pick.record == pick.result.selected else _learned(pick))
+        if not (pick.run.learned if pick.record == pick.run.selected else _learned(pick))
     ]
     if places:
         some = f"{'; '.join(places[:3])}{'; …' if len(places) > 3 else ''}"
@@ -59,13 +59,13 @@ def learning(rows: Iterable["Row"]) -> Iterator[str]:
 
 
 def _learned(pick: "Pick") -> bool:
-    return not learning_failure(pick.result.records, pick.record)
+    return not learning_failure(pick.run.records, pick.record)
 
 
 def seeds(rows: Iterable["Row"]) -> Iterator[str]:
     """Yield the number of seeds that means are over, if there are several, and the cells with fewer."""
     counts = {
-        (row.label, column): len({pick.result.trial for pick in cell.picks})
+        (row.label, column): len({pick.run.trial for pick in cell.picks})
         for row in rows
         for column, cell in row.cells.items()
         if cell.picks
@@ -79,7 +79,7 @@ def seeds(rows: Iterable["Row"]) -> Iterator[str]:
 
 def scores(rows: Iterable["Row"], metrics: Sequence[Metric]) -> Iterator[str]:
     """Yield the score that ranks the images of each row, in one line; nothing if no metric of the table needs one."""
-    found: dict[str, list[str]] = {}
+    by_score: dict[str, list[str]] = {}
     ranked: dict[str, None] = {}
     for row in rows:
         targets = [pick.evaluation["target"] for pick in row.picks]
@@ -87,16 +87,16 @@ def scores(rows: Iterable["Row"], metrics: Sequence[Metric]) -> Iterator[str]:
             key = row.reads(metric).key  # a key with a score in it is by that one, whatever the score of the run
             if _by_own_score(key) and key in target and "score" in target:
                 ranked[metric.title] = None
-                labels = found.setdefault(str(target["score"]), [])
+                labels = by_score.setdefault(str(target["score"]), [])
                 labels += [row.label] if row.label not in labels else []
     what = " and ".join(filter(None, [", ".join(list(ranked)[:-1]), *list(ranked)[-1:]]))
-    if len(found) == 1:
-        yield f"{what} by score {next(iter(found))}"
-    elif found:
-        shown = (
-            f"{score} ({'; '.join(labels[:3])}{'; …' if len(labels) > 3 else ''})" for score, labels in found.items()
+    if len(by_score) == 1:
+        yield f"{what} by score {next(iter(by_score))}"
+    elif by_score:
+        formatted = (
+            f"{score} ({'; '.join(labels[:3])}{'; …' if len(labels) > 3 else ''})" for score, labels in by_score.items()
         )
-        yield f"{what} by the score of each row: {', '.join(shown)}"
+        yield f"{what} by the score of each row: {', '.join(formatted)}"
 
 
 def _by_own_score(key: str) -> bool:
@@ -120,12 +120,12 @@ def target_labels(metrics: Iterable[Metric]) -> Iterator[str]:
             yield f"{best}: not a valid result"
 
 
-def mixed_datasets(results: Iterable[tuple[str, Run]]) -> Iterator[str]:
+def mixed_datasets(runs: Iterable[tuple[str, Run]]) -> Iterator[str]:
     """Yield the columns with results of several datasets that share the name of a domain."""
-    found: dict[str, set[str]] = {}
-    for column, result in results:
-        found.setdefault(column, set()).add(result.config.data.dataset)
-    for column, datasets in found.items():
+    by_column: dict[str, set[str]] = {}
+    for column, run in runs:
+        by_column.setdefault(column, set()).add(run.config.data.dataset)
+    for column, datasets in by_column.items():
         if len(datasets) > 1:
             names = ", ".join(sorted(datasets))
             yield f"column {column!r} mixes {len(datasets)} datasets ({names}): give their folders separately"
@@ -138,40 +138,40 @@ _SEEING = {
 """The threshold rules that see the target, and what they use of it."""
 
 
-def differences(results: Iterable[Run]) -> Iterator[str]:
+def differences(runs: Iterable[Run]) -> Iterator[str]:
     """Yield differences between runs side by side that numbers depend on, apart from the rows' own settings."""
-    used = list(dict.fromkeys(results))
+    used = list(dict.fromkeys(runs))
     # An installed package knows only its version.
     yield from _environments(used, "image lists", ("images",), _image_source)
     yield from _environments(used, "commits", ("commit", "medic"), lambda run: None)
     yield from _environments(used, "weight files", ("weights",), lambda run: run.config.model.backbone)
     yield from _environments(used, "precisions", ("precision",), lambda run: None)
     for rule, sees in _SEEING.items():
-        seeing = [result.path.name for result in used if result.config.evaluation.threshold == rule]
+        seeing = [run.path.name for run in used if run.config.evaluation.threshold == rule]
         if seeing:
-            found = f"{runs_are(len(seeing))} of threshold {rule}, such as {seeing[0]}"
-            yield f"{found}: H-score, acc_k and acc_u use {sees}"
+            subject = f"{runs_are(len(seeing))} of threshold {rule}, such as {seeing[0]}"
+            yield f"{subject}: H-score, acc_k and acc_u use {sees}"
     for name, plural in PROTOCOL.items():
         yield from _protocols(used, name, plural)
 
 
-def _environments(results: Sequence[Run], plural: str, keys: Sequence[str], per: Callable[[Run], Any]) -> Iterator[str]:
+def _environments(runs: Sequence[Run], plural: str, keys: Sequence[str], per: Callable[[Run], Any]) -> Iterator[str]:
     """Yield the values of an entry of `environment.json`, if runs that should share it do not.
 
     Runs should share it where `per` returns the same. The first of `keys` that is not None counts.
     """
     values = []
-    for result in results:
-        entries = (result.environment[key] for key in keys)
-        values.append((result, next((str(entry) for entry in entries if entry is not None), None)))
+    for run in runs:
+        entries = (run.environment[key] for key in keys)
+        values.append((run, next((str(entry) for entry in entries if entry is not None), None)))
     if len({value for _, value in values}) < 2:
         return
-    found: dict[Any, Run] = {}
-    for result, value in values:
-        found.setdefault((per(result), value), result)
-    if len(found) > len({shared for shared, _ in found}):
-        some = ", ".join(f"{short(value)} ({result.path.name})" for (_, value), result in list(found.items())[:3])
-        yield f"these runs have {len(found)} different {plural}: {some}"
+    first_runs: dict[Any, Run] = {}
+    for run, value in values:
+        first_runs.setdefault((per(run), value), run)
+    if len(first_runs) > len({shared for shared, _ in first_runs}):
+        some = ", ".join(f"{short(value)} ({run.path.name})" for (_, value), run in list(first_runs.items())[:3])
+        yield f"these runs have {len(first_runs)} different {plural}: {some}"
 
 
 def _image_source(run: Run) -> Any:
@@ -182,12 +182,12 @@ def _image_source(run: Run) -> Any:
     return run.config.data.dataset, run.config.run.seed if bench is not None and bench.seeded else None
 
 
-def _protocols(results: Iterable[Run], name: str, plural: str) -> Iterator[str]:
+def _protocols(runs: Iterable[Run], name: str, plural: str) -> Iterator[str]:
     """Yield the values of a setting that methods on one dataset do not share."""
     datasets: dict[str, dict[str, set[str]]] = {}
-    for result in results:
-        methods = datasets.setdefault(result.config.data.dataset, {})
-        methods.setdefault(result.method, set()).add(str(result.identity.get(name) or "none"))
+    for run in runs:
+        methods = datasets.setdefault(run.config.data.dataset, {})
+        methods.setdefault(run.method, set()).add(str(run.identity.get(name) or "none"))
     for methods in datasets.values():
         if any(values != next(iter(methods.values())) for values in methods.values()):  # otherwise labels differ
             by_value = {value: method for method, values in methods.items() for value in values}

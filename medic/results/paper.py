@@ -21,11 +21,11 @@ class PaperCell(NamedTuple):
 @cache
 def published() -> Mapping[str, Mapping[PaperCell, float]]:
     """Return every number of the paper's tables in percent, by table and cell."""
-    found: dict[str, dict[PaperCell, float]] = {}
+    numbers: dict[str, dict[PaperCell, float]] = {}
     with (files("medic.results") / "paper.csv").open(encoding="utf-8") as file:
         for table, metric, variant, method, column, value in list(csv.reader(file))[1:]:
-            found.setdefault(table, {})[PaperCell(metric, variant, method, column)] = float(value)
-    return found
+            numbers.setdefault(table, {})[PaperCell(metric, variant, method, column)] = float(value)
+    return numbers
 
 
 def published_table(name: str) -> Mapping[PaperCell, float]:

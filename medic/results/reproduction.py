@@ -71,9 +71,9 @@ class Reproduction:
         settings: Settings | None = None,
     ) -> dict[Place, list[dict[str, Any]]]:
         """Return the settings of the runs of every cell, or of some methods and columns; `settings` go over them."""
-        given = settings or {}
-        self._check(given)
-        found: dict[Place, list[dict[str, Any]]] = {}
+        overrides = settings or {}
+        self._check(overrides)
+        cells: dict[Place, list[dict[str, Any]]] = {}
         for line in self.lines:
             if methods and line.settings["method"] not in methods:
                 continue
@@ -81,17 +81,19 @@ class Reproduction:
                 if columns and title not in columns:
                     continue
                 own = {**line.settings, **line.places.get(title, {})}
-                asked = {name: value for name, value in given.items() if not (line.tuned and name == "hparams_seed")}
-                if asked.get("hparams_seed"):
+                line_overrides = {
+                    name: value for name, value in overrides.items() if not (line.tuned and name == "hparams_seed")
+                }
+                if line_overrides.get("hparams_seed"):
                     own = {name: value for name, value in own.items() if name not in SEARCHED}
-                found[line.label, title] = [
-                    _usable({**self.settings, **column, **own, "seed": seed, **asked})
+                cells[line.label, title] = [
+                    _usable({**self.settings, **column, **own, "seed": seed, **line_overrides})
                     for column in several
                     for seed in seeds
                 ]
-        if "weights" in given and not any("weights" in run for cell in found.values() for run in cell):
+        if "weights" in overrides and not any("weights" in run for cell in cells.values() for run in cell):
             raise MedicError(f"{self.name} trains its backbones from scratch: leave out --weights")
-        return found
+        return cells
 
     def column(self, name: str) -> str:
         """Return the title of a column, from the title in any case or from the name of its domain."""
@@ -116,32 +118,32 @@ class Reproduction:
         backbones = dict.fromkeys((_backbone(run), run.get("image_size")) for cell in cells.values() for run in cell)
         yield from (f"weights of {describe_weights(name, size)}" for name, size in backbones)
 
-    def _check(self, given: Settings) -> None:
+    def _check(self, overrides: Settings) -> None:
         """Reject settings that define the rows or columns of the table, unless all of its runs have the same value."""
         parts: list[Settings] = [self.settings, *(line.settings for line in self.lines)]
         parts += [place for line in self.lines for place in line.places.values()]
         parts += [column for several in self.columns.values() for column in several]
         own = {"method", "seed", "target", "sources", *(name for part in parts for name in part)} - CHANGEABLE
-        for name, value in given.items():
+        for name, value in overrides.items():
             if name in own and not (name in self.settings and all(part.get(name, value) == value for part in parts)):
                 raise MedicError(
                     f"--{name.replace('_', '-')} would change the rows or columns of {self.name}: "
                     "select some of them with --methods, --only and --seeds"
                 )
 
-    def tabulate(self, cells: Mapping[Place, Sequence[str]], results: Mapping[str, Run]) -> Table:
-        """Return the table of the finished runs. `cells` are names of runs, `results` the finished runs by name."""
+    def tabulate(self, cells: Mapping[Place, Sequence[str]], runs: Mapping[str, Run]) -> Table:
+        """Return the table of the finished runs. `cells` are names of runs, `runs` the finished runs by name."""
         titles = tuple(title for title in self.columns if any(column == title for _, column in cells))
         rows = []
         for line in self.lines:
             filled = {
-                title: self._cell([results[name] for name in cells[line.label, title] if name in results], len(several))
+                title: self._cell([runs[name] for name in cells[line.label, title] if name in runs], len(several))
                 for title, several in self.columns.items()
                 if (line.label, title) in cells
             }
             if filled:
                 rows.append(Row(line.label, str(line.settings["method"]), filled, line.paper, line.variant, line.keys))
-        used = [result for row in rows for result in row.results]
+        used = [run for row in rows for run in row.runs]
         about = (
             *notes.learning(rows),
             *([self.note] if self.note else []),
@@ -152,12 +154,12 @@ class Reproduction:
         )
         return Table(titles, tuple(rows), self.metrics, about, "column", self.rule, self.title)
 
-    def _cell(self, results: Sequence[Run], parts: int) -> Cell:
+    def _cell(self, runs: Sequence[Run], parts: int) -> Cell:
         """Return the selected evaluations of all targets of a column."""
         by_target: dict[tuple[str, ...], list[Run]] = {}
-        for result in results:
-            by_target.setdefault((*result.targets, *result.config.data.sources), []).append(result)
-        return Cell(tuple(p for runs in by_target.values() for p in pick_cell(runs, self.rule).picks), parts)
+        for run in runs:
+            by_target.setdefault((*run.targets, *run.config.data.sources), []).append(run)
+        return Cell(tuple(p for group in by_target.values() for p in pick_cell(group, self.rule).picks), parts)
 
 
 def _backbone(settings: Settings) -> str:

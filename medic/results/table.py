@@ -58,9 +58,9 @@ class Row:
         return [pick for cell in self.cells.values() for pick in cell.picks]
 
     @property
-    def results(self) -> list[Run]:
+    def runs(self) -> list[Run]:
         """The selected runs."""
-        return [pick.result for pick in self.picks]
+        return [pick.run for pick in self.picks]
 
 
 class Reference(NamedTuple):
@@ -116,8 +116,8 @@ class Table:
         lines = [one_line(self.title)] if self.title else []
         for metric in self.metrics:
             rows = [[row.label, *(written(self.entry(row, c, metric, against)) for c in columns)] for row in self.rows]
-            shown = [[one_line(cell) for cell in row] for row in (["", *columns], *rows)]
-            lines += [heading(metric), *_aligned(shown, width)]
+            formatted = [[one_line(cell) for cell in row] for row in (["", *columns], *rows)]
+            lines += [heading(metric), *_aligned(formatted, width)]
         return "\n".join([*lines, *(f"note: {one_line(note)}" for note in self.notes)]) + "\n"
 
     def to_markdown(self, against: Against | None = None) -> str:
@@ -145,8 +145,8 @@ class Table:
         ]
         for row in self.rows:
             cells = [self.entry(row, column, metric, against) for column in columns for metric in self.metrics]
-            shown = " & ".join(written(cell, r" $\pm$ ", _tex) for cell in cells)
-            lines.append(rf"{_tex(row.label)} & {shown} \\")
+            formatted = " & ".join(written(cell, r" $\pm$ ", _tex) for cell in cells)
+            lines.append(rf"{_tex(row.label)} & {formatted} \\")
         lines += [r"\bottomrule", r"\end{tabular}", *(f"% {_tex(note)}" for note in self.notes)]
         return "\n".join(lines) + "\n"
 
@@ -155,7 +155,7 @@ class Table:
         rows = []
         for row, column, metric in product(self.rows, self.columns_with_average, self.metrics):
             cell = self.entry(row, column, metric, against)
-            found = {
+            record = {
                 "method": row.method,
                 "row": row.label,
                 self.kind: column,
@@ -163,11 +163,11 @@ class Table:
                 "key": metric.key,
                 "mean": cell.mean,
                 "error": cell.error,
-                "runs": [str(pick.result.path) for pick in row.cells.get(column, Cell()).picks],  # an average has none
+                "runs": [str(pick.run.path) for pick in row.cells.get(column, Cell()).picks],  # an average has none
             }
             if cell.reference is not None:
-                found |= {"paper": cell.reference.value, "not comparable": ", ".join(cell.reference.obstacles) or None}
-            rows.append(found)
+                record |= {"paper": cell.reference.value, "not comparable": ", ".join(cell.reference.obstacles) or None}
+            rows.append(record)
         return rows
 
     def to_csv(self, against: Against | None = None) -> str:
@@ -185,8 +185,8 @@ class Table:
     def to_json(self, against: Against | None = None) -> str:
         """Return cells, notes and the selection rule."""
         title = {"title": self.title} if self.title else {}
-        found = {**title, "selection": self.rule, "cells": self.cells(against), "notes": self.notes}
-        return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+        content = {**title, "selection": self.rule, "cells": self.cells(against), "notes": self.notes}
+        return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
     def to_frame(self) -> Any:
         """Return a pandas frame with a row for every cell and metric."""
@@ -214,19 +214,19 @@ def heading(metric: Metric) -> str:
     return metric.title if metric.higher_is_better else f"{metric.title} ↓"
 
 
-def written(found: Entry, between: str = " ± ", escape: Callable[[str], str] = str) -> str:
+def written(entry: Entry, between: str = " ± ", escape: Callable[[str], str] = str) -> str:
     """Return `84.1 ± 0.3 (84.6, -0.5)`: in brackets the published number and the difference, or the obstacles."""
-    mean = None if found.mean is None or not math.isfinite(found.mean) else found.mean
+    mean = None if entry.mean is None or not math.isfinite(entry.mean) else entry.mean
     text = MISSING if mean is None else f"{mean:.1f}"
-    if mean is not None and found.error is not None:
-        text += f"{between}{found.error:.1f}"
-    if found.reference is None:
+    if mean is not None and entry.error is not None:
+        text += f"{between}{entry.error:.1f}"
+    if entry.reference is None:
         return text
-    beside = f"{found.reference.value:.1f}"
-    if names := found.reference.obstacles:
+    beside = f"{entry.reference.value:.1f}"
+    if names := entry.reference.obstacles:
         beside += f", {escape(', '.join(names[:3]))}{', …' if len(names) > 3 else ''}"
     elif mean is not None:
-        beside += f", {mean - found.reference.value:+.1f}"
+        beside += f", {mean - entry.reference.value:+.1f}"
     return f"{text} ({beside})"
 
 

@@ -19,7 +19,7 @@ SELECTIONS = ("validation", "evaluation", "domainbed", "last", "leave-one-out", 
 
 @garbage_collection_paused()
 def tabulate(
-    results: Sequence[Run],
+    runs: Sequence[Run],
     rule: str = "validation",
     metrics: Sequence[Metric] = DEFAULT,
     by: str = "auto",
@@ -32,13 +32,13 @@ def tabulate(
     """
     check_choice("selection", rule, SELECTIONS)
     kind = check_choice("columns", by, ["auto", "target", "source"])
-    if not results:
+    if not runs:
         raise MedicError("no finished runs: give the --output of a sweep or of training, and wait for a run to finish")
-    results = [*results, *missing]
+    runs = [*runs, *missing]
     if kind == "auto":
-        single = all(len(result.config.data.sources) == 1 < len(result.targets) for result in results)
+        single = all(len(run.config.data.sources) == 1 < len(run.targets) for run in runs)
         kind = "source" if single else "target"
-    groups = group_runs(results)
+    groups = group_runs(runs)
     ambiguous = 0 if kind == "source" else _take_pairs(groups)
     groups = [group for group in groups if group.runs]
     columns = tuple(sorted({column_of(run, kind) for group in groups for run in group.runs}))
@@ -47,27 +47,27 @@ def tabulate(
         for group, label in zip(groups, row_labels(groups), strict=True)
     ]
     rows.sort(key=lambda row: row.label)
-    used = [result for row in rows for result in row.results]
+    used = [run for row in rows for run in row.runs]
     if not used:  # only this rule may select nothing from finished runs
         raise MedicError(
             f"selection {rule!r} needs one more run for each source domain, with that domain as a second target: "
             "beside --target a, train with --target a b and --target a c"
         )
-    shown = tuple(m for m in metrics if any(cell.values(m) for row in rows for cell in row.cells.values()))
+    used_metrics = tuple(m for m in metrics if any(cell.values(m) for row in rows for cell in row.cells.values()))
     pairs = sum(len(group.pairs) for group in groups)
     about = (
         *(["columns are source domains; a cell is the mean over all targets"] if kind == "source" else []),
         *notes.learning(rows),
         *notes.selection(rule),
-        *notes.scores(rows, shown),
-        *notes.target_labels(shown),
+        *notes.scores(rows, used_metrics),
+        *notes.target_labels(used_metrics),
         *notes.averaging(rows),
         *notes.seeds(rows),
         *_pair_notes(0 if rule == "leave-one-out" else pairs, ambiguous),
-        *notes.mixed_datasets((column_of(result, kind), result) for result in used),
+        *notes.mixed_datasets((column_of(run, kind), run) for run in used),
         *notes.differences(used),
     )
-    return Table(columns, tuple(rows), shown, about, kind, rule)
+    return Table(columns, tuple(rows), used_metrics, about, kind, rule)
 
 
 @dataclass(eq=False)
@@ -91,26 +91,31 @@ class Group:
         return self.method == row.method and self.runs[0].agrees(row.runs[0], self.settings)
 
 
-def column_of(result: Run, kind: str) -> str:
+def column_of(run: Run, kind: str) -> str:
     """Return the title of the column of a run."""
-    return ", ".join(result.config.data.sources if kind == "source" else result.targets)
+    return ", ".join(run.config.data.sources if kind == "source" else run.targets)
 
 
-def group_runs(results: Iterable[Run]) -> list[Group]:
+def group_runs(runs: Iterable[Run]) -> list[Group]:
     """Group runs by method and by the values of the settings that were given for some run of the method.
 
     Where hyperparameters were drawn, only settings given for the draws count: draws and defaults compete in one row.
     """
     methods: dict[str, list[Run]] = {}
-    for result in results:
-        methods.setdefault(result.method, []).append(result)
+    for run in runs:
+        methods.setdefault(run.method, []).append(run)
     groups: dict[str, Group] = {}
-    for method, runs in methods.items():
-        given = {name for run in [run for run in runs if run.draw] or runs for name in run.row_settings}
-        if all(run.config.run.protocol is None for run in runs):
-            given |= _DEFAULTS  # which differ between versions
-        names = [*(name for name in runs[0].identity if name in given), *sorted(given - runs[0].identity.keys())]
-        for run in runs:
+    for method, method_runs in methods.items():
+        setting_names = {
+            name for run in [run for run in method_runs if run.draw] or method_runs for name in run.row_settings
+        }
+        if all(run.config.run.protocol is None for run in method_runs):
+            setting_names |= _DEFAULTS  # which differ between versions
+        names = [
+            *(name for name in method_runs[0].identity if name in setting_names),
+            *sorted(setting_names - method_runs[0].identity.keys()),
+        ]
+        for run in method_runs:
             # The runs of a soup may differ in settings that are then not the soup's.
             settings = {
                 name: run.compared(name) for name in names if name in run.row_settings or not run.compared("soup")
@@ -161,12 +166,12 @@ def row_labels(groups: Sequence[Group]) -> list[str]:
     }
     labels = []
     for group in groups:
-        shown = [
+        formatted = [
             f"{name} {_label_value(group.settings[name], parts)}"
             for name, parts in telling[group.method].items()
             if name in group.settings
         ]
-        labels.append(f"{group.method}: {', '.join(shown)}" if shown else group.method)
+        labels.append(f"{group.method}: {', '.join(formatted)}" if formatted else group.method)
     return labels
 
 
@@ -192,20 +197,20 @@ def value_text(value: Any, missing: str = "–") -> str:
     return f"{value:.3g}" if isinstance(value, float) else missing if value is None else str(value)
 
 
-def metric_keys(results: Iterable[Run]) -> list[str]:
+def metric_keys(runs: Iterable[Run]) -> list[str]:
     """Return the keys of all numbers in results, in the order in which they first occur."""
     keys = {"domainbed": None}
-    for result in results:
-        record = result.records[-1]
+    for run in runs:
+        record = run.records[-1]
         keys |= {key: None for key, value in record.items() if _is_number(value) and not key.startswith("env")}
         keys |= {key: None for key, value in record["target"].items() if _is_number(value)}
     return list(keys)
 
 
-def find_metrics(keys: Sequence[str], known: Sequence[Metric], results: Sequence[Run]) -> list[Metric]:
+def find_metrics(keys: Sequence[str], known: Sequence[Metric], runs: Sequence[Run]) -> list[Metric]:
     """Return metrics by their keys, under the titles of `known` metrics if they are among them."""
-    available, by_key = metric_keys(results), {metric.key: metric for metric in known}
-    if results:
+    available, by_key = metric_keys(runs), {metric.key: metric for metric in known}
+    if runs:
         for key in keys:
             check_choice("metric", key, available)
     return [by_key.get(key) or find_metric(key) for key in keys]
@@ -217,14 +222,14 @@ def _is_number(value: Any) -> bool:
 
 def find_row(table: Table, label: str) -> Row:
     """Return a row by its label, by its method if that has one row, or by a part of its label that names settings."""
-    found = (
+    matches = (
         [row for row in table.rows if row.label == label]
         or [row for row in table.rows if row.method == label]
         or [row for row in table.rows if ":" in label and label in row.label]
     )
-    if len(found) > 1:
-        labels = "; ".join(repr(row.label) for row in found)
-        raise MedicError(f"{label!r} matches {len(found)} rows: give one of {labels}")
-    if not found:
+    if len(matches) > 1:
+        labels = "; ".join(repr(row.label) for row in matches)
+        raise MedicError(f"{label!r} matches {len(matches)} rows: give one of {labels}")
+    if not matches:
         check_choice("row", label, [row.label for row in table.rows])
-    return found[0]
+    return matches[0]

@@ -18,8 +18,11 @@ def read_sweep(path: Path) -> Sweep:
     variants = values.pop("variants", None) or []
     if not isinstance(variants, list):
         raise MedicError(f"{file}: variants are a list: write `- {{method: erm, lr: 0.1}}` per line")
-    settings, *found = [_named(values, file), *(_named(variant, f"variants of {file}") for variant in variants)]
-    for name, value in (entry for part in (settings, *found) for entry in part.items()):
+    settings, *checked_variants = [
+        _named(values, file),
+        *(_named(variant, f"variants of {file}") for variant in variants),
+    ]
+    for name, value in (entry for part in (settings, *checked_variants) for entry in part.items()):
         if isinstance(value, str) and RANGE.fullmatch(value):
             raise MedicError(f"{file}: {name} is {value!r}: give several values of a setting under `span`")
     for name, value in span.items():
@@ -31,10 +34,10 @@ def read_sweep(path: Path) -> Sweep:
         settings = check_settings(settings)
     except MedicError as error:
         raise MedicError(f"{file}: {error}") from error
-    if any("output" in part for part in (span, *found)):
+    if any("output" in part for part in (span, *checked_variants)):
         raise MedicError(f"{file}: all runs have one output: give it once, beside span and variants")
     spans = {name: value if isinstance(value, list) else [value] for name, value in span.items()}
-    return Sweep(settings, spans, found, path)
+    return Sweep(settings, spans, checked_variants, path)
 
 
 def _named(values: Any, where: str) -> dict[str, Any]:

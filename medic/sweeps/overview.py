@@ -15,7 +15,7 @@ from medic.utils.logs import console
 if TYPE_CHECKING:
     from medic.sweeps.schedule import Schedule
 
-SHOWN = 8
+MAX_LISTED = 8
 """Number of runs that are listed of each kind."""
 
 logger = logging.getLogger(__name__)
@@ -42,9 +42,9 @@ class Overview:
 
 def _table(schedule: "Schedule", now: float) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
-    for name, began in list(schedule.running.items())[:SHOWN]:
+    for name, began in list(schedule.running.items())[:MAX_LISTED]:
         table.add_row("running", schedule.titles[name], f"{now - began:.0f} s")
     for state, runs in (("failed", schedule.failed), ("retried", schedule.retried)):
-        for name, reason in list(runs.items())[-SHOWN:]:
+        for name, reason in list(runs.items())[-MAX_LISTED:]:
             table.add_row(state, schedule.titles[name], Text(reason, style="red"))
     return table

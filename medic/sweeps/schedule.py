@@ -170,12 +170,12 @@ class Schedule:
         """Keep the error beside the run, and try again after up to `allowed` attempts that ended like this one."""
         path, attempts = self.by_name[outcome.name].directory.path, self._attempts[outcome.name]
         attempts[outcome.kind] += 1
-        found = {"reason": outcome.reason, "trace": outcome.trace, "attempts": attempts.total(), "when": time.time()}
+        entry = {"reason": outcome.reason, "trace": outcome.trace, "attempts": attempts.total(), "when": time.time()}
         if earlier := read_error(path):
-            found["earlier"] = [*earlier.pop("earlier", []), earlier]
+            entry["earlier"] = [*earlier.pop("earlier", []), earlier]
         with writing("output", path.parent):
             path.mkdir(parents=True, exist_ok=True)
-            write_text(path / ERROR, json.dumps(found, indent=2) + "\n")
+            write_text(path / ERROR, json.dumps(entry, indent=2) + "\n")
         if attempts[outcome.kind] > allowed:
             self.failed[outcome.name] = outcome.reason
         else:

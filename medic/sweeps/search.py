@@ -43,7 +43,7 @@ class _Failed(Exception):
 class Study:
     """A search for the hyperparameters of one run. Processes with the same `name` and `storage` share a study."""
 
-    asked: Mapping[str, Any]
+    settings: Mapping[str, Any]
     """The settings of every run; the others are searched or derived."""
     name: str
     storage: str
@@ -58,14 +58,14 @@ class Study:
     def run(self) -> Any:
         """Execute `trials` further trials, and return Optuna's study, which holds the trials of all processes."""
         optuna = import_optuna()
-        if self.asked.get("name") is not None:
+        if self.settings.get("name") is not None:
             raise MedicError(
-                f"name {self.asked['name']!r}: the runs of a search are named by their hashes; leave out --name"
+                f"name {self.settings['name']!r}: the runs of a search are named by their hashes; leave out --name"
             )
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # failed trials are logged below
         if self.metric_name is not None:
             check_rehearsals(self.plan, self.metric_name)
-        space = search_space(self.asked)
+        space = search_space(self.settings)
         study = self.open()
         try:
             study.optimize(lambda trial: self._train(study, trial, space), self.trials, catch=(_Failed,))
@@ -82,7 +82,7 @@ class Study:
         if "://" not in self.storage:
             raise MedicError("--storage is not an address: give sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME")
         unset = {name: entry.default for name, entry in SETTINGS.items()}
-        settings = {name: v for name, v in identity({**unset, **self.asked}).items() if name != "seed"}
+        settings = {name: v for name, v in identity({**unset, **self.settings}).items() if name != "seed"}
         defaults = {"batch_norm": self.plan.config.model.batch_norm, "inner_lr": self.plan.config.objective.inner_lr}
         ours = json.loads(json.dumps({**settings, **defaults, "iterations": self.plan.config.optim.iterations}))
         ours["judge"] = self.judge
@@ -114,7 +114,7 @@ class Study:
         """Seed the sampler by the trial: processes that share a study draw different values, and a repeat the same."""
         samplers = import_optuna().samplers
         sampler = {"tpe": samplers.TPESampler, "random": samplers.RandomSampler}[self.sampler]
-        study.sampler = sampler(seed=seed_hash(self.asked.get("seed", 0), self.name, trial))
+        study.sampler = sampler(seed=seed_hash(self.settings.get("seed", 0), self.name, trial))
 
     def _train(self, study: Any, trial: Any, space: Mapping[str, Law]) -> float:
         """Train the runs of a trial, and return the value that judges its hyperparameters."""
@@ -122,10 +122,14 @@ class Study:
         self.draw_with(study, trial.number)
         drawn = {name: suggest(trial, name, law) for name, law in space.items()}
         shared: dict[str, Any] = {name: drawn.pop(name) for name in ("lr", "weight_decay") if name in drawn}
-        hparams = {**drawn, **parse_hparams(self.asked.get("hparams"))}
-        asked = {**self.asked, **shared, "hparams": hparams or None}
+        hparams = {**drawn, **parse_hparams(self.settings.get("hparams"))}
+        settings = {**self.settings, **shared, "hparams": hparams or None}
         try:
-            value = self._rehearse(trial, asked) if self.selection == "leave-one-out" else self._validate(trial, asked)
+            value = (
+                self._rehearse(trial, settings)
+                if self.selection == "leave-one-out"
+                else self._validate(trial, settings)
+            )
         except (OutOfMemoryError, DiskFullError):  # no other trial could be trained either
             raise
         except TrainingError as error:  # the loss diverged: bad hyperparameters, not the end of the search
@@ -147,7 +151,7 @@ class Study:
     @cached_property
     def plan(self) -> Plan:
         """The run that is searched for, with default hyperparameters."""
-        return resolve(self.asked)
+        return resolve(self.settings)
 
     @cached_property
     def metric_name(self) -> str | None:
@@ -168,7 +172,7 @@ class Study:
         """The name of the value that decides."""
         return "validation acc" if self.metric_name is None else f"leave-one-out {self.metric_name}"
 
-    def _validate(self, trial: Any, asked: Mapping[str, Any]) -> float:
+    def _validate(self, trial: Any, settings: Mapping[str, Any]) -> float:
         """Train the run of a trial, and return its accuracy on source validation."""
         best = float("-inf")
 
@@ -179,16 +183,16 @@ class Study:
             best = max(best, float(record["validation"]["acc"]))
             self._report(trial, best, record["iteration"])
 
-        run = train(asked, quiet=True, watch=watch)
+        run = train(settings, quiet=True, watch=watch)
         trial.set_user_attr("run", str(run.path))
         trial.set_user_attr("learned", run.learned)
         return float(run.record["validation"]["acc"])
 
-    def _rehearse(self, trial: Any, asked: Mapping[str, Any]) -> float:
+    def _rehearse(self, trial: Any, settings: Mapping[str, Any]) -> float:
         """Train the rehearsals of a trial, and return the mean of their metric."""
         runs, mean = list[Run](), float("-inf")
-        for number, settings in enumerate(rehearsals(resolve(asked))):
-            runs.append(train(settings, quiet=True))
+        for number, rehearsal in enumerate(rehearsals(resolve(settings))):
+            runs.append(train(rehearsal, quiet=True))
             mean = fmean(float(run.metrics[str(self.metric_name)]) for run in runs)
             self._report(trial, mean, number)
         trial.set_user_attr("learned", all(run.learned for run in runs))
@@ -204,7 +208,7 @@ class Study:
         """Return the run of the best trial; after rehearsals it is trained now."""
         if "run" in best.user_attrs:
             return Run(best.user_attrs["run"])
-        return train({**self.asked, **best.user_attrs["settings"]})
+        return train({**self.settings, **best.user_attrs["settings"]})
 
     def _unusable(self, error: Exception) -> MedicError:
         """Return the error of a storage that fails; its reason is left out if it repeats a part of the address."""
@@ -232,25 +236,25 @@ def best_trial(trials: Sequence[Any]) -> Any:
     return max([trial for trial in trials if has_learned(trial)] or trials, key=lambda trial: trial.value)
 
 
-def search_space(asked: Mapping[str, Any]) -> dict[str, Law]:
+def search_space(settings: Mapping[str, Any]) -> dict[str, Law]:
     """Return the ranges of the hyperparameters that are not given, as DomainBed has them.
 
     They are the learning rate, the weight decay and the method's own. For SGD the range of the learning rate has the
     width of Adam's around the rate of the run.
     """
-    plan = resolve(asked)
+    plan = resolve(settings)
     shared = SHARED["small" if plan.config.data.image_size <= SMALL else "large"]
     own = plan.search
     space: dict[str, Law] = {}
-    if asked.get("lr") is None and "lr" not in own:
+    if settings.get("lr") is None and "lr" not in own:
         space["lr"] = shared["lr"]
         if plan.config.optim.optimizer == "sgd":
             exponent = math.log10(plan.config.optim.lr)
             space["lr"] = Range("lr", exponent - 1, exponent + 1, 10.0)
-    if asked.get("weight_decay") is None and "weight_decay" in shared:
+    if settings.get("weight_decay") is None and "weight_decay" in shared:
         space["weight_decay"] = shared["weight_decay"]
-    given = parse_hparams(asked.get("hparams"))
-    space |= {name: own[name] for name in own if name not in given and asked.get(name) is None}
+    hparams = parse_hparams(settings.get("hparams"))
+    space |= {name: own[name] for name in own if name not in hparams and settings.get(name) is None}
     if not space:
         raise MedicError(f"nothing to search for: all hyperparameters of method {plan.method.name!r} are given")
     return space

@@ -62,16 +62,16 @@ class Planner:
         self._named: dict[Path, dict[str, Path]] = {}
         """Finished runs that were trained with `--name`, by output directory and hash."""
 
-    def job(self, asked: Mapping[str, Any]) -> Job:
+    def job(self, settings: Mapping[str, Any]) -> Job:
         """Return the run that these settings describe; None stands for a setting's default."""
         from medic.config.resolve import resolve
         from medic.runs.build import check_network
         from medic.runs.data import fingerprint, peek_images
         from medic.runs.directory import RunDirectory, named_runs, run_hash
 
-        if asked.get("extend") is not None:
+        if settings.get("extend") is not None:
             raise MedicError("--extend continues one run: use it with `medic train`")
-        plan = resolve(asked, self._open)
+        plan = resolve(settings, self._open)
         if plan.config.execution.name is not None:
             raise MedicError(
                 f"name {plan.config.execution.name!r}: runs of a sweep are named by their hash; leave out --name"
@@ -89,9 +89,9 @@ class Planner:
             self._named[output] = named_runs(output)
         return Job(plan.user_settings, plan.config, RunDirectory(self._named[output].get(run, output / run)))
 
-    def jobs(self, asked: Iterable[Mapping[str, Any]]) -> list[Job]:
+    def jobs(self, settings: Iterable[Mapping[str, Any]]) -> list[Job]:
         """Return the runs that several settings describe, each once."""
-        return list({job.name: job for job in map(self.job, asked)}.values())
+        return list({job.name: job for job in map(self.job, settings)}.values())
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Sweep:
     def runs(self) -> list[dict[str, Any]]:
         """Return the settings of every run."""
         first = {name: self.span[name] for name in _FIRST if name in self.span}
-        found = []
+        combinations = []
         for variant in self.variants or ({},):
             runs = [{**self.settings, **variant}]
             for name, values in {**first, **self.span}.items():
@@ -129,8 +129,8 @@ class Sweep:
                     if (count := sum(len(expanded) for _, expanded in each)) > MOST:
                         raise MedicError(f"{name}: the sweep has {count:,} runs: give a shorter span, at most {MOST:,}")
                     runs = [{**run, name: one} for run, expanded in each for one in expanded]
-            found += runs
-        return [{name: value for name, value in run.items() if value is not None} for run in found]
+            combinations += runs
+        return [{name: value for name, value in run.items() if value is not None} for run in combinations]
 
     def jobs(self, planner: Planner) -> list[Job]:
         """Return the runs; settings that describe the same run give one."""
@@ -162,7 +162,7 @@ def expand(name: str, value: Any, run: Mapping[str, Any]) -> Sequence[Any]:
 
 def parse_span(written: Sequence[str]) -> dict[str, list[Any]]:
     """Parse `method=erm,medic++` and `seed=0..4`; values that contain commas are separated by `|`: `steps=3,3,3|9`."""
-    found = {}
+    span = {}
     for part in written:
         name, _, values = part.partition("=")
         each = values.split("|" if "|" in values else ",")
@@ -175,12 +175,12 @@ def parse_span(written: Sequence[str]) -> dict[str, list[Any]]:
             apart = f"{part[: joined.start()]} {part[joined.start() + 1 :]}"
             raise MedicError(f"--span {part!r}: separate settings by a space, as in --span {apart}")
         try:
-            found[name] = [load_yaml(value) for value in each]
+            span[name] = [load_yaml(value) for value in each]
         except yaml.YAMLError as error:
             raise MedicError(f"--span {part!r}: cannot read a value: check its brackets and quotes") from error
-        for value in found[name]:
+        for value in span[name]:
             _check_value(name, value)
-    return found
+    return span
 
 
 def _check_value(name: str, value: Any) -> None:

@@ -18,13 +18,13 @@ from medic.runs.train import train
 from medic.sweeps.executors import Outcome
 
 
-def execute(name: str, asked: Mapping[str, Any]) -> Outcome:
+def execute(name: str, settings: Mapping[str, Any]) -> Outcome:
     """Train the run `name` and return the outcome. A request to stop raises `Stopped` after a checkpoint."""
 
     def run() -> None:
-        found = train(asked, quiet=True).path.name
-        if found != name:
-            raise MedicError(f"the worker trained run {found} instead of {name}: its medic or its images differ")
+        trained = train(settings, quiet=True).path.name
+        if trained != name:
+            raise MedicError(f"the worker trained run {trained} instead of {name}: its medic or its images differ")
 
     return attempt(name, run)
 

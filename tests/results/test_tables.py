@@ -251,7 +251,7 @@ class TestLeavingOut:
         table = tabulate(find_runs([runs]).finished, "leave-one-out")
         assert (len(table.rows), table.columns) == (1, ("a",))
         (pick,) = table.rows[0].cells["a"].picks
-        assert pick.result.path.name == "a-0"
+        assert pick.run.path.name == "a-0"
         assert table.notes == ("model selection: leave-one-out",)
 
     def test_the_runs_that_decided_are_listed(self, runs, capsys):
@@ -283,7 +283,7 @@ class TestLeavingOut:
         table = tabulate(find_runs([runs]).finished)
         assert (len(table.rows), table.columns) == (1, ("a",))
         assert table.notes[0].startswith("4 runs with two targets are left out")
-        assert table.rows[0].cells["a"].picks[0].result.path.name == "a-1"
+        assert table.rows[0].cells["a"].picks[0].run.path.name == "a-1"
 
 
 def test_other_images_or_commits_are_not_averaged_silently(folder, capsys):

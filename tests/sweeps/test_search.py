@@ -93,7 +93,7 @@ def test_a_stopped_trial_is_resumed(mini, tmp_path, monkeypatch, logged):
 def test_processes_that_share_a_study_draw_other_numbers(mini, tmp_path):
     """Both open it before either has a trial; one alone draws the same again."""
     one, other, alone = (
-        Study(study(mini, tmp_path).asked, "s", f"sqlite:///{tmp_path}/{name}.db", 1, sampler)
+        Study(study(mini, tmp_path).settings, "s", f"sqlite:///{tmp_path}/{name}.db", 1, sampler)
         for name, sampler in (("both", "random"), ("both", "tpe"), ("alone", "random"))
     )
 

@@ -101,8 +101,8 @@ def executor_class(name: str) -> type[Executor]:
     """Return the class of an executor."""
     check_choice("executor", name, executor_names())
     module = import_module(f"{__name__}.{name}")
-    own = (found for found in vars(module).values() if getattr(found, "__module__", None) == module.__name__)
-    return next(found for found in own if isinstance(found, type) and issubclass(found, Executor))
+    own = (value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__)
+    return next(value for value in own if isinstance(value, type) and issubclass(value, Executor))
 
 
 def executor_options(name: str) -> dict[str, dict[str, Any]]:
@@ -113,8 +113,8 @@ def executor_options(name: str) -> dict[str, dict[str, Any]]:
 def make_executor(name: str, jobs: int | None = None, **options: Any) -> Executor:
     """Make an executor; options of other executors may be given if they are empty."""
     own = executor_options(name)
-    for given, value in options.items():
-        if value and given not in own:
-            owner = next(other for other in executor_names() if given in executor_options(other))
-            raise MedicError(f"--{given.replace('_', '-')} requires --executor {owner}, not {name}")
-    return executor_class(name)(jobs=jobs, **{given: options[given] for given in own.keys() & options.keys()})
+    for option, value in options.items():
+        if value and option not in own:
+            owner = next(other for other in executor_names() if option in executor_options(other))
+            raise MedicError(f"--{option.replace('_', '-')} requires --executor {owner}, not {name}")
+    return executor_class(name)(jobs=jobs, **{option: options[option] for option in own.keys() & options.keys()})

@@ -113,7 +113,9 @@ class Ray(Executor):
         return outcome
 
 
-def _run(name: str, asked: Mapping[str, Any], cores: int, command: Sequence[str]) -> tuple[Outcome, dict[str, bytes]]:
+def _run(
+    name: str, settings: Mapping[str, Any], cores: int, command: Sequence[str]
+) -> tuple[Outcome, dict[str, bytes]]:
     """Execute a run as a task of Ray; return its files too if this machine does not share the output directory."""
     import torch
 
@@ -122,11 +124,11 @@ def _run(name: str, asked: Mapping[str, Any], cores: int, command: Sequence[str]
     torch.set_num_threads(cores)
     sys.argv[:] = command  # the run records this command, not the one of Ray's process
     try:
-        if (Path(asked["output"]) / name).is_dir():
-            return execute(name, asked), {}
+        if (Path(settings["output"]) / name).is_dir():
+            return execute(name, settings), {}
         with tempfile.TemporaryDirectory(prefix="medic-") as folder:
-            outcome = execute(name, {**asked, "output": folder})
-            return outcome, collect(Path(folder) / name, asked["output"]) if outcome.kind == "done" else {}
+            outcome = execute(name, {**settings, "output": folder})
+            return outcome, collect(Path(folder) / name, settings["output"]) if outcome.kind == "done" else {}
     except Stopped as stopped:  # the machine may be shutting down: the run is tried again later
         return Outcome(name, "busy", str(stopped)), {}
 
@@ -136,8 +138,8 @@ def collect(path: Path, output: str) -> dict[str, bytes]:
     for file in (path / CONFIG, path / USER_SETTINGS):
         file.write_bytes(file.read_bytes().replace(str(path.parent).encode(), output.encode()))
     write_text(path / DONE, make_seal(path, read_seal(path).seconds))
-    found = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
-    return {name: file.read_bytes() for name, file in found.items() if not name.startswith((".", "checkpoint/"))}
+    files = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
+    return {name: file.read_bytes() for name, file in files.items() if not name.startswith((".", "checkpoint/"))}
 
 
 def store(files: Mapping[str, bytes], directory: "RunDirectory") -> None:

@@ -44,7 +44,7 @@ class Slurm(Executor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._options = dict(parse_option(given) for given in self.slurm)
+        self._options = dict(parse_option(option) for option in self.slurm)
         self._folder, self._logs = (self.output.absolute() / name for name in ("slurm", "logs"))
         self._jobs: list[Job] = []
 
@@ -128,13 +128,13 @@ class Slurm(Executor):
         )
 
 
-def parse_option(given: str) -> tuple[str, str | None]:
+def parse_option(option: str) -> tuple[str, str | None]:
     """Return the name and the value of an option of sbatch, unless the script must not contain it."""
-    name, equals, value = given.partition("=")
+    name, equals, value = option.partition("=")
     if not re.fullmatch(r"[a-z][a-z0-9-]+", name) or (equals and not value):
-        raise MedicError(f"--slurm {given!r}: give options of sbatch, as in time=2:00:00 partition=gpu gpus=1")
+        raise MedicError(f"--slurm {option!r}: give options of sbatch, as in time=2:00:00 partition=gpu gpus=1")
     if name in OURS:
-        raise MedicError(f"--slurm {given!r}: the sweep sets {name} itself")
+        raise MedicError(f"--slurm {option!r}: the sweep sets {name} itself")
     if name == "export" and "=" in value:
         names = ",".join(part.partition("=")[0] for part in value.split(","))
         raise MedicError(f"--slurm export: the script must not hold values: set them here and give export={names}")

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from medic.config.settings import read_settings, to_json
+from medic.config.files import read_settings, to_json
 from medic.results.runs import find_runs
 from medic.runs.seal import make_seal
 

@@ -12,10 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from medic.config.settings import read_settings, to_yaml
+from medic.config.files import to_yaml
 from medic.evaluation.evaluator import LabelledOutputs
 from medic.openset import Score
-from medic.runs.layout import ASKED
 from medic.runs.run import Run
 
 SAME = ("dataset", "method", "objective", "seed")
@@ -36,7 +35,7 @@ class Fold(NamedTuple):
 
 def describe_folds(run: Run) -> Iterator[dict[str, Any]]:
     """Yield the settings of every fold of a run: as many as it has source domains."""
-    asked = read_settings(run.path / ASKED)
+    asked = run.user_settings
     known = list(run.predictor.classes)
     sources = run.settings["sources"]
     for number, domain in enumerate(sources):

@@ -247,7 +247,7 @@ def run_study(arguments: argparse.Namespace) -> None:
     targets = arguments.targets or benchmark(arguments.dataset).domains
     arguments.output.mkdir(parents=True, exist_ok=True)
     given = dict(option.split("=", 1) for option in arguments.option)
-    from medic.config.settings import load_yaml
+    from medic.config.files import load_yaml
 
     settings = {
         **{name: load_yaml(value) for name, value in given.items()},

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from medic.analysis import style
 from medic.analysis.load import method_title
 from medic.analysis.result import MissingRuns, Result, number
+from medic.results.compare import complete_value, row_settings
 from medic.runs.run import Run
 
 Floats = NDArray[np.float64]
@@ -79,7 +80,7 @@ def measure(runs: Sequence[Run]) -> Cost:
     runs = [run for run in runs if not run.config.soup]
     for run in runs:
         settings = {
-            name: value for name, value in sorted(run.row_settings.items()) if name not in ("steps", "separate")
+            name: value for name, value in sorted(row_settings(run).items()) if name not in ("steps", "separate")
         }
         key = (run.method, repr(settings), repr((run.targets, run.config.data.sources)), _images(run))
         series.setdefault(key, []).append(run)
@@ -103,7 +104,7 @@ def measure(runs: Sequence[Run]) -> Cost:
 def _differences(erm: Run, other: Run) -> dict[str, tuple[Any, Any]]:
     """Return the settings that keep a run of ERM from being compared, with its values and the other run's."""
     names = ("dataset", "target", "backbone", "objective", "iterations")
-    pairs = {name: (erm.compared(name), other.compared(name)) for name in names}
+    pairs = {name: (complete_value(erm, name), complete_value(other, name)) for name in names}
     differences = {name: values for name, values in pairs.items() if values[0] != values[1]}
     if abs(_images(erm) / _images(other) - 1) >= ALIKE:
         differences["images"] = _images(erm), _images(other)
@@ -112,7 +113,9 @@ def _differences(erm: Run, other: Run) -> dict[str, tuple[Any, Any]]:
 
 def _missing(baselines: Sequence[Run], first: Run) -> str:
     """Report which settings of the nearest run of ERM differ, and which options train one to compare with."""
-    wanted = {name: first.compared(name) for name in ("dataset", "target", "backbone", "objective", "iterations")}
+    wanted = {
+        name: complete_value(first, name) for name in ("dataset", "target", "backbone", "objective", "iterations")
+    }
     options = " ".join(f"--{name} {_text(value)}" for name, value in wanted.items() if value is not None)
     way = f"train one with --method erm {options} --images {_images(first)}"
     if not baselines:

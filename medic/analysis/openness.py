@@ -14,6 +14,7 @@ from medic.analysis.result import MissingRuns, Result, number
 from medic.config.config import Config
 from medic.metrics import METRICS
 from medic.results.cells import Cell, pick_cell
+from medic.results.compare import row_settings
 from medic.results.wording import runs_are
 from medic.runs.run import Run
 
@@ -80,7 +81,7 @@ def measure(runs: Sequence[Run]) -> Openness:
     """Average OSCR by method and number of known classes; runs that differ in other settings are other rows."""
     groups: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
-        settings = {name: value for name, value in sorted(run.row_settings.items()) if name not in _SPLIT}
+        settings = {name: value for name, value in sorted(row_settings(run).items()) if name not in _SPLIT}
         groups.setdefault((run.config.data.dataset, run.method, repr(settings)), []).append(run)
     several = {key: group for key, group in groups.items() if len({_known(run) for run in group}) > 1}
     if not several:

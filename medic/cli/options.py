@@ -10,17 +10,8 @@ import yaml
 
 from medic.cli.catalogue import check_names, check_paths
 from medic.config.fields import Setting
-from medic.config.settings import (
-    ALIASES,
-    GROUPS,
-    SETTINGS,
-    RepeatedKey,
-    check_settings,
-    known_setting,
-    load_yaml,
-    read_settings,
-    setting_name,
-)
+from medic.config.files import RepeatedKey, load_yaml, read_settings
+from medic.config.settings import ALIASES, GROUPS, SETTINGS, check_settings, known_setting, setting_name
 from medic.errors import MedicError
 from medic.runs.layout import config_file, user_settings_file
 from medic.utils.files import check_writable

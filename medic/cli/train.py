@@ -7,7 +7,7 @@ from shlex import quote
 from typing import Any
 
 from medic.cli.options import add_run_options, user_settings
-from medic.config.settings import to_yaml
+from medic.config.files import to_yaml
 from medic.errors import one_line
 from medic.reports.terminal import print_run
 

@@ -3,15 +3,11 @@
 Nothing here imports torch or executes code. Of all settings only `imports` can name code (see `medic.config.imports`).
 """
 
-import json
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast, get_args, get_origin, get_type_hints
-
-import yaml
 
 from medic.config.data import DataSettings
 from medic.config.evaluation import EvaluationSettings
@@ -22,7 +18,7 @@ from medic.config.objective import ObjectiveSettings
 from medic.config.optim import OptimSettings
 from medic.config.run import RunSettings
 from medic.config.tasks import TaskSettings
-from medic.errors import MedicError, check_choice, first_line
+from medic.errors import MedicError, check_choice
 
 ALIASES = {
     "target_domains": "target",
@@ -198,89 +194,3 @@ def _fits(value: Any, kind: Any) -> bool:
 
 _UNWRITABLE = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
 """NUL, which no path has, and halves of characters; other halves stand for bytes of names that are not UTF-8."""
-
-
-class RepeatedKey(yaml.constructor.ConstructorError):
-    """A key is given twice."""
-
-
-class Loader(yaml.SafeLoader):
-    """Reads plain values, takes 1e-3 for a number, and refuses repeated keys, of which YAML would keep the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return a mapping. Two spellings of a setting are the same key."""
-        seen: set[str] = set()
-        for key, _ in node.value:
-            written = str(key.value)
-            name = known if (known := setting_name(written)) in SETTINGS else written
-            if name in seen:
-                raise RepeatedKey(None, None, f"{name} is given twice: leave one out", key.start_mark)
-            seen.add(name)
-        return super().construct_mapping(node, deep)
-
-
-class Dumper(yaml.SafeDumper):
-    """Quotes text that the loader would take for a number, such as the name 31e4."""
-
-
-for kind in (Loader, Dumper):
-    kind.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+"), list("-+0123456789"))
-
-
-def load_yaml(text: str) -> Any:
-    """Return the value of a YAML text. Every fault of the text is a `YAMLError`."""
-    try:
-        return yaml.load(text, Loader)  # a SafeLoader
-    except (ValueError, RecursionError) as error:  # the 31st of April, thousands of brackets
-        raise yaml.YAMLError(first_line(error)) from error
-
-
-def load_file(what: str, path: Path) -> Any:
-    """Return the value of a YAML or JSON file."""
-    try:
-        return _parse(path.read_bytes(), path)
-    except (OSError, ValueError, yaml.YAMLError) as error:  # a ValueError is text that is not UTF-8, or a NUL in a path
-        raise _unreadable(what, path, error) from error
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """Read settings by name from a file: YAML, or JSON as runs write it."""
-    return _check_names(load_file("configuration", path), path)
-
-
-def parse_settings(content: bytes, path: Path) -> dict[str, Any]:
-    """Return the settings in the content of a file."""
-    return _check_names(_parse(content, path), path)
-
-
-def _parse(content: bytes, path: Path) -> Any:
-    return json.loads(content) if path.suffix == ".json" else load_yaml(content.decode())
-
-
-def _check_names(values: Any, path: Path) -> dict[str, Any]:
-    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-        raise MedicError(f"configuration {path} holds no settings: write a line `name: value` for each")
-    return values
-
-
-def to_json(settings: Mapping[str, Any]) -> str:
-    """Write settings as JSON, one line each."""
-    lines = (f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in settings.items())
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def to_yaml(settings: Mapping[str, Any]) -> str:
-    """Write settings as YAML."""
-    layout: dict[str, Any] = {"allow_unicode": True, "default_flow_style": None, "width": 120}
-    return str(yaml.dump(dict(settings), Dumper=Dumper, sort_keys=False, **layout))
-
-
-def _unreadable(what: str, path: Path, error: Exception) -> MedicError:
-    """Return the error for a YAML file that cannot be read, with the line and the reason."""
-    if isinstance(error, FileNotFoundError):
-        return MedicError(f"{what} {path} does not exist: check the path, or write the file first")
-    mark = getattr(error, "problem_mark", None)
-    if not isinstance(error, yaml.MarkedYAMLError) or mark is None:
-        return MedicError(f"{what} {path} cannot be read: {getattr(error, 'strerror', None) or first_line(error)}")
-    begun = "" if error.context_mark is None else f", {error.context} that begins on line {error.context_mark.line + 1}"
-    return MedicError(f"{what} {path}, line {mark.line + 1}: {error.problem}{begun}")

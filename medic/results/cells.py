@@ -9,6 +9,7 @@ from typing import Any
 from medic.errors import MedicError
 from medic.evaluation import selection
 from medic.metrics import Metric
+from medic.results.compare import agree, complete_value, row_settings
 from medic.results.wording import short
 from medic.runs.run import Run
 
@@ -122,7 +123,7 @@ def _eligible(records: Sequence[Mapping[str, Any]], rule: str) -> Sequence[Mappi
 def _partners(run: Run, pairs: Sequence[Run]) -> tuple[Run, ...]:
     """Return the runs with a second target that have the hyperparameters of a run."""
     return tuple(
-        pair for pair in pairs if pair.draw == run.draw and pair.agrees(run, {*pair.row_settings, *run.row_settings})
+        pair for pair in pairs if pair.draw == run.draw and agree(pair, run, {*row_settings(pair), *row_settings(run)})
     )
 
 
@@ -138,10 +139,10 @@ def _without_copies(runs: Sequence[Run]) -> list[Run]:
     """
     if len(runs) == 1:
         return list(runs)
-    names = sorted({name for run in runs for name in run.row_settings})
+    names = sorted({name for run in runs for name in row_settings(run)})
     distinct: dict[tuple[int, str], Run] = {}
     for run in runs:
-        settings = [run.compared(name) for name in names]
+        settings = [complete_value(run, name) for name in names]
         other = distinct.setdefault((run.draw, repr([*settings, run.config.soup])), run)
         if other is not run and _measured(other) != _measured(run):
             raise MedicError(

@@ -8,6 +8,7 @@ from typing import Any, overload
 
 from medic.errors import MedicError
 from medic.metrics import DEFAULT
+from medic.results.compare import row_settings
 from medic.results.frames import make_frame
 from medic.results.table import Table
 from medic.results.tabulate import find_metrics, tabulate
@@ -97,7 +98,7 @@ def describe_damage(run: Run) -> str:
 def _has_settings(run: Run) -> bool:
     """Return whether the settings of an unfinished run can be read; it may have failed before it wrote them."""
     try:
-        return bool(run.row_settings) and all(isinstance(name, str) for name in (run.method, *run.targets))
+        return bool(row_settings(run)) and all(isinstance(name, str) for name in (run.method, *run.targets))
     except Exception:
         return False
 

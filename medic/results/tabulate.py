@@ -8,6 +8,7 @@ from medic.errors import MedicError, check_choice
 from medic.metrics import DEFAULT, Metric, find_metric
 from medic.results import notes
 from medic.results.cells import Cell, pick_cell
+from medic.results.compare import agree, complete_value, row_settings
 from medic.results.table import Row, Table
 from medic.results.wording import runs_are
 from medic.runs.run import Run
@@ -88,7 +89,7 @@ class Group:
 
     def may_join(self, row: "Group") -> bool:
         """Whether runs with one source less may belong to a row."""
-        return self.method == row.method and self.runs[0].agrees(row.runs[0], self.settings)
+        return self.method == row.method and agree(self.runs[0], row.runs[0], self.settings)
 
 
 def column_of(run: Run, kind: str) -> str:
@@ -107,7 +108,7 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
     groups: dict[str, Group] = {}
     for method, method_runs in methods.items():
         setting_names = {
-            name for run in [run for run in method_runs if run.draw] or method_runs for name in run.row_settings
+            name for run in [run for run in method_runs if run.draw] or method_runs for name in row_settings(run)
         }
         if all(run.config.run.protocol is None for run in method_runs):
             setting_names |= _DEFAULTS  # which differ between versions
@@ -118,7 +119,7 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
         for run in method_runs:
             # The runs of a soup may differ in settings that are then not the soup's.
             settings = {
-                name: run.compared(name) for name in names if name in run.row_settings or not run.compared("soup")
+                name: complete_value(run, name) for name in names if not run.config.soup or name in row_settings(run)
             }
             groups.setdefault(f"{method} {settings}", Group(method, settings)).runs.append(run)
     return list(groups.values())

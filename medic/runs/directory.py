@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from medic.config.files import read_settings, to_json
 from medic.config.resolve import Plan
-from medic.config.settings import identity, read_settings, to_json
+from medic.config.settings import identity
 from medic.data import Dataset
 from medic.errors import BusyError, MedicError
 from medic.runs.environment import commit, environment, read_environment, read_plugins

@@ -2,15 +2,15 @@
 
 import html
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal
 
 from medic.config.config import Config
 from medic.config.data import NONE
-from medic.config.settings import parse_settings
+from medic.config.files import parse_settings
 from medic.deploy.layout import DESCRIPTION, WEIGHTS
 from medic.errors import MedicError, first_line, unread
 from medic.evaluation.learning import learning_failure
@@ -31,6 +31,7 @@ from medic.runs.layout import (
     config_file,
     user_settings_file,
 )
+from medic.runs.records import Records
 from medic.runs.seal import Damaged, Seal, read_seal
 from medic.utils.files import is_locked, read_arrays
 from medic.utils.plugins import Plugin
@@ -49,10 +50,6 @@ State = Literal["finished", "learned nothing", "running", "unfinished", "failed"
 """The state of a run. One that learned nothing is finished too."""
 
 _TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
-_DERIVED = {"split": ("known", "unknown", "partial"), "images": ("batch_size",)}
-"""Settings of a user that a complete configuration expresses by others."""
-_VARIED = frozenset({"target", "sources", "seed", "trial_seed", "hparams_seed"})
-"""Settings in which the runs of one row of a table may differ."""
 
 
 class DamagedRun(MedicError):
@@ -237,7 +234,7 @@ class Run:
     # What came out
 
     @cached_property
-    def records(self) -> "Records":
+    def records(self) -> Records:
         """Every evaluation, in order; empty for a run that is not finished."""
         with self._errors_named(RECORDS):
             lines = self._read(RECORDS).splitlines() if self.done else []
@@ -387,44 +384,6 @@ class Run:
         """The selected network, in evaluation mode, on the CPU."""
         return self.predictor.network
 
-    # Beside other runs
-
-    @cached_property
-    def row_settings(self) -> dict[str, Any]:
-        """The settings that may tell this run from the runs of other rows of a table, as the user wrote them.
-
-        Weights always count, by their hash.
-        """
-        replaced = _DERIVED.keys() & self.user_settings
-        derived = {name: self.user_settings[key] for key in replaced for name in _DERIVED[key]}
-        written = {**derived, **self.user_settings}
-        # The identity has no settings that only matter on one machine.
-        chosen = {name: written[name] for name in (self.identity.keys() & written) - replaced}
-        chosen["weights"] = self.compared("weights")
-        return {name: value for name, value in chosen.items() if name not in _VARIED}
-
-    def compared(self, name: str) -> Any:
-        """Return the complete value of a setting, for comparison with other runs."""
-        if name == "weights":
-            digest = self.environment.get("weights")
-            return None if digest is None else str(digest)[:8]
-        value = self.identity.get(name)
-        if name == "partial":  # the classes of each source differ between targets
-            return bool(value)
-        if name == "soup":  # and so do the runs of a soup
-            return None if value is None else len(value)
-        return None if value == "none" else value
-
-    def agrees(self, other: "Run", names: Iterable[str]) -> bool:
-        """Return whether two runs have the same values of some settings, complete or as the user wrote them.
-
-        Runs with different numbers of source domains complete the same user settings differently.
-        """
-        return all(
-            self.compared(name) == other.compared(name) or self.row_settings.get(name) == other.row_settings.get(name)
-            for name in names
-        )
-
     def _read(self, name: str) -> bytes:
         """Return the content of a file, of a finished run after comparing it with its checksum."""
         path = self.path / name
@@ -461,35 +420,6 @@ class Run:
             raise unread(error.filename or self.path / name, error) from error
         except Exception as error:  # whatever the file of a stranger leads to, whose checksum may be right
             raise DamagedRun(self.path, f"its {name} is damaged ({first_line(error)})") from None
-
-
-class Records(Sequence[dict[str, Any]]):
-    """The evaluations of a run, each parsed when it is first used."""
-
-    def __init__(self, lines: Sequence[bytes], errors_named: Callable[[], AbstractContextManager[None]]) -> None:
-        self._lines, self._errors_named = lines, errors_named
-        self._parsed: dict[int, dict[str, Any]] = {}
-
-    def __len__(self) -> int:
-        return len(self._lines)
-
-    @overload
-    def __getitem__(self, index: int) -> dict[str, Any]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
-
-    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
-        if isinstance(index, slice):
-            return [self[position] for position in range(*index.indices(len(self)))]
-        position = range(len(self))[index]
-        if position not in self._parsed:
-            with self._errors_named():
-                self._parsed[position] = json.loads(self._lines[position])
-        return self._parsed[position]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
 
 
 def read_error(path: Path) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from medic.config.settings import check_settings, known_setting, load_file, setting_name
+from medic.config.files import load_file
+from medic.config.settings import check_settings, known_setting, setting_name
 from medic.errors import MedicError
 from medic.sweeps.sweep import RANGE, Sweep
 

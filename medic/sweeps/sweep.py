@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, get_origin
 import yaml
 
 from medic.config.data import EACH
-from medic.config.settings import SETTINGS, check_settings, load_yaml, setting_name
+from medic.config.files import load_yaml
+from medic.config.settings import SETTINGS, check_settings, setting_name
 from medic.errors import MedicError, check_choice
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from medic.config.files import load_yaml
 from medic.config.protocols import PROTOCOLS, STATED
 from medic.config.resolve import resolve
-from medic.config.settings import load_yaml
 from medic.data import Generated, benchmark
 from medic.results.paper_tables import reproduction
 

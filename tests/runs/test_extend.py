@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 import medic
 from medic.cli import main
-from medic.config.settings import read_settings, to_yaml
+from medic.config.files import read_settings, to_yaml
 from medic.errors import MedicError
 from tests.messages import naming
 from tests.runs.short import SHORT

@@ -12,7 +12,7 @@ import pytest
 import medic
 from medic.cli import main
 from medic.config import imports
-from medic.config.settings import read_settings, to_yaml
+from medic.config.files import read_settings, to_yaml
 from medic.errors import MedicError
 from medic.methods import METHOD_GROUP
 from tests.messages import naming

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import medic
-from medic.config.settings import SETTINGS, read_settings
+from medic.config.files import read_settings
+from medic.config.settings import SETTINGS
 from medic.errors import MedicError
 from medic.results.notes import differences
 from medic.results.runs import find_runs

@@ -13,7 +13,7 @@ from torch import nn
 import medic
 from medic.analysis.load import repeated
 from medic.cli import main
-from medic.config.settings import read_settings, to_json
+from medic.config.files import read_settings, to_json
 from medic.data import BENCHMARKS
 from medic.errors import MedicError
 from medic.evaluation.evaluator import Evaluator

@@ -6,7 +6,8 @@ import dataclasses
 import pytest
 import torch
 
-from medic.config.settings import DEFAULTS, GROUPS, SETTINGS, Settings, identity, load_yaml, read_settings, to_yaml
+from medic.config.files import load_yaml, read_settings, to_yaml
+from medic.config.settings import DEFAULTS, GROUPS, SETTINGS, Settings, identity
 from medic.errors import MedicError
 from medic.methods import METHODS
 from medic.results.paper_tables import reproduction

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 import medic
-from medic.config.files import read_settings
+from medic.config.files import read_settings, to_yaml
 from medic.config.settings import SETTINGS
 from medic.errors import MedicError
 from medic.results.notes import differences
 from medic.results.runs import find_runs
 from medic.runs.reevaluate import recompute_outputs, review
+from medic.runs.seal import make_seal
 from medic.training import Trainer
 from tests.messages import naming
 from tests.runs.short import SHORT
@@ -43,6 +44,18 @@ def test_a_run_stores_what_was_asked_and_what_it_became(run, mini, tmp_path):
     assert (became["target"], became["steps"], became["score"]) == (["street"], [3, 3, 3], "bcls")
     assert run.user_settings == asked
     assert all(record["hparams"].keys() >= {"lr", "weight_decay", "batch_size"} for record in run.records)
+
+
+def test_a_run_of_version_0_3_is_read(run):
+    """Its two files of settings were YAML."""
+    for name, old in (("config.json", "config.yaml"), ("settings.json", "asked.yaml")):
+        (run.path / old).write_text(to_yaml(read_settings(run.path / name)))
+        (run.path / name).unlink()
+    (run.path / "done").write_text(make_seal(run.path, 1.0))
+    old = medic.Run(run.path)
+    assert (old.config, old.user_settings) == (run.config, run.user_settings)
+    assert [one.path for one in find_runs([run.path.parent]).finished] == [run.path]
+    assert find_runs([run.path]).table().rows[0].method == "medic++"
 
 
 def test_both_files_repeat_a_run(run, monkeypatch):

@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from medic.config.config import Config
 from medic.config.execution import check_trackers
-from medic.config.settings import identity
 from medic.errors import MedicError, first_line, lacking
 from medic.utils.command import secrets_hidden
 
 logger = logging.getLogger(__name__)
-
-Settings = Mapping[str, Any]
 
 
 class Tracker(Protocol):
@@ -31,7 +29,7 @@ class Tracker(Protocol):
 class TensorBoard:
     """Event files in the run's directory, for `tensorboard --logdir`."""
 
-    def __init__(self, path: Path, run: str, settings: Settings, iteration: int) -> None:
+    def __init__(self, path: Path, run: str, config: Config, iteration: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         # Drop events of iterations that a killed run repeats.
@@ -51,7 +49,7 @@ class TensorBoard:
 class WeightsAndBiases:
     """A run of Weights & Biases, which takes project, mode and key from its own environment variables."""
 
-    def __init__(self, path: Path, run: str, settings: Settings, iteration: int) -> None:
+    def __init__(self, path: Path, run: str, config: Config, iteration: int) -> None:
         import wandb
 
         project = os.environ.get("WANDB_PROJECT", "medic")
@@ -59,10 +57,10 @@ class WeightsAndBiases:
             self._run = wandb.init(
                 project=project,
                 id=run,
-                name=title(settings),
+                name=title(config),
                 dir=str(path),
                 resume="allow",
-                config=identity(settings),
+                config=config.identity,
             )
 
     def record(self, record: Mapping[str, Any]) -> None:
@@ -77,7 +75,7 @@ class WeightsAndBiases:
 class MLflow:
     """A run of MLflow, which takes the address of its server from its own environment variables."""
 
-    def __init__(self, path: Path, run: str, settings: Settings, iteration: int) -> None:
+    def __init__(self, path: Path, run: str, config: Config, iteration: int) -> None:
         import mlflow
 
         self._client = mlflow.MlflowClient()
@@ -88,9 +86,9 @@ class MLflow:
         if known:
             self._run = known[0].info.run_id
         else:
-            tags = {"medic_run": run, "mlflow.runName": title(settings)}
+            tags = {"medic_run": run, "mlflow.runName": title(config)}
             self._run = self._client.create_run(number, tags=tags).info.run_id
-            values = {name: str(value)[:500] for name, value in identity(settings).items() if value is not None}
+            values = {name: str(value)[:500] for name, value in config.identity.items() if value is not None}
             self._client.log_batch(self._run, params=[mlflow.entities.Param(*item) for item in values.items()])
 
     def record(self, record: Mapping[str, Any]) -> None:
@@ -106,7 +104,7 @@ class MLflow:
         self._client.set_terminated(self._run)
 
 
-TRACKERS: Mapping[str, Callable[[Path, str, Settings, int], Tracker]] = {
+TRACKERS: Mapping[str, Callable[[Path, str, Config, int], Tracker]] = {
     "tensorboard": TensorBoard,
     "wandb": WeightsAndBiases,
     "mlflow": MLflow,
@@ -124,12 +122,12 @@ def tracker_names(track: str) -> list[str]:
     return names
 
 
-def start_trackers(track: str, path: Path, run: str, settings: Settings, iteration: int) -> dict[str, Tracker]:
+def start_trackers(track: str, path: Path, run: str, config: Config, iteration: int) -> dict[str, Tracker]:
     """Start the requested trackers of the run with the hash `run`, which starts or resumes at an iteration."""
     started: dict[str, Tracker] = {}
     for name in tracker_names(track):
         try:
-            started[name] = TRACKERS[name](path, run, settings, iteration)
+            started[name] = TRACKERS[name](path, run, config, iteration)
         except Exception as error:  # their packages raise anything
             close_all(started)
             raise MedicError(
@@ -141,7 +139,7 @@ def start_trackers(track: str, path: Path, run: str, settings: Settings, iterati
 def scalars(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
     """Yield every number of a record with its path, `target/acc`, except settings."""
     for name, value in record.items():
-        if name in ("args", "hparams", "asked"):
+        if name in ("args", "hparams", "asked"):  # version 0.3 recorded what was asked
             continue
         if isinstance(value, Mapping):
             yield from scalars(value, f"{prefix}{name}/")
@@ -149,10 +147,10 @@ def scalars(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield prefix + name, float(value)
 
 
-def title(settings: Settings) -> str:
-    """Return the title of a run from its complete settings."""
-    target = ", ".join(settings["target"])
-    return f"{settings['dataset']} {settings['method']} → {target}, seed {settings['seed']}"
+def title(config: Config) -> str:
+    """Return the title of a run."""
+    target = ", ".join(config.data.target) or "none"
+    return f"{config.data.dataset} {config.run.method} → {target}, seed {config.run.seed}"
 
 
 def record_all(trackers: Mapping[str, Tracker], record: Mapping[str, Any]) -> dict[str, Tracker]:

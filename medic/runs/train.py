@@ -202,7 +202,7 @@ class Session(UnfinishedRun):
                 plan.config.execution.track,
                 self.directory.path,
                 self.hash,
-                plan.config.settings,
+                plan.config,
                 self.trainer.iteration,
             )
         title = f"{plan.config.run.method} → {', '.join(plan.config.data.target) or 'all domains'}"

@@ -70,7 +70,7 @@ def run(arguments: Namespace) -> int:
 
     with log_output(arguments.quiet):
         schedule = launch(sweep.jobs(Planner()), executor, arguments.retries, arguments.dry_run, arguments.quiet)
-    failures = "" if arguments.dry_run else learned_nothing(schedule.results())
+    failures = "" if arguments.dry_run else learned_nothing(schedule.finished_runs())
     if not arguments.dry_run:
         print(_summary(schedule, sweep.output, executor.waits) + (failures and f"; {failures}"))
         for job in dict.fromkeys(schedule.queued.values()):

@@ -77,7 +77,7 @@ class Schedule:
         """Directory that contains the directories of the runs."""
         return self.jobs[0].directory.path.parent
 
-    def results(self) -> tuple[Run, ...]:
+    def finished_runs(self) -> tuple[Run, ...]:
         """Read the finished runs."""
         return sort_runs(self.by_name[name].directory.path for name in (*self.finished, *self.done)).finished
 

@@ -23,7 +23,7 @@ FILE = Path(__file__).with_name("catalogue.json")
 DEFINED = (
     "method*.py", "systems/*.py", "data/augment.py", "data/classes.py", "data/benchmarks/*.py", "models/__init__.py",
     "models/heads.py", "objectives/losses.py", "objectives/penalties/*.py", "openset/registry.py",
-    "openset/thresholds.py", "tables/paper_tables.py", "tasks/samplers.py", "training/averaging.py",
+    "openset/thresholds.py", "results/paper_tables.py", "tasks/samplers.py", "training/averaging.py",
 )  # fmt: skip
 """The modules that define what is listed, by patterns below the package."""
 
@@ -74,15 +74,16 @@ def load() -> Mapping[str, Any]:
 
 def make() -> dict[str, Any]:
     """Make the catalogue from the registries."""
-    from medic.cli import datasets, methods, reproduce
-    from medic.data import BENCHMARKS
+    from medic.data import BENCHMARKS, list_datasets
+    from medic.methods import list_methods
+    from medic.results.paper_tables import list_tables
 
     return {
         "fingerprint": fingerprint(),
-        "methods": methods.make_rows(),
-        "datasets": datasets.make_rows(),
+        "methods": list_methods(),
+        "datasets": list_datasets(),
         "roots": {bench.name: bench.root_hint for bench in BENCHMARKS.values()},
-        "tables": reproduce.make_rows(),
+        "tables": list_tables(),
         "values": {name: list(values) for name, values in _values()},
     }
 

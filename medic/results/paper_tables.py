@@ -351,3 +351,13 @@ def reproduction(name: str, quick: bool = False, protocol: str = "authors") -> R
 def _shorter(settings: Settings) -> Settings:
     """Return the iterations of a row in small, where it has its own."""
     return {name: QUICK[name] for name in settings if name in QUICK}
+
+
+def list_tables() -> list[dict[str, str]]:
+    """Return the tables of the paper as plain values: name, title, and the number of runs per seed."""
+    rows = []
+    for name in NAMES:
+        table = reproduction(name)
+        runs = len({repr(run) for several in table.runs().values() for run in several})
+        rows.append({"name": name, "content": table.title, "runs per seed": str(runs)})
+    return rows

@@ -3,7 +3,7 @@
 import logging
 import time
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from rich.console import Group
 from rich.live import Live
@@ -12,13 +12,26 @@ from rich.text import Text
 
 from medic.utils.logs import console
 
-if TYPE_CHECKING:
-    from medic.sweeps.schedule import Schedule
-
 MAX_LISTED = 8
 """Number of runs that are listed of each kind."""
 
 logger = logging.getLogger(__name__)
+
+
+class SweepState(Protocol):
+    """The state of a sweep: runs in progress since a time, and failures with their reasons, by name."""
+
+    running: dict[str, float]
+    failed: dict[str, str]
+    retried: dict[str, str]
+    titles: dict[str, str]
+
+    @property
+    def ended(self) -> bool:
+        """Whether no run is in progress or waiting."""
+
+    def summary(self, slots: int) -> str:
+        """Return the state in one line."""
 
 
 class Overview:
@@ -30,7 +43,7 @@ class Overview:
         self.live = Live(console=console(), refresh_per_second=4) if terminal else nullcontext()
         self._every, self._last, self._line = every, 0.0, ""
 
-    def show(self, schedule: "Schedule", slots: int) -> None:
+    def show(self, schedule: SweepState, slots: int) -> None:
         """Show the state of a sweep of `slots` runs at a time."""
         line, now = schedule.summary(slots), time.monotonic()
         if isinstance(self.live, Live):
@@ -40,7 +53,7 @@ class Overview:
             self._last, self._line = now, line
 
 
-def _table(schedule: "Schedule", now: float) -> Table:
+def _table(schedule: SweepState, now: float) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, began in list(schedule.running.items())[:MAX_LISTED]:
         table.add_row("running", schedule.titles[name], f"{now - began:.0f} s")

@@ -3,12 +3,12 @@
 A model may be given as a `Run`, as a `Predictor`, or as the path of either.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from medic.analysis import ANALYSES
-from medic.config.settings import Settings, check_settings
+from medic.config.settings import Settings
 from medic.deploy.layout import EXPORTS, model_folder
 from medic.deploy.predictor import Predictor, load
 from medic.errors import MedicError, check_choice
@@ -16,6 +16,7 @@ from medic.results.runs import Runs, find_runs, sort_runs
 from medic.runs.layout import is_run
 from medic.runs.run import Run
 from medic.runs.train import train as train_run
+from medic.utils.files import check_writable
 
 if TYPE_CHECKING:
     from medic.analysis.result import Result
@@ -39,7 +40,7 @@ def train(*, quiet: bool = False, **settings: Unpack[Settings]) -> Run:
 
 
 def sweep(
-    span: Mapping[str, Iterable[Any]],
+    span: Mapping[str, Any],
     variants: Sequence[Mapping[str, Any]] = (),
     *,
     executor: str = "local",
@@ -51,26 +52,28 @@ def sweep(
 ) -> Runs:
     """Train all combinations of the values of some settings, and return the runs.
 
-    Runs that are finished are not trained again, so the same call continues a sweep that was stopped.
+    Runs that are finished are not trained again, so the same call continues a sweep that was stopped. Failed runs are
+    in the attribute `failed` of the result.
 
     Args:
-        span: The values to combine, by setting: `{"method": ["erm", "medic++"], "target": ["each"], "seed": range(3)}`.
+        span: The values to combine, by setting: `{"method": ["erm", "medic++"], "target": "each", "seed": range(3)}`.
             The value `each` of `target` or `sources` stands for every domain.
         variants: Further settings, of which every combination gets each.
         executor: Where runs execute: `local`, `here`, `slurm` or `ray`.
         jobs: The number of runs at a time; by default one per GPU or core.
         retries: How often a failed run is tried again; by default once.
-        quiet: Whether to show nothing.
+        quiet: Whether to log warnings only.
         executor_options: Options of the executor, as in `medic sweep --help`.
         **settings: The settings that all runs share.
     """
     from medic.sweeps.executors import make_executor
+    from medic.sweeps.files import make_sweep
     from medic.sweeps.launch import launch
-    from medic.sweeps.sweep import Planner, Sweep
+    from medic.sweeps.sweep import Planner
     from medic.utils.logs import log_output
 
-    values = {name: list(several) for name, several in span.items()}
-    planned = Sweep(check_settings(settings), values, variants or ({},))
+    values = {name: list(value) if isinstance(value, range | tuple) else value for name, value in span.items()}
+    planned = make_sweep(settings, values, variants)
     with log_output(quiet):
         place = make_executor(executor, jobs, **(executor_options or {}))
         schedule = launch(planned.jobs(Planner()), place, retries, quiet=quiet)
@@ -78,7 +81,7 @@ def sweep(
 
 
 def report(
-    runs: Run | Runs | Path | str,
+    runs: Run | Sequence[Run] | Path | str,
     path: Path | str | None = None,
     *,
     root: Path | str | None = None,
@@ -87,7 +90,7 @@ def report(
     """Write a page about a run or about several runs, and return its path.
 
     Args:
-        runs: A run, several runs, or a folder with either.
+        runs: A run, several runs, or the folder of either; `load_runs(a, b)` has the runs of several folders.
         path: The page to write; by default `report.html` in the folder of the runs.
         root: The folder of the images, to show some of them on the page of a run.
         paper: A table of the paper to compare several runs with, such as `pacs-resnet50`.
@@ -108,6 +111,7 @@ def report(
     if path is None and folder is None:
         raise MedicError("give the path of the page: several runs have no folder of their own")
     title = "runs" if folder is None else str(folder)
+    opened = opened if isinstance(opened, Runs) else Runs(tuple(opened))
     return write_table_report(opened, title, Path(path or Path(title) / "report.html"), paper)
 
 
@@ -156,8 +160,10 @@ def calibrate(
     from medic.deploy.calibration import Calibration, label_images
     from medic.runs.reevaluate import held_out
 
+    if sum(value is not None for value in (accept, threshold, cost)) > 1:
+        raise MedicError("accept, threshold and cost each choose the threshold: give one of them")
     predictor, run = open_model(model)
-    labelled = None if run is None else held_out(run)
+    labelled = None if run is None or threshold is not None else held_out(run)
     if labels is not None:
         labelled = label_images(predictor, labels, "labels")
     calibration = Calibration(predictor, labelled, None if images is None else predictor.infer(images))
@@ -199,18 +205,21 @@ def export(
     from medic.deploy.inputs import to_pixels
     from medic.runs.reevaluate import target_pixels
 
-    predictor, run = open_model(model)
     check_choice("format", format, EXPORTS)
+    if path is None and isinstance(model, Predictor):
+        raise MedicError("give the path of the file to write: this model has no folder")
+    if images is not None and not images:
+        raise MedicError("images is empty: give some to check the export on, or leave it out")
+    predictor, run = open_model(model)
+    folder = Path() if isinstance(model, Predictor) else run.path if run is not None else model_folder(str(model))
+    file = Path(path or folder / f"model{EXPORTS[format]}")
+    check_writable("export", file)
     if images is not None:
         pixels = torch.from_numpy(np.stack([to_pixels(image, predictor.decoded) for image in images]))
     elif run is not None:
         pixels = target_pixels(run, CHECKED, None if root is None else str(root))
     else:
         raise MedicError("the model is not a run, so it has no target images: give images to check the export on")
-    if path is None and isinstance(model, Predictor):
-        raise MedicError("give the path of the file to write: this model has no folder")
-    folder = run.path if run is not None else model_folder(str(model))
-    file = Path(path or folder / f"model{EXPORTS[format]}")
     return Export(file, len(pixels), write(predictor, file, format, pixels))
 
 
@@ -223,6 +232,7 @@ def serve(
     token: str | None = None,
     allowed_hosts: Sequence[str] = (),
     limits: "Limits | None" = None,
+    force: bool = False,
 ) -> None:
     """Serve a model over HTTP until the process receives SIGINT or SIGTERM.
 
@@ -234,25 +244,31 @@ def serve(
         token: The secret that clients send.
         allowed_hosts: Names by which clients address the service, `*` for any.
         limits: The largest requests, files and queues.
+        force: Whether to serve a model that learned nothing.
     """
     import torch
 
     from medic.deploy.service.app import make_app
-    from medic.deploy.service.server import address_of, is_loopback, listen, run
+    from medic.deploy.service.server import address_of, check_token, is_loopback, listen, run
     from medic.training import pick_device
 
+    check_token(token)
     if token is None and not is_loopback(host):
         raise MedicError(f"host {host} lets other machines connect: set a token")
-    listening = listen(host, port)  # first, since a port may be taken
-    predictor = open_model(model)[0].to(pick_device(device))
-    app = make_app(predictor, limits, token, [host.lower(), *map(str.lower, allowed_hosts)])
-    # The first pass is slow, and tells whether the model takes photographs at all.
-    predictor.outputs(torch.zeros(1, 3, predictor.decoded, predictor.decoded, dtype=torch.uint8))
-    run(app, listening, lambda: print(f"serving at {address_of(listening)}", flush=True))
+    names = [allowed_hosts] if isinstance(allowed_hosts, str) else allowed_hosts
+    with listen(host, port) as listening:  # first, since a port may be taken
+        predictor, _ = open_model(model.path if isinstance(model, Run) else model)
+        if not predictor.learned and not force:
+            raise MedicError("the model learned nothing: train again with a lower learning rate, or use force=True")
+        predictor = predictor.to(pick_device(device))
+        app = make_app(predictor, limits, token, [host.lower(), *map(str.lower, names)])
+        # The first pass is slow, and tells whether the model takes photographs at all.
+        predictor.outputs(torch.zeros(1, 3, predictor.decoded, predictor.decoded, dtype=torch.uint8))
+        run(app, listening, lambda: print(f"serving at {address_of(listening)}", flush=True))
 
 
 def open_model(model: Predictor | Run | Path | str) -> tuple[Predictor, Run | None]:
-    """Return a model on the CPU, and its run if it has one."""
+    """Return a model, and its run if it has one."""
     if isinstance(model, Predictor):
         return model, None
     if isinstance(model, Run):

@@ -1,6 +1,7 @@
 """The public functions, each on real runs: what the commands do, from Python."""
 
 import json
+import shutil
 from typing import get_type_hints
 
 import numpy as np
@@ -28,7 +29,37 @@ def runs(tmp_path_factory, mini_dataset):
 def test_a_sweep_returns_its_runs(runs):
     assert sorted((run.method, run.config.run.seed) for run in runs) == [("erm", 0), ("medic++", 0), ("medic++", 1)]
     assert [run.path for run in medic.load_runs(runs[0].path.parent)] == sorted(run.path for run in runs)
-    assert runs[:2] == runs.finished[:2]
+    assert runs[:2].finished == runs.finished[:2]
+    assert len(runs[:2].table("acc").rows) == 2
+
+
+@pytest.mark.parametrize(("span", "options", "message"), [
+    ({"sed": [1]}, {}, "'sed' 'seed'"),
+    ({"output": ["a", "b"]}, {}, "output"),
+    ({"seed": []}, {}, "seed values"),
+    ({"seed": [0]}, {"seed": 5}, "seed span"),
+    ({"seed": [0]}, {"variants": {"method": "erm"}}, "variants list"),
+    ({"seed": [0]}, {"executor_options": {"adress": "x"}}, "'adress' 'address'"),
+])  # fmt: skip
+def test_mistakes_in_a_sweep(span, options, message, tmp_path):
+    with pytest.raises(MedicError, match=naming(message)):
+        medic.sweep(span, dataset="digits", target="street", output=tmp_path, **options)
+
+
+def test_an_unfinished_run_is_not_called_damaged(runs, tmp_path):
+    path = shutil.copytree(runs[0].path, tmp_path / "copy")
+    (path / "done").unlink()
+    (unfinished,) = medic.load_runs(tmp_path).unfinished
+    assert unfinished.state == "unfinished"
+    assert unfinished.config == runs[0].config
+    for name in ("metrics", "record", "seconds", "learning_failure", "selected"):
+        with pytest.raises(MedicError, match="unfinished"):
+            getattr(unfinished, name)
+    assert unfinished.written > 0
+    shutil.copy(runs[0].path / "done", path)
+    assert unfinished.state == "unfinished"  # as it was when it was opened
+    with pytest.raises(MedicError, match="open it again"):
+        _ = unfinished.metrics
 
 
 def test_a_table(runs):
@@ -103,6 +134,8 @@ def test_a_calibrated_model(runs, tmp_path):
     assert medic.load(tmp_path / "model").threshold == strict.threshold
     with pytest.raises(MedicError, match=naming("accept threshold cost labels images")):
         medic.calibrate(run)
+    with pytest.raises(MedicError, match=naming("accept threshold one")):
+        medic.calibrate(run, accept=0.8, threshold=0.5)
 
 
 def test_an_export(runs, tmp_path):
@@ -111,6 +144,8 @@ def test_an_export(runs, tmp_path):
     assert exported.path.stat().st_size > 0
     assert exported.images > 0
     assert exported.difference < 1e-4
+    with pytest.raises(MedicError, match=naming("images empty")):
+        medic.export(runs[0], tmp_path / "model.pt2", images=[])
     with pytest.raises(MedicError, match=naming("'pickle' onnx")):
         medic.export(runs[0], tmp_path / "model", format="pickle")
     with pytest.raises(MedicError, match=naming("images")):
@@ -118,8 +153,11 @@ def test_an_export(runs, tmp_path):
 
 
 def test_a_service_beyond_this_machine_needs_a_token(runs):
-    with pytest.raises(MedicError, match=naming("0.0.0.0 token")):
-        medic.serve(runs[0], host="0.0.0.0")
+    for options, message in (({}, "0.0.0.0 token"), ({"token": ""}, "token"), ({"token": "a b"}, "token")):
+        with pytest.raises(MedicError, match=naming(message)):
+            medic.serve(runs[0], host="0.0.0.0", **options)
+    with pytest.raises(MedicError, match=naming("port 70000")):
+        medic.serve(runs[0], port=70000)
 
 
 def test_lists():

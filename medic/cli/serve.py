@@ -128,7 +128,8 @@ def _serve_on_ray(arguments: Namespace, device: str, limits: Limits, token: str 
 
 def read_token(option: str | None) -> str | None:
     """Return the token of the option or of the environment."""
+    from medic.deploy.service.server import check_token
+
     token = os.environ.get(TOKEN) if option is None else option
-    if token is not None and (not token.isascii() or not token.isprintable() or not token.strip() or " " in token):
-        raise MedicError(f"--token or {TOKEN} must be printable ASCII characters without spaces")
+    check_token(token)
     return token

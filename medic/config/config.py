@@ -1,6 +1,7 @@
 """The configuration of a run: every value that determines its result, complete and typed."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -47,8 +48,9 @@ class Config:
         """All settings by name, complete, as they are written into files. A soup also has the hashes of its runs."""
         values = {}
         for name, setting in SETTINGS.items():
-            values[name] = getattr(getattr(self, setting.group), name, None)  # --images and --split set others
-        values["target"] = self.data.target or [NONE]
+            # `images` and `split` are no part of a configuration: they determine other settings.
+            values[name] = deepcopy(getattr(getattr(self, setting.group), name, None))
+        values["target"] = list(self.data.target) or [NONE]
         return {**values, **({"soup": list(self.soup)} if self.soup else {})}
 
     @property

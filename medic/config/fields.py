@@ -48,7 +48,7 @@ class Setting:
     @property
     def shown_default(self) -> str:
         """The default for help and documentation; empty for a setting that is off by default."""
-        return self.default_rule or ("" if self.default in (None, False) else str(self.default))
+        return self.default_rule or ("" if self.default is None or self.default is False else str(self.default))
 
     def check(self, value: Any) -> None:
         """Raise an error if a value of the right type is outside the limits or not among the choices."""

@@ -163,9 +163,7 @@ def check_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         setting = SETTINGS[known_setting(name)]
         if value is None:
             continue
-        value = str(value) if isinstance(value, os.PathLike) else value
-        if isinstance(value, list | tuple):
-            value = [str(part) if isinstance(part, os.PathLike) else part for part in value]
+        value = _plain(value)
         if not any(_fits(value, kind) for kind in setting.kinds):
             wanted = " or ".join(_CALLED[kind] for kind in setting.kinds)
             several = isinstance(value, list | tuple) and not any(get_origin(kind) is list for kind in setting.kinds)
@@ -174,6 +172,15 @@ def check_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         setting.check(value)
         checked[name] = value
     return checked
+
+
+def _plain(value: Any) -> Any:
+    """Return a copy of a value with paths as text, lists for tuples and dicts for other mappings."""
+    if isinstance(value, os.PathLike):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _fits(value: Any, kind: Any) -> bool:

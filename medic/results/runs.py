@@ -36,12 +36,12 @@ class Runs(Sequence[Run]):
     def __getitem__(self, index: int) -> Run: ...
 
     @overload
-    def __getitem__(self, index: slice) -> tuple[Run, ...]: ...
+    def __getitem__(self, index: slice) -> "Runs": ...
 
-    def __getitem__(self, index: int | slice) -> Run | tuple[Run, ...]:
-        return self.finished[index]
+    def __getitem__(self, index: int | slice) -> "Run | Runs":
+        return Runs(self.finished[index]) if isinstance(index, slice) else self.finished[index]
 
-    def table(self, metrics: Sequence[str] = (), selection: str = "validation", columns: str = "auto") -> Table:
+    def table(self, metrics: Sequence[str] | str = (), selection: str = "validation", columns: str = "auto") -> Table:
         """Return a table with a row for every combination of method and user settings.
 
         Args:
@@ -50,7 +50,8 @@ class Runs(Sequence[Run]):
                 `leave-one-out` or `oracle`.
             columns: `target` domains, `source` domains, or `auto`.
         """
-        chosen = find_metrics(metrics, DEFAULT, self.finished) if metrics else DEFAULT
+        keys = [metrics] if isinstance(metrics, str) else metrics
+        chosen = find_metrics(keys, DEFAULT, self.finished) if keys else DEFAULT
         return tabulate(self.finished, selection, chosen, columns, self.missing)
 
     def to_frame(self, every: bool = False) -> Any:
@@ -66,7 +67,10 @@ class Runs(Sequence[Run]):
     def _repr_html_(self) -> str:
         """Return the runs as a notebook shows them: a table, or the reason why there is none."""
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes())
-        return (self.table()._repr_html_() if self.finished else "<p>no finished runs</p>") + notes
+        try:
+            return self.table()._repr_html_() + notes
+        except MedicError as error:
+            return f"<p>{html.escape(str(error))}</p>{notes}"
 
     @property
     def missing(self) -> list[Run]:

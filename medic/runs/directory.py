@@ -153,10 +153,10 @@ def _difference(plan: Plan, config: Path, plugins: Sequence[Plugin]) -> str:
     ours = plan.config.identity
     if {plugin.sha256 for plugin in plan.plugins} != {plugin.sha256 for plugin in plugins}:
         return f"contents of {(*plan.plugins, *plugins)[0].name}"
+    names = sorted({**ours, **theirs}, key=lambda name: name != "iterations")
     changed = [
-        f"{name} {_changed(theirs[name], ours[name])}" for name in sorted(ours, key=lambda name: name != "iterations")
-        if ours[name] != theirs[name]
-    ]  # fmt: skip
+        f"{name} {_changed(theirs.get(name), ours.get(name))}" for name in names if ours.get(name) != theirs.get(name)
+    ]
     return f"settings ({', '.join(changed[:MAX_LISTED])})" if changed else "images or weights"
 
 

@@ -40,7 +40,7 @@ def extended(user_settings: Mapping[str, Any]) -> tuple[dict[str, Any], Path | N
     kept = check_settings(base.user_settings)
     free = {"extend", "iterations", *(name for name, setting in SETTINGS.items() if setting.local)}
     for name, value in settings.items():
-        if name not in free and value != base.settings[name]:
+        if name not in free and value not in (base.settings[name], base.user_settings.get(name)):
             option = name.replace("_", "-")
             raise MedicError(
                 f"run {base.path} has {name} {base.settings[name]}, and --extend keeps it: leave out --{option}"

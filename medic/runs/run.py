@@ -19,7 +19,6 @@ from medic.metrics import DEFAULT
 from medic.runs.environment import commits, read_plugins
 from medic.runs.layout import (
     CHECKPOINT,
-    CONFIG,
     DONE,
     ENVIRONMENT,
     ERROR,
@@ -82,7 +81,8 @@ class Run:
         text = html.escape(f"{self.path}: {self.state}")
         if not self.done or self.damage:
             return f"<p>{text}</p>"
-        measured = [(metric, self.metrics[metric.key]) for metric in DEFAULT if metric.key in self.metrics]
+        numbers = {name: value for name, value in self.metrics.items() if type(value) in (int, float)}
+        measured = [(metric, numbers[metric.key]) for metric in DEFAULT if metric.key in numbers]
         head = "".join(f"<th>{html.escape(metric.title)}</th>" for metric, _ in measured)
         cells = "".join(f"<td>{metric.scale * value:.1f}</td>" for metric, value in measured)
         return f"<p>{text}</p><table><tr>{head}</tr><tr>{cells}</tr></table>"
@@ -198,7 +198,8 @@ class Run:
     def damage(self) -> str:
         """The reason why a finished run cannot be read; otherwise an empty string."""
         try:
-            if (self.path / DONE).exists():
+            (self.path / DONE).exists()  # an error if the folder cannot be opened
+            if self.done:
                 _ = self.config, self.user_settings, self.environment, self.learned, self.metrics
         except DamagedRun as error:
             return error.reason
@@ -211,9 +212,9 @@ class Run:
     @property
     def failure(self) -> str:
         """The reason why the last attempt failed; otherwise an empty string."""
-        if self.done or not (self.path / ERROR).exists():
+        if self.done or not (self.path / ERROR).exists() or is_locked(self.path / LOCK):
             return ""
-        return str(read_error(self.path).get("reason", "the reason cannot be read"))
+        return str(read_error(self.path).get("reason") or "the reason cannot be read")
 
     @property
     def iteration(self) -> int | None:
@@ -228,7 +229,7 @@ class Run:
     @property
     def written(self) -> float:
         """The time at which the run was last written, in seconds since 1970; 0 if it is unknown."""
-        names = (DONE,) if self.done else (CONFIG, RECORDS, ERROR, CHECKPOINT)
+        names = (DONE,) if self.done else (config_file(self.path), RECORDS, ERROR, CHECKPOINT)
         return max(_modified(self.path / name) for name in names)
 
     # What came out
@@ -249,7 +250,7 @@ class Run:
     @cached_property
     def _provenance(self) -> dict[str, Any]:
         """What the file of the model says about its origin; empty if the model was deleted, to save space."""
-        if not (self.path / DESCRIPTION).exists():
+        if not self.done or not (self.path / DESCRIPTION).exists():
             return {}
         with self._errors_named(DESCRIPTION):
             return dict(json.loads(self._read(DESCRIPTION))["provenance"])
@@ -413,7 +414,12 @@ class Run:
             raise DamagedRun(self.path, str(error)) from error
         except (MedicError, MemoryError):
             raise
-        except FileNotFoundError as error:
+        except (LookupError, FileNotFoundError) as error:
+            if not self.done:
+                check_run(self.path)  # which says that it is unfinished
+                raise MedicError(f"run {self.path} has finished since it was opened: open it again") from error
+            if isinstance(error, LookupError):
+                raise DamagedRun(self.path, f"its {name} is damaged ({first_line(error)})") from None
             missing = Path(error.filename or name).name
             raise DamagedRun(self.path, f"its {missing} is missing") from error
         except OSError as error:

@@ -1,5 +1,6 @@
-"""Sweep files: YAML with settings, `span` and `variants`."""
+"""Sweeps as users write them: settings, `span` and `variants`, in a YAML file or in Python."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,34 +16,39 @@ def read_sweep(path: Path) -> Sweep:
     values = load_file("sweep", path)
     if not isinstance(values, dict):
         raise MedicError(f"{file} does not hold settings: write one `name: value` per line")
-    span = _named(values.pop("span", None) or {}, f"span of {file}")
-    variants = values.pop("variants", None) or []
-    if not isinstance(variants, list):
-        raise MedicError(f"{file}: variants are a list: write `- {{method: erm, lr: 0.1}}` per line")
+    span, variants = values.pop("span", None) or {}, values.pop("variants", None) or []
+    return make_sweep(values, span, variants, file, path)
+
+
+def make_sweep(settings: Any, span: Any, variants: Any, origin: str = "sweep", path: Path | None = None) -> Sweep:
+    """Check the parts of a sweep; `origin` names it in errors. A value of the span that is no list counts as one."""
+    span = _named(span, f"span of {origin}")
+    if not isinstance(variants, list | tuple):
+        raise MedicError(f"{origin}: variants are a list: write `- {{method: erm, lr: 0.1}}` per line")
     settings, *checked_variants = [
-        _named(values, file),
-        *(_named(variant, f"variants of {file}") for variant in variants),
+        _named(settings, origin),
+        *(_named(variant, f"variants of {origin}") for variant in variants),
     ]
     for name, value in (entry for part in (settings, *checked_variants) for entry in part.items()):
         if isinstance(value, str) and RANGE.fullmatch(value):
-            raise MedicError(f"{file}: {name} is {value!r}: give several values of a setting under `span`")
+            raise MedicError(f"{origin}: {name} is {value!r}: give several values of a setting under `span`")
     for name, value in span.items():
         if value in (None, []):
-            raise MedicError(f"{file}: {name} has no values: give some, as in [0, 1]")
+            raise MedicError(f"{origin}: {name} has no values: give some, as in [0, 1]")
         if name in settings:
-            raise MedicError(f"{file}: {name} is in the span and beside it: leave one out")
+            raise MedicError(f"{origin}: {name} is in the span and beside it: leave one out")
     try:
         settings = check_settings(settings)
     except MedicError as error:
-        raise MedicError(f"{file}: {error}") from error
+        raise MedicError(f"{origin}: {error}") from error
     if any("output" in part for part in (span, *checked_variants)):
-        raise MedicError(f"{file}: all runs have one output: give it once, beside span and variants")
+        raise MedicError(f"{origin}: all runs have one output: give it once, beside span and variants")
     spans = {name: value if isinstance(value, list) else [value] for name, value in span.items()}
     return Sweep(settings, spans, checked_variants, path)
 
 
 def _named(values: Any, where: str) -> dict[str, Any]:
-    """Return settings by their canonical names; `where` is their part of the file."""
-    if not isinstance(values, dict):
+    """Return settings by their canonical names; `where` is their part of the sweep."""
+    if not isinstance(values, Mapping):
         raise MedicError(f"{where}: give settings, as in `name: value`")
     return {known_setting(setting_name(str(key)), f"in {where}"): value for key, value in values.items()}

@@ -34,8 +34,16 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def check_token(token: str | None) -> None:
+    """Raise an error for a token that a client could not send in a header."""
+    if token is not None and (not token.isascii() or not token.isprintable() or not token.strip() or " " in token):
+        raise MedicError("--token or MEDIC_TOKEN must be printable ASCII characters without spaces")
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens."""
+    if not 0 <= port < 2**16:
+        raise MedicError(f"port {port}: give a number from 0 to 65535")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.create_server(address[:2], family=family, backlog=CONNECTIONS)

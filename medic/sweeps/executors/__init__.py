@@ -115,6 +115,7 @@ def make_executor(name: str, jobs: int | None = None, **options: Any) -> Executo
     own = executor_options(name)
     for option, value in options.items():
         if value and option not in own:
-            owner = next(other for other in executor_names() if option in executor_options(other))
+            owners = {option: other for other in executor_names() for option in executor_options(other)}
+            owner = owners[check_choice("executor option", option, owners)]
             raise MedicError(f"--{option.replace('_', '-')} requires --executor {owner}, not {name}")
     return executor_class(name)(jobs=jobs, **{option: options[option] for option in own.keys() & options.keys()})

@@ -35,7 +35,7 @@ def jobs(settings, output, seeds=(0,)):
 def measured(output):
     """Return what a table is made of, by run."""
     found = find_runs([output])
-    assert (found.unfinished, found.failed, found.damaged) == ((), {}, {})
+    assert (found.unfinished, found.failed, found.damaged) == ((), (), ())
     return {
         result.path.name: [
             {key: value for key, value in record.items() if key not in TIMES} for record in result.records

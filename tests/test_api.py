@@ -81,17 +81,17 @@ def test_a_frame(runs):
     assert len(runs.to_frame(every=True)) == sum(len(run.records) for run in runs)
 
 
-@pytest.mark.parametrize("shown", ["run", "runs", "table", "analysis"])
-def test_a_notebook_shows_it(runs, shown):
+@pytest.mark.parametrize("kind", ["run", "runs", "table", "analysis"])
+def test_a_notebook_shows_it(runs, kind):
     values = {
         "run": lambda: runs[0],
         "runs": lambda: runs,
         "table": lambda: runs.table(),
         "analysis": lambda: medic.analyze("errors", runs[0]),
     }
-    page = values[shown]()._repr_html_()
+    page = values[kind]()._repr_html_()
     assert page.count("<table>") == page.count("</table>") >= 1
-    assert ("data:image/png;base64," in page) == (shown == "analysis")
+    assert ("data:image/png;base64," in page) == (kind == "analysis")
 
 
 def test_reports(runs, tmp_path):

@@ -23,7 +23,7 @@ Validation = Literal["cell", "domainbed", "official"]
 
 
 class DataSettings(TypedDict, total=False):
-    """What a user may set about the data."""
+    """Settings for the data. All of them are optional."""
 
     dataset: Annotated[str, setting("benchmark (`medic datasets` lists them)", "digits")]
     root: Annotated[

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class EvaluationSettings(TypedDict, total=False):
-    """What a user may set about the evaluation."""
+    """Settings for the evaluation. All of them are optional."""
 
     score: Annotated[
         str,

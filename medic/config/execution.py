@@ -21,7 +21,7 @@ _RESERVED = re.compile(r"logs|[0-9a-f]{16}")
 
 
 class ExecutionSettings(TypedDict, total=False):
-    """What a user may set about the execution."""
+    """Settings for the execution. All of them are optional."""
 
     device: Annotated[Device, setting("auto, cpu or cuda", "auto", local=True)]
     precision: Annotated[

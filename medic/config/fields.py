@@ -23,7 +23,7 @@ class Setting:
     default: Any
     """The value unless a benchmark, starting point, protocol, method or user sets another; None stands for none."""
     default_rule: str
-    """What determines the default, for help and documentation; empty if it is always the same."""
+    """The rule that determines the default, as help and documentation print it; empty for a constant default."""
     limits: Limits | None
     local: bool
     """Whether the setting leaves the result unchanged. A local setting is not part of a run's identity."""

@@ -1,6 +1,6 @@
 """Files and modules that `--import` names: their code is executed, and may register methods and parts of its own.
 
-This is the only place that executes code because a setting names it. `resolve` calls it for settings that are given
+This is the only place that executes code because a setting names it. `resolve` calls it for settings that users pass
 to a command; settings that are read from a finished run come here only if the user names the code again.
 """
 

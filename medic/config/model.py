@@ -17,7 +17,7 @@ BatchNorm = Literal["local", "sync", "frozen"]
 
 
 class ModelSettings(TypedDict, total=False):
-    """What a user may set about the model."""
+    """Settings for the model. All of them are optional."""
 
     backbone: Annotated[
         str, setting("convnet, mnist-cnn, gfnet_h_ti or a model of timm", default_rule="the benchmark's")

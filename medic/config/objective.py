@@ -27,7 +27,7 @@ BnBuffers = Literal["keep", "interpolate", "restore"]
 
 
 class ObjectiveSettings(TypedDict, total=False):
-    """What a user may set about the objective and the strategy."""
+    """Settings for the objective and the strategy. All of them are optional."""
 
     objective: Annotated[
         str, setting("ce, ce+ova, ova, or a system's own: arpl, onering, …", "ce", default_rule="the method's")

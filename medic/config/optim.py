@@ -13,7 +13,7 @@ Schedule = Literal["step", "cosine", "constant"]
 
 
 class OptimSettings(TypedDict, total=False):
-    """What a user may set about the optimisation."""
+    """Settings for the optimizer and its schedule. All of them are optional."""
 
     iterations: Annotated[
         int,

@@ -8,7 +8,7 @@ from medic.utils.parts import NONNEGATIVE
 
 
 class RunSettings(TypedDict, total=False):
-    """What a user may set about the run."""
+    """Settings for the run as a whole. All of them are optional."""
 
     method: Annotated[str, setting("what to train (`medic methods` lists them)", "medic++")]
     imports: Annotated[

@@ -101,7 +101,7 @@ class Settings(
     ExecutionSettings,
     total=False,
 ):
-    """What a user may set about a run, in Python, in a file or on the command line. Everything is optional."""
+    """All settings of a run, as users write them in Python, in a file or on the command line. All are optional."""
 
 
 def _declared(name: str, hint: Any, group: str) -> Setting:

@@ -16,7 +16,7 @@ Separation = Literal["task", "step"]
 
 
 class TaskSettings(TypedDict, total=False):
-    """What a user may set about the tasks."""
+    """Settings for the tasks. All of them are optional."""
 
     batch_size: Annotated[
         int, setting("images per task", default_rule="--images divided by the tasks", limits=COUNT, takes="N")

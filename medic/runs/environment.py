@@ -1,6 +1,5 @@
 """The environment of a run: the versions, machine, images and command that its results depend on."""
 
-import json
 import os
 import platform
 import subprocess
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from medic._version import __version__
 from medic.runs.layout import ENVIRONMENT
 from medic.utils.command import noted_command
-from medic.utils.files import file_hash
+from medic.utils.files import file_hash, read_object
 from medic.utils.plugins import Plugin
 
 if TYPE_CHECKING:
@@ -53,11 +52,7 @@ def environment(dataset: "Dataset", plan: "Plan") -> dict[str, Any]:
 
 def read_environment(path: Path) -> dict[str, Any]:
     """Return the environment that the directory of a run records; empty if it cannot be read."""
-    try:
-        environment = json.loads((path / ENVIRONMENT).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return environment if isinstance(environment, dict) else {}
+    return read_object(path / ENVIRONMENT)
 
 
 def commits(environment: Mapping[str, Any]) -> str | None:

@@ -32,7 +32,7 @@ from medic.runs.layout import (
 )
 from medic.runs.records import Records
 from medic.runs.seal import Damaged, Seal, read_seal
-from medic.utils.files import is_locked, read_arrays
+from medic.utils.files import is_locked, read_arrays, read_object
 from medic.utils.plugins import Plugin
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ class Run:
         """The reason why the last attempt failed; otherwise an empty string."""
         if self.done or not (self.path / ERROR).exists() or is_locked(self.path / LOCK):
             return ""
-        return str(read_error(self.path).get("reason") or "the reason cannot be read")
+        return str(read_object(self.path / ERROR).get("reason") or "the reason cannot be read")
 
     @property
     def iteration(self) -> int | None:
@@ -426,15 +426,6 @@ class Run:
             raise unread(error.filename or self.path / name, error) from error
         except Exception as error:  # whatever the file of a stranger leads to, whose checksum may be right
             raise DamagedRun(self.path, f"its {name} is damaged ({first_line(error)})") from None
-
-
-def read_error(path: Path) -> dict[str, Any]:
-    """Return the content of a run's error.json; empty if no attempt failed or it cannot be read."""
-    try:
-        content = json.loads((path / ERROR).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _modified(path: Path) -> float:

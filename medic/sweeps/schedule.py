@@ -12,11 +12,11 @@ from medic.results.runs import sort_runs
 from medic.runs.interrupts import Interrupts, Stopped
 from medic.runs.layout import ERROR
 from medic.runs.progress import duration
-from medic.runs.run import Run, read_error
+from medic.runs.run import Run
 from medic.sweeps.executors import Executor, Kind, Outcome
 from medic.sweeps.overview import Overview
 from medic.sweeps.sweep import Job, titles
-from medic.utils.files import make_folder, write_text, writing
+from medic.utils.files import make_folder, read_object, write_text, writing
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ class Schedule:
         path, attempts = self.by_name[outcome.name].directory.path, self._attempts[outcome.name]
         attempts[outcome.kind] += 1
         entry = {"reason": outcome.reason, "trace": outcome.trace, "attempts": attempts.total(), "when": time.time()}
-        if earlier := read_error(path):
+        if earlier := read_object(path / ERROR):
             entry["earlier"] = [*earlier.pop("earlier", []), earlier]
         with writing("output", path.parent):
             path.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import json
 import os
 import re
 import secrets
@@ -183,6 +184,15 @@ def make_folder(what: str, path: Path) -> None:
     """Create a folder that will be written into."""
     with writing(what, path):
         path.mkdir(parents=True, exist_ok=True)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; empty if the file does not exist or cannot be read."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def write_text(path: Path, text: str) -> None:

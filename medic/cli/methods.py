@@ -132,6 +132,7 @@ def _print(entry: dict[str, Any]) -> None:
         ("tasks", f"{entry['grid']}, in steps of {entry['steps']}"),
         ("objective", " + ".join(filter(None, [entry["objective"], entry["penalty"]])) + f", score {entry['score']}"),
         ("backbone", entry["backbone"] or "any"),
+        ("needs", f"{entry['needs']} (in your own loop, docs/tutorials/loop.md)"),
         ("training", f"{', '.join(training)}; the rest by starting point (docs/training.md)"),
         *(("averaging", f"{name} ({_listed(own)})") for name, own in entry["averaging"].items()),
     ]

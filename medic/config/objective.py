@@ -26,6 +26,10 @@ Order = Literal["first", "second"]
 BnBuffers = Literal["keep", "interpolate", "restore"]
 
 
+OVA_SCALE = 0.5
+"""The default factor of the one-vs-all loss, that of the authors' code."""
+
+
 class ObjectiveSettings(TypedDict, total=False):
     """Settings for the objective and the strategy. All of them are optional."""
 
@@ -50,7 +54,7 @@ class ObjectiveSettings(TypedDict, total=False):
         float,
         setting(
             "factor of the one-vs-all loss: 1 in the paper, 0.5 in its authors' code",
-            default_rule="0.5",
+            default_rule=f"{OVA_SCALE}",
             limits=POSITIVE,
             takes="X",
         ),
@@ -126,7 +130,7 @@ def resolve_objective(
         penalty=settings["penalty"],
         hparams=hparams or None,
         hparams_seed=settings["hparams_seed"],
-        ova_scale=float(settings["ova_scale"] or 0.5) if ova else None,
+        ova_scale=float(settings["ova_scale"] or OVA_SCALE) if ova else None,
         ova_floor=float(settings["ova_floor"] or 0.0) if ova else None,
         inner_lr=strategy.values.get("lr"),
         order=None if second_order is None else "second" if second_order else "first",
@@ -227,7 +231,7 @@ def check_penalty(name: str, grid: "GridSpec", batch_size: int, head: "type[Head
             f"penalty {name!r} needs at least {penalty.min_samples} images per task, not {batch_size}: "
             "raise --batch-size or --images"
         )
-    if penalty.needs_ova and not head.ova:
+    if "ova" in penalty.needs and not head.ova:
         raise MedicError(f"penalty {name!r} needs a one-vs-all head: add --objective ce+ova")
     if penalty.needs_linear_head and (head.nonlinear or networks > 1):
         reason = head.nonlinear or "those of several networks are not"

@@ -34,6 +34,14 @@ class Parts:
         single = (self.objective, self.penalty, self.change, self.layer, self.strategy, self.sampler, self.averaging)
         return (part for part in (*self.losses, *single, *self.callbacks) if part is not None)
 
+    def build_objective(self, **ova: float | None) -> Objective:
+        """Make the objective with its losses, penalty and change; `ova` are values of the one-vs-all loss."""
+        return self.objective.build(
+            losses=[loss.build(**(ova if loss.name == "ova" else {})) for loss in self.losses],
+            penalties=[] if self.penalty is None else [self.penalty.build()],
+            change=None if self.change is None else self.change.build(),
+        )
+
     @property
     def inspecting(self) -> str | None:
         """The part that works on images or inside the backbone, if there is one."""

@@ -1,7 +1,7 @@
 """Places of decoded images: a GPU, memory, a memory map, or files that are decoded on demand."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from mmap import MADV_DONTNEED, mmap
 from typing import Any
@@ -47,6 +47,23 @@ class Resident(Images):
         """Return the images at positions (n,)."""
         # index_select copies whole images; indexing with a tensor would copy pixel by pixel.
         return self.pixels.index_select(0, positions.to(self.pixels.device)).to(device)
+
+
+class Items(Images):
+    """Inputs in a sequence, which may read them when they are used; an item is a tensor, or begins with one."""
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        self.items = items
+        self.shape = (len(items), *self._load(0).shape)
+
+    def gather(self, positions: Tensor, device: torch.device) -> Tensor:
+        """Return the inputs (n, …) at positions (n,)."""
+        return torch.stack([self._load(position) for position in positions.tolist()]).to(device)
+
+    def _load(self, position: int) -> Tensor:
+        item = self.items[position]
+        tensor: Tensor = item[0] if isinstance(item, tuple | list) else item
+        return tensor
 
 
 class Mapped(Images):

@@ -29,6 +29,7 @@ class Aloft(DeclaredModule):
     factor: float = hyperparameter(1.0)
     p: float = hyperparameter(0.5, most=1)
     share: float = hyperparameter(0.5, most=1, above=True)
+    needs = ("backbone", "setup")
 
     def __post_init__(self) -> None:
         super().__post_init__()

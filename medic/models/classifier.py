@@ -9,6 +9,7 @@ from medic.errors import check_choice
 from medic.models.backbones import Backbone
 from medic.models.heads import HEADS, Head
 from medic.models.stages import Stage, collected, find_stages
+from medic.utils.modules import freeze_norms
 from medic.utils.outputs import Output
 
 Norms = Literal["trained", "frozen"]
@@ -62,9 +63,7 @@ class Classifier(nn.Module):
         """Set the mode of all layers; frozen batch norm stays in evaluation mode, its scale and shift are trained."""
         super().train(mode)
         if self.norms == "frozen":
-            for module in self.modules():
-                if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    module.eval()
+            freeze_norms(self)
         return self
 
     def body(self) -> list[nn.Parameter]:

@@ -24,6 +24,7 @@ class MixStyle(DeclaredModule):
 
     p: float = hyperparameter(0.5, most=1)
     alpha: float = hyperparameter(0.1, above=True)
+    needs = ("backbone", "setup")
     stages: int = hyperparameter(3, least=1, on={"office-home": 2, "digits-dg": 2, "digits": 2})
 
     def forward(self, x: Tensor) -> Tensor:

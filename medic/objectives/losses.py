@@ -31,6 +31,7 @@ class Ova:
 
     scale: float = 1.0
     floor: float = 0.0
+    needs = ("ova",)
 
     def __call__(self, output: Output, y: Tensor) -> Tensor:
         """Return the loss per sample (N,)."""

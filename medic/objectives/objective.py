@@ -93,8 +93,8 @@ class Penalty(DeclaredModule):
     """Whether it compares the tasks of a step, which must then have at least two."""
     needs_linear_head: ClassVar[bool] = False
     """Whether it takes logits to be linear in the features."""
-    needs_ova: ClassVar[bool] = False
-    """Whether it reads one-vs-all outputs."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """What it needs beyond logits, by the names in `medic.objectives.needs`."""
     min_samples: ClassVar[int] = 1
     """The least number of samples of a task."""
     inspects_backbone: ClassVar[bool] = False
@@ -141,6 +141,8 @@ class Objective(DeclaredModule):
 
     inspects_backbone: ClassVar[bool] = False
     """Whether it reads images or maps inside the backbone, which can then be neither compiled nor frozen."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """What it needs beyond its losses' needs, by the names in `medic.objectives.needs`."""
     lr_scale: ClassVar[float] = 1.0
     """The learning rate of its own parameters relative to the backbone's."""
 

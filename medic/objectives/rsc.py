@@ -23,6 +23,7 @@ class Rsc(DeclaredModule):
 
     features: float = hyperparameter(1 / 3, most=1, search=uniform("rsc_f_drop_factor", 0, 0.5))
     samples: float = hyperparameter(1 / 3, most=1, search=uniform("rsc_b_drop_factor", 0, 0.5))
+    needs = ("features", "classify")
 
     def forward(self, model: nn.Module, output: Output, step: Step) -> Output:
         """Return the outputs of the heads for the features that are left."""

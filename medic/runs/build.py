@@ -132,14 +132,9 @@ def compiles(plan: Plan, device: torch.device) -> bool:
 
 
 def build_objective(plan: Plan) -> Objective:
-    """Make the objective with its losses, penalty and change."""
-    parts = plan.parts
-    ova = {"scale": plan.config.objective.ova_scale, "floor": plan.config.objective.ova_floor}
-    return parts.objective.build(
-        losses=[loss.build(**(ova if loss.name == "ova" else {})) for loss in parts.losses],
-        penalties=[] if parts.penalty is None else [parts.penalty.build()],
-        change=None if parts.change is None else parts.change.build(),
-    )
+    """Make the objective of a run."""
+    objective = plan.config.objective
+    return plan.parts.build_objective(scale=objective.ova_scale, floor=objective.ova_floor)
 
 
 def build_trainer(plan: Plan, dataset: Dataset, problem: Problem, network: Network | None = None) -> Trainer:

@@ -30,6 +30,8 @@ class Update:
     logits: Tensor
     y: Tensor
     domain: Tensor | None
+    summary: Tensor | None = None
+    """What the sampler of the grid learns from the iteration, if it learns."""
 
     @property
     def loss(self) -> Tensor:

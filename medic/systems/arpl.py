@@ -59,6 +59,7 @@ class Arpl(DeclaredModule):
 
     weight: float = hyperparameter(0.1)
     temperature: float = hyperparameter(1.0, above=True)
+    needs = ("distance",)
 
     def forward(self, output: Output, y: Tensor) -> Tensor:
         """Return the loss per sample (N,)."""
@@ -81,6 +82,7 @@ class ConfusingSamples(Objective):
     beta: float = hyperparameter(0.1)
     gan_lr: float = hyperparameter(2e-4, above=True)
     inspects_backbone = True
+    needs = ("setup",)
 
     def __post_init__(self) -> None:
         super().__post_init__()

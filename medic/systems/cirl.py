@@ -75,6 +75,7 @@ class Cirl(Objective):
     warmup: float = hyperparameter(6.0)
     ramp: float = hyperparameter(5.0)
     inspects_backbone = True
+    needs = ("features", "classify", "sizes", "setup")
     lr_scale = 10.0
 
     def __post_init__(self) -> None:

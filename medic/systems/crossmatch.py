@@ -50,6 +50,7 @@ class CrossMatch(Objective):
     unknown: Tensor = field(init=False)
     written: Tensor = field(init=False)
     inspects_backbone = True
+    needs = ("features", "setup")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -36,6 +36,7 @@ class Daml(Objective):
     mixup: float = hyperparameter(3.0)
     alpha_own: float = hyperparameter(0.6, above=True)
     alpha_other: float = hyperparameter(0.2, above=True)
+    needs = ("features", "networks")
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
         """Refuse a model that has not one network per task."""

@@ -23,7 +23,7 @@ from medic.openset.scores import conf_bcls
 from medic.strategies import TwoStep
 from medic.systems.base import Method
 from medic.tasks import GridSpec, Step
-from medic.training import Callback, Inference, Trainer
+from medic.training import Callback, Inference, Training
 from medic.utils.modules import evaluating
 from medic.utils.outputs import Output
 from medic.utils.parts import Part, hyperparameter
@@ -130,6 +130,7 @@ class EbilHads(Objective):
     weight: float = hyperparameter(1e-3)
     follower_lr: float = hyperparameter(1e-4, above=True)
     inspects_backbone = True
+    needs = ("branches", "backbone", "setup")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -213,18 +214,18 @@ class HardDomain(Callback):
         if (grid.domains or 1) < 2:
             raise MedicError("hard domain scheduling holds out a domain: use --domain-splits 2 or more")
 
-    def on_iteration(self, trainer: Trainer) -> None:
+    def on_iteration(self, training: Training) -> None:
         """Measure every domain, and hold out the hardest."""
-        grid, cells = trainer.grid, trainer.cells
-        assert isinstance(trainer.objective, EbilHads)
-        follower = trainer.objective.follower
+        grid, cells = training.grid, training.cells
+        assert isinstance(training.objective, EbilHads)
+        follower = training.objective.follower
         assert follower is not None
-        infer = Inference(follower, trainer.images, trainer.preprocessing, trainer.device, trainer.precision)
+        infer = Inference(follower, training.images, training.preprocessing, training.device, training.precision)
         means = {}
         for domain in sorted({cell[0] for cell in cells.keys}):
             own = [cell for cell in cells.keys if cell[0] == domain]
-            drawn = torch.cat([grid.sample(cells, own, trainer.batch_size) for _ in range(self.batches)])
-            means[domain] = float(infer(trainer.samples.indices[drawn]).logits.mean())
+            drawn = torch.cat([grid.sample(cells, own, training.batch_size) for _ in range(self.batches)])
+            means[domain] = float(infer(training.samples.indices[drawn]).logits.mean())
         grid.held_out = hardest(means, self.chosen, self.lam)
         self.chosen[grid.held_out] += 1
 
@@ -236,7 +237,7 @@ class HardDomain(Callback):
         """Return how often each domain was chosen."""
         return {"chosen": dict(self.chosen)}
 
-    def load_state_dict(self, trainer: Trainer, state: dict[str, Any]) -> None:
+    def load_state_dict(self, training: Training, state: dict[str, Any]) -> None:
         """Restore the state; the grid restores the held-out domain itself."""
         self.chosen = Counter(state["chosen"])
 

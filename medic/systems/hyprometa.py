@@ -19,7 +19,7 @@ from medic.objectives.objective import features_of
 from medic.strategies import TwoStep
 from medic.systems.base import Method
 from medic.tasks import GridSpec, Step
-from medic.training import Callback, Trainer
+from medic.training import Callback, Training
 from medic.utils.modules import statistics_kept
 from medic.utils.outputs import Output
 from medic.utils.parts import Part, hyperparameter
@@ -63,6 +63,7 @@ class HyProMeta(Objective):
     reject: float = hyperparameter(1.0)
     v: nn.Parameter | None = field(init=False)
     inspects_backbone = True
+    needs = ("unknown", "features", "setup")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -114,30 +115,30 @@ class Prototypes(Callback):
 
     trust: int = hyperparameter(40)
 
-    def start(self, trainer: Trainer) -> None:
+    def start(self, training: Training) -> None:
         """Take all labels to be clean, and find the length of an epoch."""
-        self.original_label = self.label = trainer.samples.label
+        self.original_label = self.label = training.samples.label
         self.clean = torch.ones_like(self.original_label)
         self.prototypes: Tensor | None = None
-        self.every = max(1, len(self.original_label) // (trainer.grid.tasks * trainer.batch_size))
-        self._infer = trainer.inference()
+        self.every = max(1, len(self.original_label) // (training.grid.tasks * training.batch_size))
+        self._infer = training.inference()
         logger.info("label correction starts at iteration %d (epoch %d)", self.trust * self.every, self.trust)
-        trainer.samples = self._samples(trainer)
+        training.samples = self._samples(training)
 
-    def on_iteration(self, trainer: Trainer) -> None:
+    def on_iteration(self, training: Training) -> None:
         """Compare all training samples with the prototypes of the classes."""
-        if trainer.iteration < self.trust * self.every:
+        if training.iteration < self.trust * self.every:
             return
-        output = self._infer(trainer.samples.indices)
+        output = self._infer(training.samples.indices)
         points = embed(features_of(output).cpu().double())
-        domain, classes = trainer.samples.domain, output.logits.shape[1]
+        domain, classes = training.samples.domain, output.logits.shape[1]
         trusted = self.clean > 0
         updated = find_prototypes(points[trusted], self.original_label[trusted], domain[trusted], classes)
         self.prototypes = updated if self.prototypes is None else torch.where(updated.isnan(), self.prototypes, updated)
         nearest = find_nearest(points, self.prototypes)
         self.clean = (nearest == self.original_label).long()
         self.label = keep_cells(nearest, self.original_label, domain, classes)
-        trainer.relabel(self._samples(trainer))
+        training.relabel(self._samples(training))
 
     def metrics(self) -> dict[str, float]:
         """Return the fraction of training samples that are marked as noisy."""
@@ -147,14 +148,14 @@ class Prototypes(Callback):
         """Return the labels, the clean marks and the prototypes."""
         return {"label": self.label, "clean": self.clean, "prototypes": self.prototypes}
 
-    def load_state_dict(self, trainer: Trainer, state: dict[str, Any]) -> None:
+    def load_state_dict(self, training: Training, state: dict[str, Any]) -> None:
         """Restore the state and relabel the samples."""
         self.label, self.clean, self.prototypes = state["label"], state["clean"], state["prototypes"]
-        trainer.relabel(self._samples(trainer))
+        training.relabel(self._samples(training))
 
-    def _samples(self, trainer: Trainer) -> Samples:
-        """Return the trainer's samples with the current labels."""
-        samples = trainer.samples
+    def _samples(self, training: Training) -> Samples:
+        """Return the training's samples with the current labels."""
+        samples = training.samples
         return replace(samples, label=self.label, attributes={**samples.attributes, "clean": self.clean})
 
 

@@ -41,6 +41,7 @@ class OneRing(DeclaredModule):
     """Per sample `CE(o, y) + weight · CE(o without o_y, unknown)` over C + 1 outputs o."""
 
     weight: float = hyperparameter(1.0)
+    needs = ("unknown",)
 
     def forward(self, output: Output, y: Tensor) -> Tensor:
         """Return the loss per sample (N,)."""

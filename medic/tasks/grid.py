@@ -65,20 +65,20 @@ class Grid:
     def __call__(self, x: Tensor, y: Tensor, domain: Tensor | None = None, **attributes: Tensor) -> list[Step]:
         """Partition a batch: every sample is in exactly one task of one step.
 
-        A batch that lacks domains or classes makes fewer tasks, with one warning.
+        A grid with `repeat` partitions the batch that many times, one after the other. A batch that lacks domains or
+        classes makes fewer tasks, with one warning.
         """
         if self.spec.class_groups is not None:
             raise MedicError("class_groups needs the classes of a whole dataset: draw from `index` instead")
         if self.spec.sampling == "informative":
             raise MedicError("sampling 'informative' tries tasks on the model in training: use it with medic.train")
-        if self.spec.repeat > 1:
-            raise MedicError(f"a batch is partitioned once, not {self.spec.repeat} times: draw from `index` instead")
         attributes = attributes if domain is None else {"domain": domain, **attributes}
         y, attributes = _check_batch(x, y, attributes)
         cells = self._index(y, attributes)
         if CLASS in self.spec.splits and cells.keys and (lowest := min(cell[-1] for cell in cells.keys)) < 0:
             raise MedicError(f"label {lowest} is no class to train on: leave out unknown samples, as in x[y >= 0]")
-        steps = [[Task(task, cells.all(task)) for task in step] for step in self._steps(cells.keys)]
+        rounds = (self._steps(cells.keys) for _ in range(self.spec.repeat))
+        steps = [[Task(task, cells.all(task)) for task in step] for steps in rounds for step in steps]
         self._check_observed()
         return [gather(tasks, x, y, attributes, index) for index, tasks in enumerate(steps)]
 

@@ -1,7 +1,7 @@
 """Training: the loop's body, its optimizers, callbacks and checkpoints."""
 
 from medic.training.averaging import AVERAGES, Swad, WeightAverage
-from medic.training.callbacks import SAMPLER_CALLBACKS, Callback
+from medic.training.callbacks import SAMPLER_CALLBACKS, Callback, Training
 from medic.training.capture import Capture
 from medic.training.checkpoint import load_checkpoint, save_checkpoint
 from medic.training.inference import Inference, infer
@@ -18,6 +18,7 @@ __all__ = [
     "Precision",
     "Swad",
     "Trainer",
+    "Training",
     "WeightAverage",
     "derive",
     "emulates_bf16",

@@ -149,6 +149,7 @@ class Swad(WeightAverage):
     tolerance: int = hyperparameter(6, least=1)
     ratio: float = hyperparameter(0.3, on={"vlcs": 0.2})
     segments: int = hyperparameter(20, least=1)
+    needs = ("validate",)
 
     def __post_init__(self) -> None:
         super().__post_init__()

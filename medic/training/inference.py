@@ -25,6 +25,11 @@ BATCH = 32
 GPU_BATCH = 512
 
 
+def channels_last(inputs: Tensor) -> Tensor:
+    """Return inputs with channels last in memory, if they are images (N, C, H, W)."""
+    return inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
+
+
 def load(images: Images, positions: Tensor, preprocessing: Preprocessing, device: torch.device) -> Tensor:
     """Return images as inputs of a network, without augmentation."""
     raw = images.gather(positions, device)
@@ -93,9 +98,11 @@ class Inference:
 
     def _draw_views(self, count: int) -> list[Tensor]:
         """Draw the augmentation of every view; an image's outputs do not depend on the images beside it."""
+        if self.views == 1:
+            return []
         generator = torch.Generator().manual_seed(0)
         height, width = self.images.shape[2:]
-        draws = [VIEW.draw(1, height, width, generator) for _ in range(self.views if self.views > 1 else 0)]
+        draws = [VIEW.draw(1, height, width, generator) for _ in range(self.views)]
         return [draw.expand(count, *draw.shape[1:]) for draw in draws]
 
     def _batch(self, positions: Tensor, draws: Sequence[Tensor]) -> Output:
@@ -114,7 +121,7 @@ class Inference:
 
     def _pass(self, inputs: Tensor) -> Output:
         with arithmetic(self.precision, self.device):
-            output = Output.of(self._network(inputs.contiguous(memory_format=torch.channels_last)))
+            output = Output.of(self._network(channels_last(inputs)))
             return output._replace(branches=None)  # which only training reads
 
     def _average(self, positions: Tensor, draws: Sequence[Tensor]) -> Output:

@@ -4,24 +4,26 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from medic.data import Augmentation, Images, Samples
 from medic.errors import MedicError, TrainingError
-from medic.models import Preprocessing
+from medic.models import Classifier, Preprocessing
 from medic.objectives import Objective
-from medic.strategies import Strategy
-from medic.strategies.optimizers import load_optimizer, optimizer_state, reset_optimizer, set_rates
+from medic.strategies import Strategy, Update
+from medic.strategies.optimizers import reset_optimizer, set_rates
 from medic.tasks import Cells, Grid, Task
 from medic.training.callbacks.base import Callback
 from medic.training.capture import Capture, Captured
 from medic.training.inference import Inference
-from medic.training.iteration import Batch, Iteration, Outcome
-from medic.training.precision import Precision, arithmetic
+from medic.training.iteration import Batch, Iteration
+from medic.training.precision import Bf16Weights, Precision, arithmetic
+from medic.training.updater import Updater
 from medic.utils import distributed
+from medic.utils.modules import statistics_estimated
 
 logger = logging.getLogger(__name__)
 
@@ -71,20 +73,37 @@ class Trainer:
         for callback in self.callbacks:
             callback.start(self)
         self.relabel(self.samples)
-        for network in self.objective.auxiliary:
-            network.make_optimizers()
         self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self._drawn: deque[list[list[Task]]] = deque()
         self._in_flight: deque[_InFlight] = deque()
         self._losses: list[float] = []
         self._called_at = -1
         self._restarts = self.objective.restart_iterations(len(self.grid.sizes))
-        self._body = Iteration(self)
-        self._run: Callable[[Batch], Outcome] = self._body
+        self.updater = Updater(
+            self.model,
+            self._network(),
+            self.strategy,
+            self.objective,
+            self.optimizer,
+            self.grid,
+            self.domains,
+            self.device,
+            self.precision,
+            self.clip_norm,
+        )
+        inputs = (self.images, self.augmentation, self.preprocessing)
+        self._body = Iteration(self.updater, *inputs, self.probes, self.compiled)
+        self._run: Callable[[Batch], Update] = self._body
         if distributed.world() > 1:
             self._check_distributed()
         elif self.device.type == "cuda":
-            self._run = Captured(self._body)
+            self._run = Captured(self._body, self.capture)
+
+    def _network(self) -> nn.Module:
+        """Return the network that computes the outputs in training; compiling it takes half a minute."""
+        if self.precision == "bf16" and isinstance(self.model, Classifier):
+            return Bf16Weights(self.model, self.model.backbone, self.compiled)
+        return cast(nn.Module, torch.compile(self.model, dynamic=False)) if self.compiled else self.model
 
     @property
     def probes(self) -> bool:
@@ -127,20 +146,14 @@ class Trainer:
     def refresh_statistics(self, iterations: int) -> None:
         """Re-estimate batch-norm statistics as means over so many iterations, for averaged weights."""
         self.model.train()
-        norms = [module for module in self.model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-        tracked = [(norm, norm.momentum) for norm in norms if norm.track_running_stats and norm.training]  # not frozen
-        if not tracked:
-            return
-        for norm, _ in tracked:
-            norm.reset_running_stats()
-            norm.momentum = None
-        for _ in range(iterations):
-            steps, _ = self._body.load(self._batch(self._next()).to(self.device))
-            with arithmetic(self.precision, self.device):
-                for step in steps:
-                    self.objective.outputs(self.model, step)
-        for norm, momentum in tracked:
-            norm.momentum = momentum
+        with statistics_estimated(self.model) as tracked:
+            if not tracked:
+                return
+            for _ in range(iterations):
+                steps, _ = self._body.load(self._batch(self._next()).to(self.device))
+                with arithmetic(self.precision, self.device):
+                    for step in steps:
+                        self.objective.outputs(self.model, step)
         distributed.broadcast(list(self.model.buffers()))
 
     def relabel(self, samples: Samples) -> None:
@@ -154,9 +167,9 @@ class Trainer:
         if self.iteration in self._restarts:
             reset_optimizer(self.optimizer)
         set_rates(self.optimizer, self.rates, self.schedule(self.iteration))
-        outcome = self._run(batch)
+        update = self._run(batch)
         self.iteration += 1
-        self._in_flight.append(self._launched(outcome))
+        self._in_flight.append(self._launched(update))
         self._collect(self.grid.sampler.ahead if self.device.type == "cuda" else 0)
         return self._take_losses()
 
@@ -214,10 +227,10 @@ class Trainer:
         pixels = None if on_device else self.images.gather(positions, torch.device("cpu"))
         return Batch(positions, draws[mine], y, attributes, sizes, totals, pixels)
 
-    def _launched(self, outcome: Outcome) -> _InFlight:
+    def _launched(self, update: Update) -> _InFlight:
         """Copy the results of an iteration to the host without waiting."""
-        risks = outcome.risks.to("cpu", non_blocking=True)
-        summary = None if outcome.summary is None else outcome.summary.to("cpu", non_blocking=True)
+        risks = update.risks.to("cpu", non_blocking=True)
+        summary = None if update.summary is None else update.summary.to("cpu", non_blocking=True)
         done = torch.cuda.Event() if self.device.type == "cuda" else None
         if done is not None:
             done.record()
@@ -247,7 +260,7 @@ class Trainer:
         """Return the complete training state. Call `wait()` first."""
         return {
             "iteration": self.iteration,
-            **self.device_state(),
+            **self.updater.state_dict(),
             "grid": self.grid.state_dict(),
             "cells": self.cells.state_dict(),
             "callbacks": [callback.state_dict() for callback in self.callbacks],
@@ -259,7 +272,7 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the complete training state."""
         self.iteration = state["iteration"]
-        self.load_device_state(state)
+        self.updater.load_state_dict(state)
         for callback, own in zip(self.callbacks, state["callbacks"], strict=True):
             callback.load_state_dict(self, own)
         self.grid.load_state_dict(state["grid"])
@@ -269,29 +282,6 @@ class Trainer:
         torch.set_rng_state(state["global_generators"][0])
         if self.device.type == "cuda" and len(state["global_generators"]) > 1:
             torch.cuda.set_rng_state(state["global_generators"][1], self.device)
-
-    def device_state(self) -> dict[str, Any]:
-        """Return the state that an iteration changes on the device."""
-        return {
-            "model": {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()},
-            "optimizer": optimizer_state(self.optimizer),
-            "strategy": self.strategy.state_dict(),
-            "objective": {name: tensor.detach().clone() for name, tensor in self.objective.state_dict().items()},
-            "auxiliary": [optimizer_state(optimizer) for optimizer in self._auxiliary_optimizers()],
-        }
-
-    def load_device_state(self, state: dict[str, Any]) -> None:
-        """Restore the state that an iteration changes on the device."""
-        self.model.load_state_dict(state["model"])
-        load_optimizer(self.optimizer, state["optimizer"])
-        self.strategy.load_state_dict(state["strategy"])
-        self.objective.load_state_dict(state["objective"])
-        for optimizer, own in zip(self._auxiliary_optimizers(), state["auxiliary"], strict=True):
-            load_optimizer(optimizer, own)
-
-    def _auxiliary_optimizers(self) -> list[torch.optim.Optimizer]:
-        """Return the optimizers of the auxiliary networks."""
-        return [optimizer for network in self.objective.auxiliary for optimizer in network.optimizers]
 
     def _global_generators(self) -> list[Tensor]:
         """Return the states of torch's global generators, which dropout draws from: the CPU's and the GPU's if used."""

@@ -46,3 +46,25 @@ def statistics_kept(model: nn.Module) -> Iterator[None]:
     finally:
         for norm in tracked:
             norm.track_running_stats = True
+
+
+@contextmanager
+def statistics_estimated(model: nn.Module) -> Iterator[bool]:
+    """Re-estimate the running statistics of batch norm as means over the passes inside; yields whether it has any."""
+    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    tracked = [(norm, norm.momentum) for norm in norms if norm.track_running_stats and norm.training]  # not frozen
+    for norm, _ in tracked:
+        norm.reset_running_stats()
+        norm.momentum = None
+    try:
+        yield bool(tracked)
+    finally:
+        for norm, momentum in tracked:
+            norm.momentum = momentum
+
+
+def freeze_norms(model: nn.Module) -> None:
+    """Keep the running statistics of batch norm, until the mode of the model is set again."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval()

@@ -20,7 +20,7 @@ class Balance(Penalty, name="balance"):
     """
 
     weight: float = hyperparameter(1.0)
-    needs_ova = True
+    needs = ("ova",)
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
         """Measure the imbalance of the one-vs-all outputs of a step."""

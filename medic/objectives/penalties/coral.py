@@ -19,6 +19,7 @@ class Coral(Penalty, name="coral"):
 
     gamma: float = hyperparameter(1.0, search=log10("mmd_gamma", -1, 1))
     compares_tasks = True
+    needs = ("features",)
     min_samples = 2
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:

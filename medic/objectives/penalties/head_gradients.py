@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from medic.objectives.needs import lacks
 from medic.objectives.objective import Penalty, Setup, split_features
 from medic.tasks import Step
 from medic.utils.outputs import Output
@@ -38,6 +39,7 @@ class Fishr(Penalty, name="fishr"):
     updates: Tensor = field(init=False)
     variances: Tensor | None = field(init=False)
     compares_tasks = fixed_order = needs_linear_head = True
+    needs = ("features",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,8 +52,9 @@ class Fishr(Penalty, name="fishr"):
         return self.anneal or None
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
-        """Start with averages of 0 for every task."""
-        self.variances = torch.zeros(setup.tasks, model.classes, model.features + 1)  # type: ignore[call-overload, operator]
+        """Start with averages of 0 for every task; without known sizes, the first step does."""
+        if not lacks(model, "sizes"):
+            self.variances = torch.zeros(setup.tasks, model.classes, model.features + 1)  # type: ignore[call-overload, operator]
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
         """Compare the tasks, which must keep their order."""
@@ -79,6 +82,7 @@ class _HessianAlignment(Penalty):
     alpha: float
     beta: float
     compares_tasks = needs_linear_head = True
+    needs = ("features",)
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
         """Compare every task with the mean of all tasks."""

@@ -31,6 +31,7 @@ class Miro(Penalty, name="miro"):
     spreads: nn.ParameterList = field(init=False)
     lr_scale = 10.0
     inspects_backbone = True
+    needs = ("tap",)
     preset: ClassVar[Mapping[str, Any]] = {"batch_norm": "frozen"}
 
     def __post_init__(self) -> None:

@@ -23,6 +23,7 @@ class Transport(Penalty, name="transport"):
     """
 
     weight: float = hyperparameter(0.1)
+    needs = ("features",)
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
         """Measure how near the classes of a step are; 0 for fewer than two classes."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from medic.training.callbacks.base import Callback
+from medic.training.callbacks.base import Callback, Training
 from medic.training.callbacks.informative import InformativeTasks
 from medic.utils.parts import Part
 
@@ -11,4 +11,4 @@ SAMPLER_CALLBACKS: Mapping[str, Part[Callback]] = {
 }
 """The callbacks of samplers that ask the model."""
 
-__all__ = ["SAMPLER_CALLBACKS", "Callback", "InformativeTasks"]
+__all__ = ["SAMPLER_CALLBACKS", "Callback", "InformativeTasks", "Training"]

@@ -6,7 +6,6 @@ samples after a step on it.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,15 +13,12 @@ from torch import Tensor
 from medic.strategies.base import Measured, buffers, weights_restored
 from medic.strategies.inner import sgd
 from medic.tasks import Cells, Step
-from medic.training.callbacks.base import Callback
+from medic.training.callbacks.base import Callback, Training
 from medic.training.inference import load
 from medic.training.precision import arithmetic
 from medic.utils.modules import evaluating
 from medic.utils.outputs import Output
 from medic.utils.parts import hyperparameter
-
-if TYPE_CHECKING:
-    from medic.training.trainer import Trainer
 
 IMAGES_PER_DOMAIN = 64
 """Images per source domain on which candidates are compared."""
@@ -43,54 +39,54 @@ class InformativeTasks(Callback):
     delta: float = hyperparameter(0.01)
     single_process = "sampling 'informative' tries whole tasks"
 
-    def on_iteration(self, trainer: "Trainer") -> None:
+    def on_iteration(self, training: Training) -> None:
         """Try candidates in random order until enough are accepted."""
-        grid, samples = trainer.grid, trainer.samples
-        candidates = grid.candidates(trainer.cells, splits=2)
+        grid, samples = training.grid, training.samples
+        candidates = grid.candidates(training.cells, splits=2)
         order = torch.randperm(len(candidates), generator=grid.generator).tolist()
         visited = [candidates[position] for position in order]
         domains = Cells([samples.domain], len(samples))
         batches = [domains.draw(key, min(IMAGES_PER_DOMAIN, domains.size(key)), grid.generator) for key in domains.keys]
-        modules = Measured(trainer.model, trainer.objective)
-        with evaluating(trainer.model), buffers(modules, "restore", 0.0):
-            inputs = [_inputs(trainer, batch) for batch in batches]
-            before = _predictions(trainer, inputs)
-            drawn = (grid.sample(trainer.cells, task, trainer.batch_size) for task in visited)
-            after = (_after_a_step(trainer, chosen, inputs) for chosen in drawn)
+        modules = Measured(training.model, training.objective)
+        with evaluating(training.model), buffers(modules, "restore", 0.0):
+            inputs = [_inputs(training, batch) for batch in batches]
+            before = _predictions(training, inputs)
+            drawn = (grid.sample(training.cells, task, training.batch_size) for task in visited)
+            after = (_after_a_step(training, chosen, inputs) for chosen in drawn)
             chosen = choose(before, after, [len(batch) for batch in batches], sum(grid.spec.round), self.delta)
         grid.chosen = [visited[position] for position in chosen]
 
 
-def _after_a_step(trainer: "Trainer", chosen: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+def _after_a_step(training: Training, chosen: Tensor, inputs: Sequence[Tensor]) -> Tensor:
     """Return the predictions for some inputs after an inner step on the samples of a task, at positions (N,)."""
-    samples, device = trainer.samples, trainer.device
+    samples, device = training.samples, training.device
     labels = {"domain": samples.domain, **samples.attributes}
     step = Step(
-        _inputs(trainer, chosen),
+        _inputs(training, chosen),
         samples.label[chosen].to(device),
         (len(chosen),),
         {name: values[chosen].to(device) for name, values in labels.items()},
     )
-    measured = Measured(trainer.model, trainer.objective)
+    measured = Measured(training.model, training.objective)
     with weights_restored(measured.adapted):
-        with torch.enable_grad(), arithmetic(trainer.precision, device):
+        with torch.enable_grad(), arithmetic(training.precision, device):
             gradients = torch.autograd.grad(measured(step).total, measured.adapted, allow_unused=True)
-        sgd(getattr(trainer.strategy, "lr", RATE))(measured.adapted, list(gradients))
-        return _predictions(trainer, inputs)
+        sgd(getattr(training.strategy, "lr", RATE))(measured.adapted, list(gradients))
+        return _predictions(training, inputs)
 
 
 @torch.no_grad()
-def _predictions(trainer: "Trainer", inputs: Sequence[Tensor]) -> Tensor:
+def _predictions(training: Training, inputs: Sequence[Tensor]) -> Tensor:
     """Return the model's softmax (N, C) for some inputs, on the CPU."""
-    with arithmetic(trainer.precision, trainer.device):
-        logits = torch.cat([Output.of(trainer.model(x)).logits for x in inputs])
+    with arithmetic(training.precision, training.device):
+        logits = torch.cat([Output.of(training.model(x)).logits for x in inputs])
     return logits.double().softmax(1).cpu()
 
 
-def _inputs(trainer: "Trainer", chosen: Tensor) -> Tensor:
+def _inputs(training: Training, chosen: Tensor) -> Tensor:
     """Return the inputs of training samples, at positions (N,), without augmentation."""
-    positions = trainer.samples.indices[chosen]
-    inputs = load(trainer.images, positions, trainer.preprocessing, trainer.device)
+    positions = training.samples.indices[chosen]
+    inputs = load(training.images, positions, training.preprocessing, training.device)
     return inputs.contiguous(memory_format=torch.channels_last)
 
 

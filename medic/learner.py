@@ -1,0 +1,373 @@
+"""Any method in a loop of one's own."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from medic import openset
+from medic.config.objective import OVA_SCALE, parse_hparams
+from medic.config.parts import Parts, assign_hparams, find_parts, fit_strategy
+from medic.config.tasks import resolve_grid
+from medic.data import Images, Samples
+from medic.data.images import Items, Resident
+from medic.errors import MedicError
+from medic.methods import Method, find_method, find_needs
+from medic.models import Preprocessing
+from medic.objectives import OBJECTIVES, PENALTIES, Setup
+from medic.objectives.needs import MODEL, NEEDS, OUTPUTS, lacks, missing
+from medic.strategies import Update
+from medic.strategies.optimizers import reset_optimizer
+from medic.systems.base import Rate
+from medic.tasks import Grid, Step
+from medic.training import Inference, Precision, WeightAverage
+from medic.training.updater import Updater
+from medic.utils.modules import evaluating, freeze_norms, statistics_estimated
+from medic.utils.outputs import Output
+
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+"""Makes an optimizer of some parameters: `lambda parameters: torch.optim.SGD(parameters, lr=0.01)`."""
+TrainSet = tuple[Tensor | Sequence[Any], Tensor, Tensor]
+"""N inputs, as a tensor or as a sequence of tensors, with their classes (N,) and domains (N,)."""
+
+REFRESHED = 30
+"""Batches from which batch-norm statistics of averaged weights are estimated."""
+LARGE = 224
+"""The image side in pixels that is assumed where a rate depends on it and no setup is given."""
+
+
+class Learner:
+    """Trains a model by a method, one batch at a time.
+
+        learner = medic.Learner("medic++", model, optimizer, classes=6, domains=3)
+        for x, y, domain in loader:
+            learner.step(x, y, domain)
+
+    It takes the place of `zero_grad`, `backward` and `optimizer.step`. Batches, the device, the schedule and the mode
+    of the model stay yours. `medic.list_methods()` says what a method needs beyond logits; a missing part is named by
+    an error.
+
+    Args:
+        method: Name of a method, or a `Method`.
+        model: Maps inputs (N, …) to logits (N, C) or to an `Output`.
+        optimizer: An optimizer of the model's parameters, or a function that makes one of a list of parameters. Own
+            parameters of a method are added as further groups.
+        classes: Number C of known classes.
+        domains: Number of source domains.
+        setup: Shape and scale of the inputs, if the method needs them.
+        train_set: Inputs, classes and domains of all training samples, if the method needs them.
+        validate: Returns the mean validation loss over the source domains, for averages that need it.
+        iterations: Number of updates in all, for weight averages.
+        inner_lr: Learning rate of inner steps; the method's own by default.
+        hparams: Hyperparameters of the method, by name.
+        clip_norm: Largest norm of the gradient; not limited by default.
+        precision: Precision of the network, `fp32`, `tf32` or `bf16`; use it in place of `torch.autocast`.
+        seed: Seed of the splits into tasks.
+    """
+
+    def __init__(
+        self,
+        method: str | Method,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | MakeOptimizer,
+        *,
+        classes: int,
+        domains: int,
+        setup: Setup | None = None,
+        train_set: TrainSet | None = None,
+        validate: Callable[[], float] | None = None,
+        iterations: int | None = None,
+        inner_lr: float | None = None,
+        hparams: Mapping[str, Any] | None = None,
+        clip_norm: float | None = None,
+        precision: Precision = "fp32",
+        seed: int = 0,
+    ) -> None:
+        self.method = find_method(method) if isinstance(method, str) else method
+        self.model, self.precision, self.domains = model, precision, domains
+        self.needs = find_needs(self.method)
+        if domains < self.method.min_domains:
+            raise MedicError(f"method {self.method.name!r} needs {self.method.min_domains} domains, not {domains}")
+        self._check_parts(setup=setup, train_set=train_set, validate=validate)
+        if validate is not None and iterations is None:
+            raise MedicError("validate has no effect without the number of updates: give iterations=")
+        spec = resolve_grid({}, self.method, domains, classes, ())
+        self._preset = self._find_preset()
+        parts = find_parts(
+            self.method,
+            self._preset.get("objective", "ce"),
+            self._preset.get("penalty"),
+            self._preset.get("layer", "none"),
+            self._preset.get("averaging", "none"),
+            spec,
+        )
+        parts, _ = assign_hparams(parts, parse_hparams(hparams), "", self.method.name)
+        # The device of the model, also for parts that are made here.
+        self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+        self.setup = replace(setup or Setup(), tasks=max(spec.sizes))
+        if parts.layer is not None:
+            parts.layer.build().insert(getattr(model, "backbone", model), self._zeros())
+        self.objective = parts.build_objective(scale=OVA_SCALE)
+        self.objective.prepare(model, self.setup)
+        self.objective.to(self.device)
+        self.optimizer = self._complete_optimizer(optimizer)
+        lr = float(self.optimizer.param_groups[0]["lr"])
+        parts = fit_strategy(parts, {}, self._inner_lr(inner_lr, lr), self._preset.get("bn_buffers"), lr, spec)
+        self.strategy = parts.strategy.build()
+        self.grid = Grid(spec, seed=seed, sampler=None if parts.sampler is None else parts.sampler.build())
+        self.score: openset.Score = openset.get_score(self._score_name())
+        """The score that reads the outputs of the method, for `medic.evaluate`; `finish` fits it if it has to."""
+        self.iteration = 0
+        self.averaging: WeightAverage | None = None if parts.averaging is None else parts.averaging.build()
+        self._validate, self._iterations = validate, iterations
+        self._set_data(train_set)
+        self._prepare_callbacks(parts)
+        self._restarts = self.objective.restart_iterations(len(spec.sizes))
+        self._update = Updater(
+            model,
+            model,
+            self.strategy,
+            self.objective,
+            self.optimizer,
+            self.grid,
+            domains,
+            self.device,
+            precision,
+            clip_norm,
+        )
+        self._checked = False
+
+    def step(self, x: Tensor, y: Tensor, domain: Tensor, index: Tensor | None = None, **attributes: Tensor) -> Update:
+        """Split a batch into tasks and update the model once.
+
+        `x` (N, …) are inputs, `y` and `domain` (N,) their classes and domains. `index` (N,) are their rows in the
+        training set, for methods that correct labels.
+        """
+        x, y, domain = x.to(self.device), y.to(self.device), domain.to(self.device)
+        if not self._checked:
+            self._check_outputs(x)
+        self._start(len(y))
+        self._take_turns()
+        labels = self._corrected(index)
+        steps = self.grid(x, labels.pop("y", y), domain, **labels, **attributes)
+        self._check_tasks(steps)
+        return self.update(steps)
+
+    def update(self, steps: Sequence[Step]) -> Update:
+        """Update the model once with tasks that are already dealt over steps."""
+        self._start(sum(len(step.y) for step in steps))
+        self._take_turns()
+        if self._preset.get("batch_norm") == "frozen":
+            freeze_norms(self.model)
+        if self.iteration in self._restarts:
+            reset_optimizer(self.optimizer)
+        update = self._update(steps)
+        self.iteration += 1
+        if update.summary is not None:
+            self.grid.sampler.observe(update.summary.cpu())
+        if self.averaging is not None:
+            self._average(self.averaging)
+        return update
+
+    def finish(self, inputs: Iterable[Tensor] | None = None) -> openset.Score:
+        """Load the averaged weights, if the method averages, and return the score, fitted if it has to be.
+
+        After averaging, batch-norm statistics are estimated again from `inputs`, batches of training inputs (N, …), or
+        from the training set.
+        """
+        if self.averaging is not None:
+            with torch.no_grad():
+                torch._foreach_copy_(list[Tensor](self._weights()), self.averaging.result())
+            self._estimate_statistics(inputs)
+        if self.score.fitter is not None:
+            self.score = self.score.fit(self.inference()(self.samples.indices), self.samples.label)
+        return self.score
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of everything that an update changes, the model and the optimizer included.
+
+        Rates of the optimizer and torch's global generators, which dropout draws from, are not part of it.
+        """
+        return {
+            "iteration": self.iteration,
+            **self._update.state_dict(),
+            "grid": self.grid.state_dict(),
+            "averaging": None if self.averaging is None else self.averaging.state_dict(),
+            "batch_size": self.batch_size,
+            "cells": self.cells.state_dict() if self.callbacks and self.batch_size else None,
+            "callbacks": [callback.state_dict() for callback in self.callbacks] if self.batch_size else [],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state of a learner with the same arguments."""
+        self.iteration = state["iteration"]
+        self._update.load_state_dict(dict(state))
+        if self.averaging is not None:
+            self.averaging.load_state_dict(state["averaging"], self.device)
+        if state["batch_size"]:
+            self._start(state["batch_size"] * self.grid.tasks)
+        for callback, own in zip(self.callbacks, state["callbacks"], strict=True):
+            callback.load_state_dict(self, own)
+        self.grid.load_state_dict(state["grid"])
+        if state["cells"] is not None:
+            self.cells.load_state_dict(state["cells"])
+
+    def inference(self) -> Inference:
+        """Return the inference of the model on the training set."""
+        return Inference(self.model, self.images, self.preprocessing, self.device, self.precision)
+
+    def relabel(self, samples: Samples) -> None:
+        """Train on these samples from the next step on; their labels may have changed."""
+        self.samples = samples
+        self.cells = self.grid.index(samples.label, samples.domain, **samples.attributes)
+
+    def __repr__(self) -> str:
+        return f"Learner({self.method.name!r}, {type(self.model).__name__}, iteration {self.iteration})"
+
+    def _find_preset(self) -> dict[str, Any]:
+        """Return the settings of the method that do not belong to the optimizer, with those of its penalty."""
+        penalty = self.method.preset.get("penalty")
+        return {**(PENALTIES[penalty].preset if penalty else {}), **self.method.preset}
+
+    def _score_name(self) -> str:
+        own: str | None = self._preset.get("score")
+        return own or OBJECTIVES[self._preset.get("objective", "ce")].score
+
+    def _inner_lr(self, inner_lr: float | None, lr: float) -> float | None:
+        """Return the inner rate: as given, as the method sets it, or None for the strategy's own."""
+        own = self._preset.get("inner_lr") if inner_lr is None else inner_lr
+        if isinstance(own, Rate):
+            own = own.at(self.setup.shape[-1] if "setup" in self.needs else LARGE)
+        return lr if own == "lr" else own
+
+    def _zeros(self) -> Tensor:
+        return torch.zeros(1, *self.setup.shape, device=self.device)
+
+    def _complete_optimizer(self, optimizer: torch.optim.Optimizer | MakeOptimizer) -> torch.optim.Optimizer:
+        """Return the optimizer with the method's own parameters, at their rates relative to the model's."""
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            optimizer = optimizer([parameter for parameter in self.model.parameters() if parameter.requires_grad])
+        trained = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+        if not any(parameter in trained for parameter in self.model.parameters()):
+            raise MedicError("the optimizer has none of the model's parameters: make it of model.parameters()")
+        lr = optimizer.param_groups[0]["lr"]
+        for parameters, scale in self.objective.parameter_groups():
+            optimizer.add_param_group({"params": parameters, "lr": scale * lr})
+        return optimizer
+
+    def _check_parts(self, **arguments: Any) -> None:
+        """Refuse a model or arguments that lack something that the method needs."""
+        for need in self.needs:
+            if (need in MODEL and lacks(self.model, need)) or (need in arguments and arguments[need] is None):
+                raise self._lacking(need)
+
+    @torch.no_grad()
+    def _check_outputs(self, x: Tensor) -> None:
+        """Refuse a model whose outputs lack a part that the method needs."""
+        self._checked = True
+        with evaluating(self.model):
+            output = Output.of(self.model(x[:2]))
+        for need in self.needs:
+            if need in OUTPUTS and missing(output, need):
+                raise self._lacking(need)
+
+    def _lacking(self, need: str) -> MedicError:
+        text, way = NEEDS[need]
+        head = OBJECTIVES[self._find_preset().get("objective", "ce")].heads[0]
+        ours = f", or use medic.Classifier(backbone, classes, head={head!r})" if need in OUTPUTS else ""
+        return MedicError(f"method {self.method.name!r} needs {text}: {way}{ours}")
+
+    def _check_tasks(self, steps: Sequence[Step]) -> None:
+        """Refuse a batch without some domain, if the method remembers domains by their place."""
+        penalty = self._preset.get("penalty")
+        sizes = tuple(len(step.sizes) for step in steps)
+        if penalty and PENALTIES[penalty].fixed_order and sizes != self.grid.sizes:
+            raise MedicError(
+                f"method {self.method.name!r} needs every domain in every batch: this one has {sum(sizes)} of "
+                f"{self.domains}; draw batches by domain"
+            )
+
+    def _set_data(self, train_set: TrainSet | None) -> None:
+        """Index the training set; without one, the parts that need it are not there."""
+        self.batch_size = 0  # samples per task, known from the first batch on
+        self.preprocessing = Preprocessing((), (), 0)  # not used, because inputs are preprocessed already
+        if train_set is None:
+            return
+        inputs, label, domain = train_set
+        if not len(inputs) == len(label) == len(domain):
+            raise MedicError(
+                f"the training set has {len(inputs)} inputs, {len(label)} classes and {len(domain)} domains: give one "
+                "class and one domain per input"
+            )
+        self.images: Images = Resident(inputs) if isinstance(inputs, Tensor) else Items(inputs)
+        self.samples = Samples(torch.arange(len(label)), label.cpu().long(), domain.cpu().long())
+
+    def _prepare_callbacks(self, parts: Parts) -> None:
+        self.callbacks = [callback.build() for callback in parts.callbacks]
+        for callback in self.callbacks:
+            callback.check(type(self.objective), self.grid.spec)
+        self._turned_at = -1
+
+    def _start(self, samples: int) -> None:
+        """Start the callbacks with the first batch, which tells how many samples a task has."""
+        if self.batch_size:
+            return
+        self.batch_size = max(1, samples // self.grid.tasks)
+        if self.callbacks:
+            for callback in self.callbacks:
+                callback.start(self)
+            self.relabel(self.samples)
+
+    def _take_turns(self) -> None:
+        """Run the callbacks that are due, once per iteration and before its tasks are drawn."""
+        if self._turned_at == self.iteration:
+            return
+        self._turned_at = self.iteration
+        for callback in self.callbacks:
+            if self.iteration % callback.every == 0:
+                callback.on_iteration(self)
+
+    def _corrected(self, index: Tensor | None) -> dict[str, Tensor]:
+        """Return the labels and attributes that callbacks gave to a batch, if they give any."""
+        if not self.callbacks or not self.samples.attributes:
+            return {}
+        if index is None:
+            raise MedicError(
+                f"method {self.method.name!r} corrects labels: give the rows of the batch in the training set, "
+                "step(x, y, domain, index)"
+            )
+        rows = index.cpu()
+        given = {"y": self.samples.label, **self.samples.attributes}
+        return {name: values[rows].to(self.device) for name, values in given.items()}
+
+    def _average(self, averaging: WeightAverage) -> None:
+        """Give the weights to the average, and the validation loss if it asks for it."""
+        iterations = self._iterations or self.iteration
+        averaging.update(self._weights(), self.iteration / iterations)
+        if self._validate is not None and averaging.asks(self.iteration, iterations):
+            with evaluating(self.model), torch.no_grad():
+                averaging.close(float(self._validate()), self.iteration)
+
+    def _weights(self) -> list[nn.Parameter]:
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    @torch.no_grad()
+    def _estimate_statistics(self, inputs: Iterable[Tensor] | None) -> None:
+        self.model.train()
+        if self._preset.get("batch_norm") == "frozen":
+            freeze_norms(self.model)
+        with statistics_estimated(self.model) as tracked:
+            if not tracked:
+                return
+            if inputs is None and not hasattr(self, "images"):
+                raise MedicError("averaged weights need new batch-norm statistics: give finish(inputs=…) some batches")
+            for batch in self._batches() if inputs is None else inputs:
+                self.model(batch.to(self.device))
+
+    def _batches(self) -> Iterable[Tensor]:
+        """Yield batches of the training set, in random order."""
+        size = max(2, self.batch_size * max(self.grid.sizes))
+        rows = torch.randperm(len(self.samples), generator=self.grid.generator)
+        return (self.images.gather(part, self.device) for part in rows.split(size)[:REFRESHED] if len(part) == size)

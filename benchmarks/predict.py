@@ -27,7 +27,7 @@ import psutil
 import torch
 from PIL import Image
 
-from medic.deploy.inputs import ordered, to_pixels
+from medic.data.inputs import ordered, to_pixels
 from medic.deploy.predictor import BATCH, GPU_BATCH, Predictor
 from medic.models import Preprocessing, assemble, create_backbone
 from medic.openset import fixed, get_score

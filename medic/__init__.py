@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from medic.deploy.predictor import load as load
     from medic.errors import MedicError as MedicError
     from medic.errors import TrainingError as TrainingError
+    from medic.estimator import OpenSetClassifier as OpenSetClassifier
     from medic.evaluation.evaluate_model import evaluate as evaluate
     from medic.learner import Learner as Learner
     from medic.methods import METHODS as METHODS
@@ -61,6 +62,7 @@ _HOMES = {
     "medic.deploy.hub": ["pull", "push"],
     "medic.deploy.predictor": ["Prediction", "Predictor", "load"],
     "medic.errors": ["MedicError", "TrainingError"],
+    "medic.estimator": ["OpenSetClassifier"],
     "medic.learner": ["Learner"],
     "medic.methods": ["METHODS", "Method", "list_methods"],
     "medic.models": ["create_backbone"],

@@ -19,30 +19,55 @@ from medic.runs.train import train as train_run
 from medic.utils.files import check_writable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
     from medic.analysis.result import Result
     from medic.deploy.service.limits import Limits
+
+    ModelSource = nn.Module | Callable[[], nn.Module]
 
 CHECKED = 256
 """The number of target images that an export is checked on."""
 
 
-def train(*, quiet: bool = False, **settings: Unpack[Settings]) -> Run:
+def train(*, model: "ModelSource | None" = None, quiet: bool = False, **settings: Unpack[Settings]) -> Run:
     """Train a run and return it: its metrics, predictions and model.
 
     A run that was stopped resumes, and a finished one is returned at once. The settings are those of
     `medic train --help`.
 
     Args:
+        model: Your own network in place of a backbone: a function that makes it, or the network itself. It maps inputs
+            (N, 3, H, W) to features (N, F), and medic adds the head of the method. A run made of objects, instead of
+            functions that can be imported, cannot resume.
         quiet: Whether to log warnings only.
-        **settings: Any of the settings.
+        **settings: Any of the settings. `dataset` may also be your own: a sequence of (image, class, domain), three
+            sequences of images, classes and domains, or a function that returns either.
     """
-    return train_run(settings, quiet=quiet)
+    return train_run(_name_sources(settings, model), quiet=quiet)
+
+
+def _name_sources(settings: Mapping[str, Any], model: Any) -> dict[str, Any]:
+    """Return settings in which objects and functions of the user have names."""
+    from medic.config.sources import name_source
+
+    named = dict(settings)
+    if model is not None:
+        if "backbone" in settings:
+            raise MedicError(f"model and backbone {settings['backbone']!r} are both the network: give one of them")
+        named["backbone"] = name_source("backbone", model)
+    if not isinstance(settings.get("dataset"), str | None):
+        named["dataset"] = name_source("dataset", settings["dataset"])
+    return named
 
 
 def sweep(
     span: Mapping[str, Any],
     variants: Sequence[Mapping[str, Any]] = (),
     *,
+    model: "ModelSource | None" = None,
     executor: str = "local",
     jobs: int | None = None,
     retries: int | None = None,
@@ -59,6 +84,7 @@ def sweep(
         span: The values to combine, by setting: `{"method": ["erm", "medic++"], "target": "each", "seed": range(3)}`.
             The value `each` of `target` or `sources` stands for every domain.
         variants: Further settings, of which every combination gets each.
+        model: A function that makes your own network, as for `train`; an object cannot be sent to other processes.
         executor: Where runs execute: `local`, `here`, `slurm` or `ray`.
         jobs: The number of runs at a time; by default one per GPU or core.
         retries: How often a failed run is tried again; by default once.
@@ -66,6 +92,7 @@ def sweep(
         executor_options: Options of the executor, as in `medic sweep --help`.
         **settings: The settings that all runs share.
     """
+    from medic.config.sources import is_live
     from medic.sweeps.executors import make_executor
     from medic.sweeps.files import make_sweep
     from medic.sweeps.launch import launch
@@ -73,7 +100,12 @@ def sweep(
     from medic.utils.logs import log_output
 
     values = {name: list(value) if isinstance(value, range | tuple) else value for name, value in span.items()}
-    planned = make_sweep(settings, values, variants)
+    named = _name_sources(settings, model)
+    for live in filter(is_live, (named.get("backbone"), named.get("dataset"))):
+        raise MedicError(
+            f"{live} is an object of this process, which a sweep cannot share: give a function of a module"
+        )
+    planned = make_sweep(named, values, variants)
     with log_output(quiet):
         place = make_executor(executor, jobs, **(executor_options or {}))
         schedule = launch(planned.jobs(Planner()), place, retries, quiet=quiet)
@@ -201,8 +233,8 @@ def export(
     import numpy as np
     import torch
 
+    from medic.data.inputs import to_pixels
     from medic.deploy.export import export as write
-    from medic.deploy.inputs import to_pixels
     from medic.runs.reevaluate import target_pixels
 
     check_choice("format", format, EXPORTS)

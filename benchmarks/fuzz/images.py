@@ -140,7 +140,7 @@ def _clear(folder: Path) -> None:
 
 def decode_image(folder: Path, draw: random.Random) -> bool:
     """Decode the bytes of a damaged image, as a predictor and the service do; much faster than a dataset."""
-    from medic.deploy.inputs import to_pixels
+    from medic.data.inputs import to_pixels
     from medic.errors import MedicError
 
     size = draw.choice((1, 16, 32, 33))

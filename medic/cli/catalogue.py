@@ -142,6 +142,8 @@ def check_names(settings: Mapping[str, Any], dataset: str | None = None) -> None
     domains = {row["dataset"]: list(row["domains"]) for row in contents["datasets"]}
     if not isinstance(dataset := settings.get("dataset", dataset), str):
         return
+    if ":" in dataset:  # a function of the user's
+        return
     _check_name("dataset", dataset, list(domains))
     own = domains.get(respelled(dataset, domains), [])
     for name in ("target", "sources") if own else ():

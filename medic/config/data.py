@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
-from medic.config.fields import PathLike, setting
+from medic.config.fields import DatasetSource, PathLike, setting
 from medic.errors import MedicError, check_choice
 from medic.utils.parts import COUNT, FRACTION, NONNEGATIVE
 
@@ -25,7 +25,10 @@ Validation = Literal["cell", "domainbed", "official"]
 class DataSettings(TypedDict, total=False):
     """Settings for the data. All of them are optional."""
 
-    dataset: Annotated[str, setting("benchmark (`medic datasets` lists them)", "digits")]
+    dataset: Annotated[
+        str | DatasetSource,
+        setting("benchmark (`medic datasets` lists them), or a function of yours, MODULE:FUNCTION", "digits"),
+    ]
     root: Annotated[
         PathLike,
         setting("folder or table with the images, unless the benchmark is built in", local=True, takes="DIR|FILE"),

@@ -4,15 +4,28 @@ A setting is one line of a `TypedDict`, `lr: Annotated[float, setting("learning 
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, Protocol, get_args, get_origin
 
 from medic.errors import MedicError, check_choice
 from medic.utils.parts import COUNT, Limits
 
 PathLike = str | os.PathLike[str]
 """A path, as text or as an object."""
+
+
+class Items(Protocol):
+    """A sequence, such as a list or a dataset of torch."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, position: int, /) -> Any: ...
+
+
+DatasetSource = Items | Callable[[], Items]
+"""Images of one's own in Python; `medic.train` gives them a name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +51,8 @@ class Setting:
         """The types that a value may have; paths are text."""
         kinds = get_args(self.hint) if get_origin(self.hint) is UnionType else (self.hint,)
         plain = (str if get_origin(kind) is Literal else kind for kind in kinds)
-        return tuple(kind for kind in plain if kind is not NoneType and get_origin(kind) is not os.PathLike)
+        objects = (NoneType, Items)
+        return tuple(kind for kind in plain if kind not in objects and get_origin(kind) not in (os.PathLike, Callable))
 
     @property
     def choices(self) -> tuple[str, ...]:

@@ -20,7 +20,11 @@ class ModelSettings(TypedDict, total=False):
     """Settings for the model. All of them are optional."""
 
     backbone: Annotated[
-        str, setting("convnet, mnist-cnn, gfnet_h_ti or a model of timm", default_rule="the benchmark's")
+        str,
+        setting(
+            "convnet, mnist-cnn, gfnet_h_ti, a model of timm, or a function of yours, MODULE:FUNCTION",
+            default_rule="the benchmark's",
+        ),
     ]
     weights: Annotated[
         PathLike,

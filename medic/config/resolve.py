@@ -31,6 +31,7 @@ from medic.config.parts import Parts, assign_hparams, find_parts, fit_strategy, 
 from medic.config.protocols import PROTOCOLS
 from medic.config.run import RunConfig
 from medic.config.settings import DEFAULTS, SETTINGS, check_settings
+from medic.config.sources import use_sources
 from medic.config.starts import ADAM, STARTS, Start, find_start
 from medic.config.tasks import TaskSettings, resolve_grid, resolve_tasks
 from medic.data import BENCHMARK_GROUP, Benchmark, LazyDataset, benchmark
@@ -129,6 +130,7 @@ def resolve(settings: Mapping[str, Any], open_dataset: OpenDataset = open_datase
     imported = execute(user.get("imports") or ())
     if imported:
         user["imports"] = [plugin.name for plugin in imported]
+    imported += use_sources(user)
     for name, find in (("method", find_method), ("dataset", benchmark)):
         if name in user:
             user[name] = find(user[name]).name  # in our spelling

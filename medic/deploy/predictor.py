@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from medic.config.sources import check_sources, register_model
 from medic.data.classes import UNKNOWN_LABEL
 from medic.data.decode import MAX_PIXELS, BadImage
 from medic.data.images import Resident
-from medic.deploy.inputs import AnyImage, Pixels, each_image, ordered, to_pixels
+from medic.data.inputs import AnyImage, Pixels, each_image, ordered, to_pixels
 from medic.deploy.layout import check_model_files, model_folder
 from medic.deploy.model_file import (
     CHECKSUM,
@@ -223,12 +224,23 @@ def _usable() -> Iterator[None]:
         raise MedicError(f"the model cannot be used on images: {first_line(error)}") from error
 
 
-def load(path: Path | str, device: str = "cpu") -> Predictor:
-    """Read a trained model from a run's directory, or from any folder with its `model.json` and `model.safetensors`."""
+def load(path: Path | str, device: str = "cpu", model: Any = None) -> Predictor:
+    """Read a trained model from a run's directory, or from any folder with its `model.json` and `model.safetensors`.
+
+    Args:
+        path: The folder.
+        device: The device to compute on, such as `cuda`.
+        model: The network, or the function that makes it, of a model that was trained with `medic.train(model=…)`.
+    """
     torch_device = _device(device)
     folder = model_folder(path)
     check_model_files(folder)
     described = read_description(folder)
+    made = described.get("model")
+    if isinstance(made, Mapping):
+        if model is not None:
+            register_model(str(made.get("backbone")), model)
+        check_sources(made, f"the model in {folder}")
     try:
         network, score = read_network(folder, described)
         preprocessing, decoded = read_preprocessing(described)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from medic.config.resolve import Plan, resolve
+from medic.config.sources import is_live
 from medic.data import Dataset
 from medic.errors import MedicError, TrainingError, counted, first_line, memory_checked, one_line
 from medic.evaluation.learning import at_chance, describe_chance
@@ -173,6 +174,11 @@ class Session(UnfinishedRun):
         """Train to the end, and write everything."""
         plan = self.plan
         resumes = self.directory.started
+        if resumes and any(is_live(name) for name in (plan.config.model.backbone, plan.config.data.dataset)):
+            raise MedicError(
+                f"run {self.directory.path} was made of Python objects, so it cannot resume: delete it, or give a "
+                "function of a module instead of the object"
+            )
         distributed.barrier()
         if resumes:
             self._load(self.directory.checkpoint)

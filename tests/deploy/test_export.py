@@ -8,8 +8,8 @@ import onnxruntime
 import pytest
 import torch
 
+from medic.data.inputs import to_pixels
 from medic.deploy.export import export
-from medic.deploy.inputs import to_pixels
 from medic.errors import MedicError
 from medic.openset import SCORES, Threshold
 from tests.messages import naming

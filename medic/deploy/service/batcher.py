@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from medic.data.decode import BadImage
-from medic.deploy.inputs import Pixels
+from medic.data.inputs import Pixels
 from medic.deploy.predictor import Prediction, Predictor
 from medic.deploy.service.limits import DECODERS, Limits
 from medic.deploy.service.metrics import Metrics

@@ -26,11 +26,16 @@ U = TypeVar("U")
 
 def to_pixels(image: AnyImage, size: int, limit: int = MAX_PIXELS) -> Pixels:
     """Return the pixels (3, size, size) of an image of at most `limit` pixels, made as those of files in training."""
+    return to_square(image, size, limit)[0]
+
+
+def to_square(image: AnyImage, size: int, limit: int = MAX_PIXELS) -> tuple[Pixels, tuple[int, int]]:
+    """Return the pixels (3, size, size) of an image, and its height and width before it was resized."""
     if isinstance(image, str | Path):
-        return decode(read_file(str(image)), size, str(image), limit)[0]
+        return decode(read_file(str(image)), size, str(image), limit)
     if isinstance(image, bytes):
-        return decode(image, size, "the image", limit)[0]
-    return squared(_copied(image) if isinstance(image, Image.Image) else _to_pil(image), size, "the image", limit)[0]
+        return decode(image, size, "the image", limit)
+    return squared(_copied(image) if isinstance(image, Image.Image) else _to_pil(image), size, "the image", limit)
 
 
 def each_image(images: AnyImage | Iterable[AnyImage]) -> Iterable[AnyImage]:

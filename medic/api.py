@@ -55,6 +55,8 @@ def _name_sources(settings: Mapping[str, Any], model: Any) -> dict[str, Any]:
 
     named = dict(settings)
     if model is not None:
+        if isinstance(model, str):
+            raise MedicError(f"model is {model!r}: give a network or a function that makes one, or backbone={model!r}")
         if "backbone" in settings:
             raise MedicError(f"model and backbone {settings['backbone']!r} are both the network: give one of them")
         named["backbone"] = name_source("backbone", model)

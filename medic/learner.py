@@ -106,7 +106,7 @@ class Learner:
         parts, _ = assign_hparams(parts, parse_hparams(hparams), "", self.method.name)
         # The device of the model, also for parts that are made here.
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-        self.setup = replace(setup or Setup(), tasks=max(spec.sizes))
+        self.setup = replace(setup or Setup(), tasks=max(spec.sizes), domains=domains)
         if parts.layer is not None:
             parts.layer.build().insert(getattr(model, "backbone", model), self._zeros())
         self.objective = parts.build_objective(scale=OVA_SCALE)

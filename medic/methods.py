@@ -6,6 +6,7 @@ A plain name is the system as in the paper's open-set tables; a suffix names ano
 from functools import partial
 from typing import Any
 
+from medic.errors import check_choice
 from medic.models import LAYERS
 from medic.objectives import OBJECTIVES, PENALTIES, Rsc
 from medic.objectives.needs import NEEDS
@@ -296,7 +297,7 @@ def find_needs(method: Method) -> tuple[str, ...]:
     declared += [] if "penalty" not in preset else [PENALTIES[preset["penalty"]]]
     declared += [part.kind for part in (method.change, method.callback, LAYERS.get(preset.get("layer", ""))) if part]
     declared += [AVERAGES[preset["averaging"]].kind] if "averaging" in preset else []
-    needs = {need for part in declared for need in getattr(part, "needs", ())}
+    needs = {check_choice("need", need, NEEDS) for part in declared for need in getattr(part, "needs", ())}
     if "score" in preset and SCORES[preset["score"]].fitter is not None:
         needs |= {"train_set"}
     return tuple(need for need in NEEDS if need in needs)

@@ -428,7 +428,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("method", METHODS)
 def test_settings_resolve_as_they_did(folder: Path, monkeypatch: pytest.MonkeyPatch, method: str, name: str) -> None:
     monkeypatch.chdir(folder)
-    cases, expected = make_cases(name, method), read(name)[method]
+    stored = read(name)
+    assert method in stored, f"{method} is new: `python -m tests.test_golden` adds its settings to tests/golden"
+    cases, expected = make_cases(name, method), stored[method]
     assert list(cases) == list(expected)
     differing: list[str] = []
     for key, settings in cases.items():

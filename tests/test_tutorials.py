@@ -1,13 +1,11 @@
 """The tutorials are run from top to bottom, on few images and for few iterations."""
 
-import re
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import save_file
 from torch import nn
 
@@ -100,58 +98,11 @@ def test_own_loop_learns(block):
     assert risk() < 0.8 * before
 
 
-class WithFeatures(nn.Module):
-    """A model of one's own with all that the methods of the page need."""
-
-    def __init__(self):
-        super().__init__()
-        self.features, self.ova = nn.Sequential(nn.Linear(5, 16), nn.ReLU()), nn.Linear(16, 12)
-        self.close = nn.Linear(16, 6)
-
-    def forward(self, x):
-        return self.classify(self.features(x))
-
-    def classify(self, features):
-        return medic.Output(self.close(features), self.ova(features).view(-1, 2, 6), features)
-
-
-NEEDS = {  # by the rows of the table of the page
-    "names of `import medic`": set(),
-    "penalties": {"penalties"},
-    "strategy from": {"strategy"},
-    "change": {"change"},
-}
-ROWS = [line.strip("|").split("|") for line in (DOCS.parent / LOOP).read_text().splitlines() if line.startswith("| `")]
-IN_A_LOOP = {name: needs for names, needs in ROWS for name in re.findall(r"`([^`]+)`", names)}
-
-
-@pytest.mark.parametrize("name", medic.METHODS)
-def test_methods_that_work_in_a_loop(name):
-    """With parts of the kinds that the page names, and no others; what is not on the page needs further parts."""
-    method, preset = medic.METHODS[name], medic.METHODS[name].preset
-    public = method.strategy.kind in (medic.Joint, medic.MultiStep, medic.TwoStep)
-    needs = {"penalties": "penalty" in preset, "strategy": not public, "change": method.change is not None}
-    more = method.callback or {"layer", "averaging", "score"} & preset.keys()
-    if name not in IN_A_LOOP:
-        assert more or preset.get("objective", "ce") not in ("ce", "ce+ova") or name in ("miro", "mvdg")
-        return
-    assert not more
-    assert [{k for k, needed in needs.items() if needed}] == [v for k, v in NEEDS.items() if k in IN_A_LOOP[name]]
-    cells = torch.cartesian_prod(torch.arange(3), torch.arange(6)).repeat(4, 1)
-    penalties = [medic.objectives.PENALTIES[preset["penalty"]]()] if "penalty" in preset else []
-    change = None if method.change is None else method.change.build()
-    losses = [medic.ce, medic.ova] if "objective" in preset else [medic.ce]
-    risk = medic.objective(*losses, penalties=penalties, forward=method.forward, change=change)
-    model = WithFeatures()
-    method.strategy.build()(model, medic.Grid(method.grid)(torch.randn(72, 5), cells[:, 1], cells[:, 0]), risk)
-    assert all(p.grad is not None and p.grad.any() for p in model.features.parameters())
-
-
 def test_method(here, mini, capsys):
     with forgotten():
         run_page("docs/tutorials/method.md", SMALLER)
     runs = [medic.Run(path) for path in (here / "calm-runs").iterdir() if path.is_dir()]
-    assert sorted(run.settings["method"] for run in runs) == ["calm", "erm", "medic++"]
+    assert sorted(run.settings["method"] for run in runs) == ["adversarial", "calm", "erm", "medic++"]
     assert {run.settings["method"]: run.settings["penalty"] for run in runs}["calm"] == "confidence"
     assert "calm" in capsys.readouterr().out
 

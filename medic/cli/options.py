@@ -121,11 +121,10 @@ def add_import_option(
         "--import",
         dest="imports",
         type=_imported,
-        nargs="*",
-        action="extend",
+        action="append",
         default=[],
         metavar="FILE|MODULE",
-        help=about,
+        help=f"{about} (may be repeated)",
     )
 
 

@@ -45,6 +45,8 @@ _REGISTRIES: Mapping[str, MutableMapping[str, Any]] = {
 _KINDS: Mapping[str, type] = {"method": Method, "dataset": Benchmark, "score": Score}
 """The classes of entries that have a name of their own, which must be that of the registry."""
 
+_BUILT_IN = frozenset((kind, entry) for kind, registry in _REGISTRIES.items() for entry in registry)
+"""The entries of this package."""
 _executed: dict[str, str] = {}
 """The hash of the code that was executed last, by absolute path or by module."""
 _owners: dict[tuple[str, str], str] = {}
@@ -77,6 +79,7 @@ def _execute_file(name: str) -> Plugin:
             with _registering(name):
                 # Compiled from the bytes that were hashed, whatever happens to the file meanwhile.
                 exec(compile(source, name, "exec"), module.__dict__)
+                _add_methods(module)
         except BaseException:
             del sys.modules[module.__name__]
             raise
@@ -90,10 +93,17 @@ def _execute_module(name: str) -> Plugin:
         if Path(f"{name}.py").is_file() and importlib.util.find_spec(name.partition(".")[0]) is None:
             raise MedicError(f"--import {name}: there is no such module, but a file: give {name}.py")
         with _registering(name):
-            importlib.import_module(name)
+            _add_methods(importlib.import_module(name))
         _executed[name] = module_hash(name)
         logger.info("executed module %s", name)
     return Plugin(name, _executed[name])
+
+
+def _add_methods(module: ModuleType) -> None:
+    """Register the methods in a tuple `METHODS` of a module, which is how the files of `medic/systems` list theirs."""
+    listed = vars(module).get("METHODS")
+    for method in listed if isinstance(listed, tuple | list) else ():
+        METHODS[method.name] = method
 
 
 @contextmanager
@@ -128,7 +138,8 @@ def _check(name: str, kind: str, entry: str, value: Any, replaced: bool) -> None
     if wanted is not None and value.name != entry:
         raise MedicError(f"--import {name}: {kind} {entry!r} is called {value.name!r}: give it one name")
     if replaced and (owner := _owners.get((kind, entry))) != name:
-        of = "is built in" if owner is None else f"is defined in {owner}"
+        unowned = "is built in" if (kind, entry) in _BUILT_IN else "exists already"
+        of = unowned if owner is None else f"is defined in {owner}"
         raise MedicError(f"--import {name} defines the {kind} {entry!r}, which {of}: give it another name")
 
 

@@ -30,7 +30,7 @@ from medic.config.optim import OptimConfig, resolve_optim
 from medic.config.parts import Parts, assign_hparams, find_parts, fit_strategy, search_ranges
 from medic.config.protocols import PROTOCOLS
 from medic.config.run import RunConfig
-from medic.config.settings import DEFAULTS, SETTINGS, check_settings
+from medic.config.settings import DEFAULTS, SETTINGS, check_settings, known_setting
 from medic.config.sources import use_sources
 from medic.config.starts import ADAM, STARTS, Start, find_start
 from medic.config.tasks import TaskSettings, resolve_grid, resolve_tasks
@@ -219,6 +219,8 @@ def _layer(
 ) -> dict[str, Any]:
     """Combine the layers from the defaults to the user's settings."""
     preset, of_start = dict(method.preset), start.settings(bench.lr)
+    for name in preset:
+        known_setting(name, f"in the preset of method {method.name!r}")
     own_objective = preset.get("objective", DEFAULTS["objective"])
     objective = user.get("objective", own_objective)
     if objective != own_objective:

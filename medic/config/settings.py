@@ -46,7 +46,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     "img_size": ("image_size", "use --image-size PX"),
     "data": ("root", "use --root DIR"),
     "test_envs": ("target", "domains are given by name, not by number: use --target NAME"),
-    "arch": ("backbone", "use --backbone NAME; a file for --import can add your own network to medic.models.OURS"),
+    "arch": ("backbone", "use --backbone NAME, or --backbone MODULE:FUNCTION for your own network"),
     "amp": ("precision", "use --precision bf16"),
     "metric": ("metrics", "use --metrics NAME"),
     "methods": ("span", "use --span method=erm,medic++"),

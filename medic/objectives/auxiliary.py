@@ -23,11 +23,15 @@ class AuxiliaryNetwork(nn.Module):
 
     def make_optimizers(self) -> None:
         """Fill `optimizers`; called once the parameters are on the device they are trained on."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no method make_optimizers()")
 
     def update(self, model: nn.Module, steps: Sequence[Step]) -> None:
-        """Update the network with the steps of an iteration; the model's weights stay."""
-        raise NotImplementedError
+        """Update the network with the steps of an iteration; the model's weights stay.
+
+        A pass of the model in here moves its batch-norm statistics once more. Use features that the objective kept from
+        its own pass, `evaluating(model)` or `statistics_kept(model)` of `medic.utils.modules`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no method update(model, steps)")
 
 
 def adam(parameters: Iterable[nn.Parameter], lr: float, betas: tuple[float, float] = (0.9, 0.999)) -> torch.optim.Adam:

@@ -66,6 +66,8 @@ class Setup:
     shape: tuple[int, ...] = (3, 32, 32)
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    domains: int = 1
+    """The number that all domain labels of steps are below. In a run, labels of target domains do not occur."""
 
     def to_pixels(self, inputs: Tensor) -> Tensor:
         """Turn inputs (N, C, H, W) into pixels in [0, 1]."""

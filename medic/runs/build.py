@@ -185,4 +185,12 @@ def _setup(plan: Plan, problem: Problem, images: Images, preprocessing: Preproce
     side = preprocessing.size
     shape = images.shape[1:2] if plan.config.model.freeze else (images.shape[1], side, side)
     epoch = max(1, len(problem.train) // (grid.tasks * size))
-    return Setup(tasks, tasks * size, epoch, tuple(shape), preprocessing.mean, preprocessing.std)
+    return Setup(
+        tasks=tasks,
+        images=tasks * size,
+        epoch=epoch,
+        domains=1 + int(problem.train.domain.max()),
+        shape=tuple(shape),
+        mean=preprocessing.mean,
+        std=preprocessing.std,
+    )

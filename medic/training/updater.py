@@ -34,7 +34,7 @@ class Updater:
     optimizer: torch.optim.Optimizer
     grid: Grid
     domains: int
-    """The number of source domains."""
+    """The number that all domain labels are below."""
     device: torch.device
     precision: Precision = "fp32"
     clip_norm: float | None = None

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import Field
 from typing import Any, Self
 
 from torch import nn
 
+from medic.errors import MedicError
 from medic.utils.parts import check_hyperparameters
 
 
@@ -14,6 +16,8 @@ class DeclaredModule(nn.Module):
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Initialise the module before the generated `__init__` assigns fields, some of which may be modules."""
+        if cls.__hash__ is None or any(isinstance(value, Field) for value in vars(cls).values()):
+            raise MedicError(f"class {cls.__name__} is not declared as a part: put @dataclass(eq=False) above it")
         module = super().__new__(cls)
         nn.Module.__init__(module)
         return module

@@ -140,7 +140,7 @@ def test_settings_of_other_tools(tmp_path):
     """In Python and in files too, where a name that is only spelled alike would mislead."""
     import medic
 
-    with pytest.raises(MedicError, match=naming("unknown setting 'model' --backbone --import")):
+    with pytest.raises(MedicError, match=naming("model 'resnet18' backbone='resnet18'")):
         medic.train(model="resnet18", target="street")
     (tmp_path / "run.yaml").write_text("epochs: 3\n")
     with pytest.raises(MedicError, match=naming("unknown setting 'epochs' run.yaml --iterations")):

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from medic.sweeps.executors import PATIENCE, Executor, Outcome
@@ -33,7 +34,7 @@ class _Worker:
         self._shortages = 0
         self.connection, other = _SPAWN.Pipe()
         self.process = _SPAWN.Process(target=_serve, args=(other, log, environment))
-        with _safe_path():
+        with _safe_path(), _without_main():
             self.process.start()
         other.close()
 
@@ -131,6 +132,17 @@ def _serve(connection: "Connection", log: Path, environment: dict[str, str]) -> 
     with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
         while True:
             connection.send(execute(*connection.recv()))
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Keep processes that are started inside from executing the user's script again, which may lack a guard."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 @contextmanager

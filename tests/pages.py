@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,8 +88,13 @@ class Command(NamedTuple):
         return f"{self.page}:{self.line}: medic {shlex.join(self.words)}"
 
 
-def commands(page: str) -> Iterator[Command]:
-    """Yield the commands of a page, in code blocks, in their comments, and in the text."""
+@cache
+def commands(page: str) -> tuple[Command, ...]:
+    """Return the commands of a page, in code blocks, in their comments, and in the text."""
+    return tuple(_commands(page))
+
+
+def _commands(page: str) -> Iterator[Command]:
     for token in MarkdownIt("commonmark").enable("table").parse((ROOT / page).read_text()):
         first = token.map[0] + 1 if token.map else 0
         if token.type == "code_block" or (token.type == "fence" and token.info not in CODE):

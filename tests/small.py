@@ -46,11 +46,16 @@ def tenth(dataset: Dataset) -> Dataset:
 
 
 def small_network() -> ConvNet:
-    """Build the network of digits with 8 channels in place of 64: it takes (N, 3, 32, 32) and gives (N, 32)."""
+    """Build the digits network with 8 channels instead of 64. It maps (N, 3, 32, 32) to (N, 32).
+
+    Most of its time is in the convolution of whole images, so the first one has a stride of 2. The padding of the last
+    one restores the size of the features.
+    """
     network = ConvNet()
     network.num_features, network.channels = 32, 8
     for block in range(1, 5):
-        convolution = nn.Conv2d(3 if block == 1 else 8, 8, kernel_size=3, padding=1)
+        stride, padding = 2 if block == 1 else 1, 2 if block == 4 else 1
+        convolution = nn.Conv2d(3 if block == 1 else 8, 8, kernel_size=3, stride=stride, padding=padding)
         nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
         setattr(network, f"conv{block}", convolution)
     return network

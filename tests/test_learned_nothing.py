@@ -20,10 +20,13 @@ from tests.deploy.hub import NAME, asked
 from tests.messages import naming
 from tests.small import register_mini
 
-COMMON = {"dataset": "mini", "target": "street", "method": "erm", "device": "cpu", "track": "none", "averaging": "none"}
+COMMON = {
+    "dataset": "mini", "target": "street", "method": "erm", "seed": 1, "device": "cpu", "track": "none",
+    "averaging": "none",
+}  # fmt: skip
 COLLAPSED = {"optimizer": "adam", "lr": 1, "iterations": 4, "evaluate_every": 2, "images": 12}
 """A rate at which the first update ruins the network."""
-LEARNED = {"lr": 0.05, "iterations": 60, "evaluate_every": 30, "images": 36}
+LEARNED = {"lr": 0.1, "iterations": 60, "evaluate_every": 30, "images": 36}
 SAYING = "learned nothing"
 
 

@@ -43,8 +43,8 @@ class Normed(nn.Sequential):
 
     def __init__(self):
         blocks = [
-            nn.Sequential(nn.Conv2d(channels, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
-            for channels in (3, 8, 8, 8)
+            nn.Sequential(nn.Conv2d(*shape, padding=padding), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
+            for *shape, padding in ((3, 8, 3, 2, 1), (8, 8, 3, 1, 1), (8, 8, 3, 1, 1), (8, 8, 3, 1, 2))
         ]
         super().__init__(*blocks, nn.Flatten())
 

@@ -1,13 +1,17 @@
 """Images on disk, for runs in other processes."""
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import medic
+from medic.data import Dataset
 from tests.data.pictures import picture
 from tests.runs.short import SHORT
+from tests.small import record_no_chance, register_mini
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +31,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
         }  # fmt: skip
 
 
+@pytest.fixture(scope="session")
+def finished(mini_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a finished run, trained once; tests get copies."""
+    with pytest.MonkeyPatch.context() as patch:
+        register_mini(patch, mini_dataset)
+        record_no_chance(patch)
+        return medic.train(dataset="mini", method="medic++", output=tmp_path_factory.mktemp("finished"), **SHORT).path
+
+
 @pytest.fixture
-def run(mini, tmp_path):
-    """A finished run."""
-    return medic.train(dataset=mini, method="medic++", output=tmp_path, **SHORT)
+def run(mini: str, finished: Path, tmp_path: Path) -> medic.Run:
+    """A finished run, in a directory of its own."""
+    return medic.Run(shutil.copytree(finished, tmp_path / finished.name))

@@ -35,10 +35,11 @@ def test_the_files_of_a_run(run):
     assert len(environment["images"]) == 64
 
 
-def test_a_run_stores_what_was_asked_and_what_it_became(run, mini, tmp_path):
+def test_a_run_stores_what_was_asked_and_what_it_became(finished, mini):
+    run = medic.Run(finished)
     asked, became = read_settings(run.path / "settings.json"), read_settings(run.path / "config.json")
     given = {name: value for name, value in SHORT.items() if name != "quiet"}
-    assert asked == {"dataset": mini, "method": "medic++", "output": str(tmp_path), **given}
+    assert asked == {"dataset": mini, "method": "medic++", "output": str(finished.parent), **given}
     assert became == run.settings
     assert became.keys() == SETTINGS.keys()
     assert (became["target"], became["steps"], became["score"]) == (["street"], [3, 3, 3], "bcls")
@@ -58,10 +59,11 @@ def test_a_run_of_version_0_3_is_read(run):
     assert find_runs([run.path]).table().rows[0].method == "medic++"
 
 
-def test_both_files_repeat_a_run(run, monkeypatch):
+@pytest.mark.usefixtures("mini")
+def test_both_files_repeat_a_run(finished, monkeypatch):
     monkeypatch.setattr(Trainer, "step", lambda self: pytest.fail("trained again"))
     for name in ("settings.json", "config.json"):
-        assert medic.train(**read_settings(run.path / name)).path == run.path
+        assert medic.train(**read_settings(finished / name)).path == finished
 
 
 def test_the_papers_result_is_in_a_run_with_averaged_weights(run, mini, tmp_path):

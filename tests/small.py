@@ -92,6 +92,18 @@ def small_resnet(name: str) -> Callable[..., nn.Module]:
     return make
 
 
+def small_vit(name: str) -> Callable[..., nn.Module]:
+    """Return what timm calls to make a vision transformer of a name: here with one block of 24 channels."""
+    from timm.models._builder import build_model_with_cfg
+    from timm.models.vision_transformer import VisionTransformer
+
+    def make(pretrained: bool = False, **settings: Any) -> nn.Module:
+        small = {"patch_size": 14, "embed_dim": 24, "depth": 1, "num_heads": 1, "init_values": 1e-5}
+        return build_model_with_cfg(VisionTransformer, name, pretrained, **small, **settings)
+
+    return make
+
+
 def register_mini(patch: pytest.MonkeyPatch, dataset: Dataset) -> None:
     """Register the benchmark `mini` with its backbone `small`, and replace GFNet by a small one."""
     ready = Ready("mini", dataset.domains, dataset.classes, dataset)
@@ -113,10 +125,12 @@ def record_no_chance(patch: pytest.MonkeyPatch) -> None:
 
 
 def shrink_backbones(patch: pytest.MonkeyPatch) -> None:
-    """Make timm's ResNet-18 and ResNet-50 and our GFNet small; they keep their names, weights and image sizes."""
+    """Make timm's ResNets and small DINOv2 and our GFNet small; they keep their names, weights and image sizes."""
     import_timm("resnet50")
     from timm.models import _registry
 
     for name in ("resnet18", "resnet50"):
         patch.setitem(_registry._model_entrypoints, name, small_resnet(name))
+    dino = "vit_small_patch14_dinov2"
+    patch.setitem(_registry._model_entrypoints, dino, small_vit(dino))
     patch.setitem(OURS, "gfnet_h_ti", (small_gfnet, OURS["gfnet_h_ti"][1]))

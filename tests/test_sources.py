@@ -13,8 +13,8 @@ import medic
 from medic.config.sources import is_source
 from medic.data.collection import make_collection
 from medic.errors import MedicError
-from medic.models import OURS
 from tests.messages import naming
+from tests.plugins import forgotten
 
 QUICK = {
     "target": "place2",
@@ -50,18 +50,11 @@ def mine(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(CODE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
-    before = dict(OURS), dict(medic.data.BENCHMARKS)
-    import mine
+    with forgotten():
+        import mine
 
-    yield mine
-    forget(before)
+        yield mine
     del sys.modules["mine"]
-
-
-def forget(before):
-    for registry, entries in zip((OURS, medic.data.BENCHMARKS), before, strict=True):
-        registry.clear()
-        registry.update(entries)
 
 
 def test_functions_are_recorded_by_name_and_hash(mine):
@@ -113,17 +106,16 @@ def test_a_run_of_objects_trains_once(mine, monkeypatch):
 
 
 def test_code_of_a_run_is_not_executed_unless_it_is_named(mine, capsys):
-    before = dict(OURS), dict(medic.data.BENCHMARKS)
-    run = medic.train(model=mine.network, dataset=mine.images, **QUICK)
-    objects = medic.train(model=mine.network(), dataset=mine.images(), **QUICK)
-    forget((before[0], before[1]))  # as in another process
+    with forgotten():  # as in another process
+        run = medic.train(model=mine.network, dataset=mine.images, **QUICK)
+        objects = medic.train(model=mine.network(), dataset=mine.images(), **QUICK)
     with pytest.raises(MedicError, match=naming("mine:network --import mine")):
         medic.load(run.path)
     with pytest.raises(MedicError, match=naming("model=")):
         medic.load(objects.path)
-    for path in (run.path, objects.path):
-        assert medic.load(path, model=mine.network).classes == tuple("01234")
-    forget((before[0], before[1]))
+    with forgotten():
+        for path in (run.path, objects.path):
+            assert medic.load(path, model=mine.network).classes == tuple("01234")
     from medic.cli import main
 
     assert main(["evaluate", str(run.path), "--rerun"]) == 2

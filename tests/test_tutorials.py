@@ -6,6 +6,7 @@ from typing import Any
 import huggingface_hub
 import numpy as np
 import pytest
+import sklearn
 from safetensors.torch import save_file
 from torch import nn
 
@@ -117,3 +118,21 @@ def test_domainbed(here, mini, capsys):
     assert not (run.predictions["label"] < 0).any()
     assert np.isfinite(run.metrics["acc"])
     assert "4 runs: 1 finished, 3 to do" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_python_guide(here, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(here)
+    record_no_chance(monkeypatch)
+    quick = 'images=18, device="cpu"'
+    smaller = {
+        r"OpenSetClassifier\(method=\"erm\", iterations=50": f'OpenSetClassifier(method="erm", iterations=2, {quick}',
+        r"iterations=\d\d+": f"iterations=2, {quick}, quiet=True",
+        r"medic.sweep\(span,": 'medic.sweep(span, executor="here",',
+    }
+    with forgotten(), sklearn.config_context():
+        names = run_page("docs/python.md", smaller)
+    assert len(names["runs"]) == 4
+    assert names["scores"].shape == (4,)
+    assert (here / "model.onnx").exists()
+    assert 0 <= names["metrics"]["oscr"] <= 1

@@ -3,9 +3,11 @@
 A model may be given as a `Run`, as a `Predictor`, or as the path of either.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+
+from torch import nn
 
 from medic.analysis import ANALYSES
 from medic.config.settings import Settings
@@ -19,20 +21,16 @@ from medic.runs.train import train as train_run
 from medic.utils.files import check_writable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import nn
-
     from medic.analysis.result import Result
     from medic.deploy.service.limits import Limits
 
-    ModelSource = nn.Module | Callable[[], nn.Module]
-
+ModelSource = nn.Module | Callable[[], nn.Module]
+"""A network, or a function that makes it."""
 CHECKED = 256
 """The number of target images that an export is checked on."""
 
 
-def train(*, model: "ModelSource | None" = None, quiet: bool = False, **settings: Unpack[Settings]) -> Run:
+def train(*, model: ModelSource | None = None, quiet: bool = False, **settings: Unpack[Settings]) -> Run:
     """Train a run and return it: its metrics, predictions and model.
 
     A run that was stopped resumes, and a finished one is returned at once. The settings are those of
@@ -69,7 +67,7 @@ def sweep(
     span: Mapping[str, Any],
     variants: Sequence[Mapping[str, Any]] = (),
     *,
-    model: "ModelSource | None" = None,
+    model: ModelSource | None = None,
     executor: str = "local",
     jobs: int | None = None,
     retries: int | None = None,

@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Self, Unpack
 
 import numpy as np
@@ -12,7 +11,7 @@ from sklearn.exceptions import NotFittedError
 
 from medic.config.data import NONE
 from medic.config.settings import SETTINGS, Settings, known_setting
-from medic.config.sources import name_source
+from medic.config.sources import forget_source, name_source
 from medic.data.classes import UNKNOWN_LABEL
 from medic.errors import MedicError
 from medic.runs.train import train
@@ -68,14 +67,17 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels = np.asarray(y)
         domains = np.zeros(len(labels), dtype=int) if groups is None else np.asarray(groups)
         self.classes_: NDArray[Any] = np.unique(labels)
+        dataset = name_source("dataset", (_images(X), labels, domains))
         settings = {name: value for name, value in self._settings.items() if value is not None}
-        settings |= {"dataset": name_source("dataset", (_images(X), labels, domains)), "target": NONE}
+        settings |= {"dataset": dataset, "target": NONE}
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                run = train({"output": folder, **settings}, quiet=True)
+                self.predictor_ = run.predictor
+        finally:
+            forget_source("dataset", dataset)  # which holds the images
         if "output" in settings:
-            self.run_ = train(settings, quiet=True)
-            self.predictor_ = self.run_.predictor
-            return self
-        with tempfile.TemporaryDirectory() as folder:
-            self.predictor_ = train({**settings, "output": Path(folder)}, quiet=True).predictor
+            self.run_ = run
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:

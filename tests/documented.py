@@ -5,6 +5,7 @@ Commands run in it as they are printed. The built-in benchmark and the networks 
 
 import csv
 import dataclasses
+import re
 import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import chdir
@@ -131,8 +132,8 @@ def _weights() -> None:
 
 def _code_and_settings() -> None:
     for language, text in blocks("docs/tutorials/method.md"):
-        if language == "python" and text.startswith("# calm.py"):
-            with Path("calm.py").open("a") as file:
+        if language == "python" and (name := re.match(r"# (\w+\.py)", text)):
+            with Path(name[1]).open("a") as file:
                 file.write(text)
     settings = next(text for language, text in blocks("docs/sweeps.md") if language == "yaml")
     Path("sweep.yaml").write_text(settings.replace("/data", "data"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import judges, recipes, study
+from benchmarks import judges, recipes, soups, study
 
 
 def write(folder, rate, acc):
@@ -80,6 +80,17 @@ def test_the_defaults_that_the_page_compares(monkeypatch, capsys):
         ]
         assert [cells[5], *cells[6:10]] == [row[5], *row[7:11]]
         assert cells[3] in ("", row[3])
+
+
+def test_the_soups_that_the_page_compares(monkeypatch, capsys):
+    command = re.search(r"python -m benchmarks\.soups (show .*)", PAGE)[1]
+    monkeypatch.setattr(sys, "argv", ["soups", *shlex.split(command)])
+    soups.main()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert len(rows) == 4
+    for target, runs, *cells in rows:
+        assert runs == "12"
+        assert f"| {target} | {' | '.join(cells)} |" in PAGE
 
 
 def test_the_judges_of_frozen_backbones(monkeypatch, capsys):

@@ -54,6 +54,12 @@ def name_source(kind: str, source: Any) -> str:
     return name
 
 
+def forget_source(kind: str, name: str) -> None:
+    """Forget an object of this process, which nobody needs by its name any longer."""
+    (OURS if kind == "backbone" else BENCHMARKS).pop(name)
+    del _live[name]
+
+
 def use_sources(settings: Mapping[str, Any]) -> list[Plugin]:
     """Import and register the sources that settings of a user name; return them with their hashes."""
     plugins = []

@@ -1,4 +1,4 @@
-"""The progress of a run: a bar on a terminal, a line every few seconds elsewhere."""
+"""The progress of a run: a bar on a terminal or in a notebook, a line every few seconds elsewhere."""
 
 import logging
 import time
@@ -11,6 +11,7 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 
 from medic.utils.logs import console
+from medic.utils.notebook import NotebookBar, in_notebook
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,10 @@ class Progress:
         self._rate: float | None = None
         self._printed, self._last = False, self._began
         self._bar: Bar | None = None
-        if logger.isEnabledFor(logging.INFO) and console().is_terminal:
+        self._notebook: NotebookBar | None = None
+        if logger.isEnabledFor(logging.INFO) and in_notebook():
+            self._notebook = NotebookBar(title, iterations)
+        elif logger.isEnabledFor(logging.INFO) and console().is_terminal:
             whole = Column(no_wrap=True)
             self._bar = Bar(
                 TextColumn("{task.description}", markup=False, table_column=whole),
@@ -60,6 +64,8 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         """Leave the terminal as it was, with the speed beside the bar."""
+        if self._notebook is not None:
+            self._notebook.update(self._iteration, self.speed or "", last=True)
         if self._bar is not None:
             self._bar.update(self._task, status=self.speed or "")
             self._bar.stop()
@@ -101,6 +107,9 @@ class Progress:
     def _show(self, status: str) -> None:
         if self._bar is not None:
             self._bar.update(self._task, completed=self._iteration, status=f"{status}  left {self._left()}")
+            return
+        if self._notebook is not None:
+            self._notebook.update(self._iteration, f"{status}  left {self._left()}")
             return
         now = time.monotonic()
         if now - self._last >= (EVERY if self._printed else FIRST):

@@ -9,7 +9,8 @@ from medic.data.classes import named_split
 
 def list_datasets() -> list[dict[str, Any]]:
     """Return all benchmarks as plain values: domains, classes, images, layouts, and the defaults of a run."""
-    return [describe_dataset(bench) for bench in BENCHMARKS.values()]
+    # Python objects and functions of the user, whose names have a colon, are none.
+    return [describe_dataset(bench) for name, bench in BENCHMARKS.items() if ":" not in name]
 
 
 def describe_dataset(bench: Benchmark) -> dict[str, Any]:

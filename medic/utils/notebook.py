@@ -1,0 +1,39 @@
+"""Output in a notebook."""
+
+import html
+import importlib
+import sys
+import time
+from typing import Any
+
+EVERY = 0.5
+"""Seconds between two updates of a bar."""
+
+
+def in_notebook() -> bool:
+    """Whether the program runs in the kernel of a notebook. IPython is not imported for the answer."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and hasattr(shell, "kernel")
+
+
+class NotebookBar:
+    """A progress bar below the cell that runs, which is updated in place. It needs no widgets."""
+
+    def __init__(self, title: str, total: int) -> None:
+        shown: Any = importlib.import_module("IPython.display")  # which only a notebook has
+        self._html = shown.HTML
+        self._title, self._total, self._updated = title, total, 0.0
+        self._handle = shown.display(self._html(self._drawn(0, "")), display_id=True)
+
+    def update(self, completed: int, status: str, last: bool = False) -> None:
+        """Show the progress and a status; often called, it draws twice a second, and the `last` time."""
+        now = time.monotonic()
+        if last or now - self._updated >= EVERY:
+            self._updated = now
+            self._handle.update(self._html(self._drawn(completed, status)))
+
+    def _drawn(self, completed: int, status: str) -> str:
+        text = html.escape(f"{completed}/{self._total}  {status}")
+        bar = f'<progress value="{completed}" max="{self._total}"></progress>'
+        return f"<div>{html.escape(self._title)} {bar} {text}</div>"

@@ -140,8 +140,10 @@ def _lower_rates(plan: Plan) -> str:
 
 def _learning_hint(plan: Plan) -> str:
     """Return what to change if a run does not learn."""
-    warmup = f"raise --warmup above {plan.config.optim.warmup}" if plan.config.optim.warmup else "add --warmup N"
-    return f"{_lower_rates(plan)}, {warmup}, or raise --iterations"
+    optim = plan.config.optim
+    warmup = f"raise --warmup above {optim.warmup}" if optim.warmup else "add --warmup N"
+    clip = "add --clip-norm 1" if optim.clip_norm is None else f"lower --clip-norm below {optim.clip_norm:g}"
+    return f"{_lower_rates(plan)}, {clip}, {warmup}, or raise --iterations"
 
 
 class Session(UnfinishedRun):

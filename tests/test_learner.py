@@ -239,3 +239,16 @@ def test_methods_list_what_they_need():
     assert needs["medic++"] == "one-vs-all outputs"
     assert needs["arpl"] == "distances to reciprocal points"
     assert needs["openmax"] == "the training set"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_learns_on_a_gpu(name, precision):
+    needs = find_needs(METHODS[name])
+    model = make_model(name, needs).cuda()
+    arguments = {**make_arguments(needs), "precision": precision}
+    learner = medic.Learner(name, model, sgd, classes=CLASSES, domains=DOMAINS, **arguments)
+    learner.model.train()
+    assert all(torch.isfinite(update.loss) for update in steps(learner))
+    learner.finish()

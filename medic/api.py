@@ -58,6 +58,9 @@ def _name_sources(settings: Mapping[str, Any], model: Any) -> dict[str, Any]:
         if "backbone" in settings:
             raise MedicError(f"model and backbone {settings['backbone']!r} are both the network: give one of them")
         named["backbone"] = name_source("backbone", model)
+    elif not isinstance(settings.get("backbone"), str | None):
+        kind = type(settings["backbone"]).__name__
+        raise MedicError(f"backbone is of type {kind}: give its name, or your own network as model=")
     if not isinstance(settings.get("dataset"), str | None):
         named["dataset"] = name_source("dataset", settings["dataset"])
     return named
@@ -92,6 +95,7 @@ def sweep(
         executor_options: Options of the executor, as in `medic sweep --help`.
         **settings: The settings that all runs share.
     """
+    from medic.config.imports import is_local
     from medic.config.sources import is_live
     from medic.sweeps.executors import make_executor
     from medic.sweeps.files import make_sweep
@@ -105,7 +109,17 @@ def sweep(
         raise MedicError(
             f"{live} is an object of this process, which a sweep cannot share: give a function of a module"
         )
+    for name in ("dataset", "backbone"):
+        if any(not isinstance(value, str) for value in values.get(name, ())):
+            raise MedicError(f"{name} in the span is an object: give names, or functions as MODULE:FUNCTION")
     planned = make_sweep(named, values, variants)
+    methods = [named.get("method"), *values.get("method", ()), *(variant.get("method") for variant in variants)]
+    for method in methods if executor != "here" else ():
+        if is_local("method", str(method)):
+            raise MedicError(
+                f"method {method!r} exists in this process only: put it into a file and give imports=, or use "
+                "executor='here'"
+            )
     with log_output(quiet):
         place = make_executor(executor, jobs, **(executor_options or {}))
         schedule = launch(planned.jobs(Planner()), place, retries, quiet=quiet)

@@ -16,10 +16,8 @@ from medic.data.classes import UNKNOWN_LABEL
 from medic.errors import MedicError
 from medic.runs.train import train
 
-DATA = frozenset(
-    {"dataset", "root", "target", "sources", "split", "known", "unknown", "partial", "extend", "name", "imports"}
-)
-"""Settings that are no parameters, because `fit` is given the data."""
+DATA = frozenset({"dataset", "root", "target", "sources", "split", "known", "unknown", "partial", "extend", "name"})
+"""Settings that are not parameters, because `fit` is given the data and makes one new run."""
 
 
 class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -50,7 +48,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Set some parameters; None restores a default."""
         for name, value in params.items():
             if known_setting(name) in DATA:
-                raise MedicError(f"{name} is no parameter: the data are those of fit(images, labels, groups)")
+                raise MedicError(f"{name} is not a parameter: pass the data to fit(images, labels, groups)")
             self._settings[name] = value
         return self
 
@@ -65,9 +63,10 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         unknown.
         """
         labels = np.asarray(y)
+        if labels.ndim != 1:
+            raise MedicError(f"y has shape {labels.shape}: give one class per image")
         domains = np.zeros(len(labels), dtype=int) if groups is None else np.asarray(groups)
-        self.classes_: NDArray[Any] = np.unique(labels)
-        dataset = name_source("dataset", (_images(X), labels, domains))
+        dataset = name_source("dataset", (_images(X), labels.tolist(), domains.tolist()))
         settings = {name: value for name, value in self._settings.items() if value is not None}
         settings |= {"dataset": dataset, "target": NONE}
         try:
@@ -76,6 +75,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 self.predictor_ = run.predictor
         finally:
             forget_source("dataset", dataset)  # which holds the images
+        self.classes_: NDArray[Any] = np.unique(labels)
         if "output" in settings:
             self.run_ = run
         return self
@@ -83,14 +83,14 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the class of every image (N,), or "unknown"."""
         self._check_fitted()
-        known = {str(label): label for label in self.classes_}
+        known = {str(label): label for label in self.classes_.tolist()}
         decided = [known.get(one.label, UNKNOWN_LABEL) for one in self.predictor_.predict(_images(X))]
         return np.array(decided, dtype=None if self.classes_.dtype.kind == "U" else object)
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the probabilities (N, C) of the known classes, as if no image were unknown."""
         self._check_fitted()
-        order = [self.predictor_.classes.index(str(label)) for label in self.classes_]
+        order = [self.predictor_.classes.index(str(label)) for label in self.classes_.tolist()]
         probabilities: NDArray[np.float64] = self.predictor_.infer(_images(X)).logits.double().softmax(1).numpy()
         return probabilities[:, order]
 
@@ -100,11 +100,12 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         confidence: NDArray[np.float64] = self.predictor_.score(self.predictor_.infer(_images(X))).numpy()
         return confidence - self.predictor_.threshold.value
 
-    def score(self, X: Any, y: ArrayLike, sample_weight: Any = None) -> float:
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of right decisions: the class, or "unknown" for a class that was not in training."""
         self._check_fitted()
-        labels = np.where(np.isin(y, self.classes_), np.asarray(y, dtype=object), UNKNOWN_LABEL)
-        right = self.predict(X).astype(object) == labels
+        known, labels = set(self.classes_.tolist()), y.tolist() if isinstance(y, np.ndarray) else list(y)
+        expected = [label if label in known else UNKNOWN_LABEL for label in labels]
+        right = [one == other for one, other in zip(self.predict(X).tolist(), expected, strict=True)]
         return float(np.average(right, weights=sample_weight))
 
     def _check_fitted(self) -> None:
@@ -114,4 +115,6 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 def _images(X: Any) -> Sequence[Any]:
     """Return the images of an array or of a sequence, one by one."""
+    if isinstance(X, np.ndarray) and X.ndim == 3 and X.shape[-1] == 3:
+        raise MedicError(f"X has shape {X.shape}, that of one image: give several, X[None] for one")
     return [X[position] for position in range(len(X))] if isinstance(X, np.ndarray) and X.ndim > 1 else list(X)

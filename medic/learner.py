@@ -1,8 +1,9 @@
 """Any method in a loop of one's own."""
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from medic.config.parts import Parts, assign_hparams, find_parts, fit_strategy
 from medic.config.tasks import resolve_grid
 from medic.data import Images, Samples
 from medic.data.images import Items, Resident
-from medic.errors import MedicError
+from medic.errors import MedicError, check_choice
 from medic.methods import Method, find_method, find_needs
 from medic.models import Preprocessing
 from medic.objectives import OBJECTIVES, PENALTIES, Setup
@@ -23,9 +24,11 @@ from medic.strategies.optimizers import reset_optimizer
 from medic.systems.base import Rate
 from medic.tasks import Grid, Step
 from medic.training import Inference, Precision, WeightAverage
+from medic.training.precision import arithmetic
 from medic.training.updater import Updater
-from medic.utils.modules import evaluating, freeze_norms, statistics_estimated
+from medic.utils.modules import evaluating, freeze_norms, is_tracking, modes_kept, statistics_estimated
 from medic.utils.outputs import Output
+from medic.utils.parts import POSITIVE, check_range
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 """Makes an optimizer of some parameters: `lambda parameters: torch.optim.SGD(parameters, lr=0.01)`."""
@@ -52,8 +55,9 @@ class Learner:
     Args:
         method: Name of a method, or a `Method`.
         model: Maps inputs (N, …) to logits (N, C) or to an `Output`.
-        optimizer: An optimizer of the model's parameters, or a function that makes one of a list of parameters. Own
-            parameters of a method are added as further groups.
+        optimizer: An optimizer of the model's parameters, or a function that takes a list of parameters and returns an
+            optimizer. The method's own parameters are added as extra groups, so make a scheduler afterwards, of
+            `learner.optimizer`.
         classes: Number C of known classes.
         domains: Number of source domains.
         setup: Shape and scale of the inputs, if the method needs them.
@@ -86,6 +90,13 @@ class Learner:
         seed: int = 0,
     ) -> None:
         self.method = find_method(method) if isinstance(method, str) else method
+        if not isinstance(self.method, Method):
+            raise MedicError(f"method is of type {type(method).__name__}: give a name of medic.METHODS, or a Method")
+        if not isinstance(model, nn.Module):
+            raise MedicError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
+        check_choice("precision", precision, get_args(Precision))
+        if clip_norm is not None:
+            check_range("the learner", POSITIVE, clip_norm=clip_norm)
         self.model, self.precision, self.domains = model, precision, domains
         self.needs = find_needs(self.method)
         if domains < self.method.min_domains:
@@ -108,7 +119,10 @@ class Learner:
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         self.setup = replace(setup or Setup(), tasks=max(spec.sizes), domains=domains)
         if parts.layer is not None:
+            if hasattr(model, "_medic_layer"):
+                raise MedicError("the model has the layer of an earlier learner: make a new model")
             parts.layer.build().insert(getattr(model, "backbone", model), self._zeros())
+            model._medic_layer = parts.layer.name  # type: ignore[assignment]
         self.objective = parts.build_objective(scale=OVA_SCALE)
         self.objective.prepare(model, self.setup)
         self.objective.to(self.device)
@@ -126,17 +140,18 @@ class Learner:
         self._prepare_callbacks(parts)
         self._restarts = self.objective.restart_iterations(len(spec.sizes))
         self._update = Updater(
-            model,
-            model,
-            self.strategy,
-            self.objective,
-            self.optimizer,
-            self.grid,
-            domains,
-            self.device,
-            precision,
-            clip_norm,
+            model=model,
+            network=model,
+            strategy=self.strategy,
+            objective=self.objective,
+            optimizer=self.optimizer,
+            grid=self.grid,
+            domains=domains,
+            device=self.device,
+            precision=precision,
+            clip_norm=clip_norm,
         )
+        self._classes = classes
         self._checked = False
 
     def step(self, x: Tensor, y: Tensor, domain: Tensor, index: Tensor | None = None, **attributes: Tensor) -> Update:
@@ -145,11 +160,12 @@ class Learner:
         `x` (N, …) are inputs, `y` and `domain` (N,) their classes and domains. `index` (N,) are their rows in the
         training set, for methods that correct labels.
         """
-        x, y, domain = x.to(self.device), y.to(self.device), domain.to(self.device)
+        x, y, domain = (self._placed(part) for part in (x, y, domain))
+        self._check_domains(domain)
         if not self._checked:
             self._check_outputs(x)
         self._start(len(y))
-        self._take_turns()
+        self._run_callbacks()
         labels = self._corrected(index)
         steps = self.grid(x, labels.pop("y", y), domain, **labels, **attributes)
         self._check_tasks(steps)
@@ -157,8 +173,10 @@ class Learner:
 
     def update(self, steps: Sequence[Step]) -> Update:
         """Update the model once with tasks that are already dealt over steps."""
+        if not self._checked and steps:
+            self._check_outputs(steps[0].x)
         self._start(sum(len(step.y) for step in steps))
-        self._take_turns()
+        self._run_callbacks()
         if self._preset.get("batch_norm") == "frozen":
             freeze_norms(self.model)
         if self.iteration in self._restarts:
@@ -171,11 +189,11 @@ class Learner:
             self._average(self.averaging)
         return update
 
-    def finish(self, inputs: Iterable[Tensor] | None = None) -> openset.Score:
+    def finish(self, inputs: Iterable[Any] | None = None) -> openset.Score:
         """Load the averaged weights, if the method averages, and return the score, fitted if it has to be.
 
-        After averaging, batch-norm statistics are estimated again from `inputs`, batches of training inputs (N, …), or
-        from the training set.
+        After averaging, batch-norm statistics are estimated again from `inputs`, batches of training inputs (N, …) or
+        tuples that begin with them, such as a loader yields; or from the training set.
         """
         if self.averaging is not None:
             with torch.no_grad():
@@ -191,6 +209,7 @@ class Learner:
         Rates of the optimizer and torch's global generators, which dropout draws from, are not part of it.
         """
         return {
+            "method": self.method.name,
             "iteration": self.iteration,
             **self._update.state_dict(),
             "grid": self.grid.state_dict(),
@@ -202,14 +221,16 @@ class Learner:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state of a learner with the same arguments."""
+        if state.get("method") != self.method.name:
+            raise MedicError(f"the state belongs to method {state.get('method')!r}, not to {self.method.name!r}")
         self.iteration = state["iteration"]
         self._update.load_state_dict(dict(state))
         if self.averaging is not None:
             self.averaging.load_state_dict(state["averaging"], self.device)
         if state["batch_size"]:
             self._start(state["batch_size"] * self.grid.tasks)
-        for callback, own in zip(self.callbacks, state["callbacks"], strict=True):
-            callback.load_state_dict(self, own)
+            for callback, own in zip(self.callbacks, state["callbacks"], strict=True):
+                callback.load_state_dict(self, own)
         self.grid.load_state_dict(state["grid"])
         if state["cells"] is not None:
             self.cells.load_state_dict(state["cells"])
@@ -247,15 +268,20 @@ class Learner:
 
     def _complete_optimizer(self, optimizer: torch.optim.Optimizer | MakeOptimizer) -> torch.optim.Optimizer:
         """Return the optimizer with the method's own parameters, at their rates relative to the model's."""
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            optimizer = optimizer([parameter for parameter in self.model.parameters() if parameter.requires_grad])
-        trained = {parameter for group in optimizer.param_groups for parameter in group["params"]}
-        if not any(parameter in trained for parameter in self.model.parameters()):
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        made: Any = optimizer
+        if not isinstance(optimizer, torch.optim.Optimizer) and callable(optimizer):
+            made = optimizer(trained)
+        if not isinstance(made, torch.optim.Optimizer):
+            kind = type(made).__name__
+            raise MedicError(f"the optimizer is of type {kind}: give an optimizer, or a function that makes one")
+        own = {parameter for group in made.param_groups for parameter in group["params"]}
+        if not any(parameter in own for parameter in self.model.parameters()):
             raise MedicError("the optimizer has none of the model's parameters: make it of model.parameters()")
-        lr = optimizer.param_groups[0]["lr"]
+        lr = made.param_groups[0]["lr"]
         for parameters, scale in self.objective.parameter_groups():
-            optimizer.add_param_group({"params": parameters, "lr": scale * lr})
-        return optimizer
+            made.add_param_group({"params": parameters, "lr": scale * lr})
+        return made
 
     def _check_parts(self, **arguments: Any) -> None:
         """Refuse a model or arguments that lack something that the method needs."""
@@ -269,9 +295,24 @@ class Learner:
         self._checked = True
         with evaluating(self.model):
             output = Output.of(self.model(x[:2]))
+        if (logits := output.logits.shape[-1]) != self._classes:
+            raise MedicError(f"the model returned {logits} logits for {self._classes} classes: make the two equal")
         for need in self.needs:
             if need in OUTPUTS and missing(output, need):
                 raise self._lacking(need)
+
+    def _placed(self, part: Any) -> Any:
+        """Return a tensor of a batch on the device of the model; the grid refuses anything else."""
+        return part.to(self.device) if isinstance(part, Tensor) else part
+
+    def _check_domains(self, domain: Any) -> None:
+        """Refuse other domains than 0 to S - 1; on a GPU only in the first batch, because it has to wait."""
+        if not isinstance(domain, Tensor) or not len(domain) or (self._checked and domain.is_cuda):
+            return
+        for label in (int(domain.min()), int(domain.max())):
+            if not 0 <= label < self.domains:
+                last = self.domains - 1
+                raise MedicError(f"domain {label} is none of the {self.domains} domains: number them from 0 to {last}")
 
     def _lacking(self, need: str) -> MedicError:
         text, way = NEEDS[need]
@@ -295,7 +336,9 @@ class Learner:
         self.preprocessing = Preprocessing((), (), 0)  # not used, because inputs are preprocessed already
         if train_set is None:
             return
-        inputs, label, domain = train_set
+        if not isinstance(train_set, tuple | list) or len(train_set) != 3:
+            raise MedicError("train_set is not of three parts: give (inputs, classes, domains)")
+        inputs, label, domain = train_set[0], torch.as_tensor(train_set[1]), torch.as_tensor(train_set[2])
         if not len(inputs) == len(label) == len(domain):
             raise MedicError(
                 f"the training set has {len(inputs)} inputs, {len(label)} classes and {len(domain)} domains: give one "
@@ -320,7 +363,7 @@ class Learner:
                 callback.start(self)
             self.relabel(self.samples)
 
-    def _take_turns(self) -> None:
+    def _run_callbacks(self) -> None:
         """Run the callbacks that are due, once per iteration and before its tasks are drawn."""
         if self._turned_at == self.iteration:
             return
@@ -354,20 +397,22 @@ class Learner:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     @torch.no_grad()
-    def _estimate_statistics(self, inputs: Iterable[Tensor] | None) -> None:
-        self.model.train()
-        if self._preset.get("batch_norm") == "frozen":
-            freeze_norms(self.model)
-        with statistics_estimated(self.model) as tracked:
-            if not tracked:
-                return
-            if inputs is None and not hasattr(self, "images"):
-                raise MedicError("averaged weights need new batch-norm statistics: give finish(inputs=…) some batches")
-            for batch in self._batches() if inputs is None else inputs:
-                self.model(batch.to(self.device))
+    def _estimate_statistics(self, inputs: Iterable[Any] | None) -> None:
+        """Estimate batch-norm statistics for new weights, and leave the model in the mode that it has."""
+        batches = iter(self._batches() if inputs is None and hasattr(self, "images") else inputs or ())
+        first = next(batches, None)
+        with modes_kept(self.model):
+            self.model.train()
+            if self._preset.get("batch_norm") == "frozen":
+                freeze_norms(self.model)
+            if first is None and any(map(is_tracking, self.model.modules())):
+                raise MedicError("averaged weights need new batch-norm statistics: give finish(inputs) some batches")
+            with statistics_estimated(self.model) as tracked, arithmetic(self.precision, self.device):
+                for batch in itertools.chain([first], batches) if tracked else ():
+                    self.model(self._placed(batch[0] if isinstance(batch, tuple | list) else batch))
 
     def _batches(self) -> Iterable[Tensor]:
         """Yield batches of the training set, in random order."""
-        size = max(2, self.batch_size * max(self.grid.sizes))
+        size = min(len(self.samples), max(2, self.batch_size * max(self.grid.sizes)))
         rows = torch.randperm(len(self.samples), generator=self.grid.generator)
         return (self.images.gather(part, self.device) for part in rows.split(size)[:REFRESHED] if len(part) == size)

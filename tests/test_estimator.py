@@ -51,6 +51,17 @@ def test_score_counts_unknown_as_right_for_other_classes(fitted):
     assert fitted.score(IMAGES, names, weights) == pytest.approx(np.average(right, weights=weights))
 
 
+def test_labels_of_mixed_types(fitted):
+    names = [f"class {label}" if label < 5 else 5 for label in LABEL]
+    expected = fitted.score(IMAGES, np.array(names, dtype=object))
+    assert fitted.score(IMAGES, names) == expected
+
+
+def test_one_image_is_no_sequence(fitted):
+    with pytest.raises(MedicError, match="one image"):
+        fitted.predict(IMAGES[0])
+
+
 def test_numbers_stay_numbers(tmp_path):
     classifier = medic.OpenSetClassifier(**QUICK, output=tmp_path).fit(list(IMAGES[:, :, :, 0]), LABEL)
     assert set(classifier.predict(IMAGES[:6])) <= {*range(6), "unknown"}

@@ -15,6 +15,7 @@ from medic.objectives import OBJECTIVES
 from medic.objectives.needs import MODEL, NEEDS, OUTPUTS, TRAINING
 from medic.utils.outputs import Output
 from tests.built import built
+from tests.messages import naming
 from tests.small import small_gfnet, small_network
 
 pytestmark = pytest.mark.usefixtures("small_adversaries")
@@ -231,6 +232,46 @@ def test_the_training_set_may_be_a_sequence():
         learner.finish().function.tensors.values(), whole.finish().function.tensors.values(), strict=True
     ):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"optimizer": "sgd"}, "optimizer str"),
+    ({"optimizer": lambda parameters: None}, "optimizer NoneType"),
+    ({"model": lambda x: x}, "model function torch.nn.Module"),
+    ({"method": nn.Linear}, "method type"),
+    ({"precision": "fp16"}, "fp16 bf16"),
+    ({"clip_norm": -1.0}, "clip_norm -1"),
+    ({"train_set": (INPUTS, LABEL)}, "train_set three"),
+    ({"classes": 5}, "6 logits 5 classes"),
+    ({"domains": 2}, "domain 2 is none of the 2 domains"),
+])  # fmt: skip
+def test_mistakes(changes, message):
+    model = Minimal("close", [])
+    settings = {"method": "erm", "model": model, "optimizer": sgd, "classes": CLASSES, "domains": DOMAINS, **changes}
+    with pytest.raises(MedicError, match=naming(message)):
+        medic.Learner(**settings).step(INPUTS, LABEL, DOMAIN)
+
+
+def test_names_in_a_batch_are_refused():
+    with pytest.raises(MedicError, match="domain is a list"):
+        make_learner("erm").step(INPUTS, LABEL, ["a"] * len(LABEL))
+
+
+def test_finish_keeps_the_mode_and_takes_batches_of_a_loader():
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(INPUTS[0].numel()), nn.Linear(INPUTS[0].numel(), CLASSES))
+    settings = {"classes": CLASSES, "domains": DOMAINS, "validate": lambda: 1.0, "iterations": 4}
+    learner = medic.Learner("swad", model, sgd, **settings)
+    steps(learner)
+    with pytest.raises(MedicError, match="batches"):
+        learner.finish()
+    learner.model.eval()
+    learner.finish([(INPUTS, LABEL, DOMAIN)])
+    assert not any(module.training for module in learner.model.modules())
+
+
+def test_losses_are_in_single_precision():
+    learner = make_learner("erm", precision="bf16")
+    assert steps(learner, 1)[0].risks.dtype == torch.float32
 
 
 def test_methods_list_what_they_need():

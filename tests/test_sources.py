@@ -1,6 +1,8 @@
 """Networks and datasets of one's own: functions by name, and objects."""
 
+import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -94,13 +96,15 @@ def test_a_run_of_objects_trains_once(mine, monkeypatch):
     run = medic.train(model=network, dataset=images, **QUICK)
     assert run.config.model.backbone.startswith("live:Sequential-")
     assert run.predictor.predict(images[0][:3])[0].label in [*"01234", "unknown"]
-    assert medic.train(model=network, dataset=images, **QUICK).path == run.path
+    assert medic.train(model=network, dataset=images, **QUICK).path != run.path  # it may have changed
     with monkeypatch.context() as patch:
         patch.setattr(loop.Session, "_iterate", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             medic.train(model=network, dataset=images, output="stopped", **QUICK)
+    (path,) = Path("stopped").iterdir()
+    settings = json.loads((path / "settings.json").read_text())
     with pytest.raises(MedicError, match="cannot resume"):
-        medic.train(model=network, dataset=images, output="stopped", **QUICK)
+        medic.train(**settings)
     with pytest.raises(MedicError, match="sweep"):
         medic.sweep({"seed": [0]}, model=network, dataset=images, **QUICK)
 
@@ -121,6 +125,42 @@ def test_code_of_a_run_is_not_executed_unless_it_is_named(mine, capsys):
     assert main(["evaluate", str(run.path), "--rerun"]) == 2
     assert "--import mine" in capsys.readouterr().err
     assert main(["evaluate", str(run.path), "--rerun", "--import", "mine"]) == 0
+
+
+def test_a_model_takes_only_the_network_that_it_lacks(mine):
+    run = medic.train(dataset=mine.images, **QUICK)
+    with pytest.raises(MedicError, match="leave out model="):
+        medic.load(run.path, model=mine.network)
+    own = medic.train(model=mine.network, dataset=mine.images, **QUICK)
+    with pytest.raises(MedicError, match="cannot be used"):
+        medic.load(own.path, model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4)))
+    assert medic.load(own.path).classes == own.predictor.classes  # as before
+
+
+def test_a_run_of_functions_is_extended(mine):
+    options = {**QUICK, "dataset": mine.images, "checkpoint_every": 2}
+    base = medic.train(model=mine.network, **options)
+    more = medic.train(extend=base.path, iterations=6, quiet=True, device="cpu")
+    assert more.config.optim.iterations == 6
+    with forgotten():
+        from medic.cli import main
+
+        words = ["train", "--extend", str(base.path), "--iterations", "8", "--import", "mine"]
+        assert main(words) in (0, 1)
+
+
+def test_code_that_changed_is_noticed(mine, tmp_path):
+    medic.train(model=mine.network, dataset=mine.images, **QUICK)
+    (tmp_path / "mine.py").write_text(CODE + "changed = True")
+    with pytest.raises(MedicError, match="has changed since"):
+        medic.train(model=mine.network, dataset=mine.images, seed=1, **QUICK)
+
+
+def test_methods_of_a_script_do_not_reach_other_processes(mine):
+    with forgotten():
+        medic.METHODS["mine"] = medic.Method("mine", "a", "b", "c")
+        with pytest.raises(MedicError, match=naming("'mine' imports= executor='here'")):
+            medic.sweep({"seed": [0]}, method="mine", dataset="digits", target="street")
 
 
 def test_a_function_of_the_command_line(mine):
@@ -163,7 +203,8 @@ def test_numbers_sort_by_value():
     (([1], [2, 3], [4]), "1 images, 2 classes and 1 domains"),
     ([], "no images"),
     (3, "int"),
-    ([(1, 2)], "item tuple"),
+    ([(1, 2)], "item tuple 2"),
+    ({"a": 1}, "dict sequence"),
 ])  # fmt: skip
 def test_datasets_that_are_none(source, message):
     with pytest.raises(MedicError, match=naming(message)):
@@ -172,6 +213,8 @@ def test_datasets_that_are_none(source, message):
 
 @pytest.mark.parametrize(("model", "message"), [
     (lambda: 3, "int torch.nn.Module"),
+    (lambda: 1 / 0, "cannot be made ZeroDivisionError"),
+    ("resnet18", "backbone='resnet18'"),
     (nn.Conv2d(3, 8, 3), "features head"),
     (nn.Sequential(nn.Flatten(), nn.Linear(7, 2)), "image-size"),
 ])  # fmt: skip

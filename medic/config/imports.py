@@ -18,7 +18,7 @@ from typing import Any
 
 from medic.data import BENCHMARKS, Benchmark
 from medic.errors import MedicError, first_line
-from medic.methods import METHODS, Method
+from medic.methods import METHOD_GROUP, METHODS, Method
 from medic.models import HEADS, LAYERS, OURS
 from medic.objectives import OBJECTIVES, PENALTIES
 from medic.openset import RULES, SCORES, Score
@@ -62,6 +62,18 @@ def execute(names: str | Iterable[str]) -> list[Plugin]:
 def executed() -> dict[str, str]:
     """Return the hashes of the code that was executed in this process, by absolute path or by module."""
     return dict(_executed)
+
+
+def file_module(path: str) -> ModuleType | None:
+    """Return the module that a file was executed as, or None for the name of a module."""
+    return sys.modules.get(f"medic_import_{_executed[path][:16]}")
+
+
+def is_local(kind: str, entry: str) -> bool:
+    """Whether an entry of a registry was added by code of this process alone, so that another process lacks it."""
+    installed = entry in METHOD_GROUP.sources if kind == "method" else False
+    known = (kind, entry) in _BUILT_IN or (kind, entry) in _owners or installed
+    return entry in _REGISTRIES[kind] and not known
 
 
 def _execute_file(name: str) -> Plugin:

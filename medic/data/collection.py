@@ -96,10 +96,14 @@ def _columns(source: Any) -> tuple[Any, Any, Any]:
     if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
         kinds = "a sequence of (image, class, domain), or three sequences: images, classes and domains"
         raise MedicError(f"the dataset is a {type(source).__name__}: give {kinds}")
-    items = [source[number] for number in range(len(source))]
+    try:
+        items = [source[number] for number in range(len(source))]
+    except (KeyError, TypeError) as error:  # a dict or a table
+        raise MedicError(f"the dataset is a {type(source).__name__} without items 0, 1, …: give a sequence") from error
     for item in items:
         if not isinstance(item, tuple | list) or len(item) != 3:
-            raise MedicError(f"an item of the dataset is a {type(item).__name__}: give (image, class, domain)")
+            parts = f" of {len(item)}" if isinstance(item, tuple | list) else ""
+            raise MedicError(f"an item of the dataset is a {type(item).__name__}{parts}: give (image, class, domain)")
     images, labels, places = zip(*items, strict=True) if items else ((), (), ())
     return list(images), labels, places
 
@@ -108,6 +112,8 @@ def _named(values: Any, names: Sequence[str] | None) -> tuple[str, ...]:
     """Return classes or domains by name; numbers are positions in `names`, if there are any."""
     plain = [value.item() if hasattr(value, "item") else value for value in values]
     if names is not None and all(type(value) is int for value in plain):
+        if not all(0 <= value < len(names) for value in plain):
+            raise MedicError(f"the dataset has number {max(plain)}, but names of {len(names)}: give a name for each")
         return tuple(str(names[value]) for value in plain)
     return tuple(map(str, plain))
 

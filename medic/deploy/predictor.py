@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medic.config.sources import check_sources, register_model
+from medic.config.sources import allow_sources, network_given
 from medic.data.classes import UNKNOWN_LABEL
 from medic.data.decode import MAX_PIXELS, BadImage
 from medic.data.images import Resident
@@ -237,10 +237,16 @@ def load(path: Path | str, device: str = "cpu", model: Any = None) -> Predictor:
     check_model_files(folder)
     described = read_description(folder)
     made = described.get("model")
-    if isinstance(made, Mapping):
-        if model is not None:
-            register_model(str(made.get("backbone")), model)
-        check_sources(made, f"the model in {folder}")
+    backbone = str(made.get("backbone")) if isinstance(made, Mapping) else ""
+    if model is not None:
+        with network_given(backbone, model):
+            return _load(folder, described).to(torch_device)
+    allow_sources({"backbone": backbone}, f"the model in {folder}")
+    return _load(folder, described).to(torch_device)
+
+
+def _load(folder: Path, described: dict[str, Any]) -> Predictor:
+    """Read the network of a model whose description was read."""
     try:
         network, score = read_network(folder, described)
         preprocessing, decoded = read_preprocessing(described)
@@ -248,7 +254,7 @@ def load(path: Path | str, device: str = "cpu", model: Any = None) -> Predictor:
         if type(views) is not int or not 0 < views <= MAX_VIEWS:
             raise ValueError(f"it has {views!r} views")
         read_learned(described)  # raises for a value of another type
-        predictor = Predictor(
+        return Predictor(
             network=network,
             classes=read_classes(described),
             preprocessing=preprocessing,
@@ -263,7 +269,6 @@ def load(path: Path | str, device: str = "cpu", model: Any = None) -> Predictor:
         raise
     except Exception as error:  # whatever a stranger's or a damaged file leads to
         raise unusable(folder, error) from error
-    return predictor.to(torch_device)
 
 
 def _device(device: str | torch.device) -> torch.device:

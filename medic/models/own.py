@@ -18,14 +18,14 @@ def register_network(name: str, make: Callable[[], Any]) -> None:
     Inputs are normalised as ImageNet's, unless the network has an attribute `preprocessing`.
     """
     with torch.random.fork_rng(devices=[]):
-        module = _checked(name, make())
+        module = _made(name, make)
     preprocessing = getattr(module, "preprocessing", IMAGENET)
     if not isinstance(preprocessing, Preprocessing):
         raise MedicError(f"the preprocessing of network {name!r} is a {type(preprocessing).__name__}: give a "
                          "medic.models.Preprocessing(mean, std, size)")  # fmt: skip
 
     def sized(size: int) -> nn.Module:
-        network = _checked(name, make())
+        network = _made(name, make)
         network.num_features = _count_features(name, network, len(preprocessing.mean), size)  # type: ignore[assignment]
         return network
 
@@ -38,9 +38,14 @@ def copied(module: nn.Module) -> Callable[[], nn.Module]:
     return lambda: copy.deepcopy(kept)
 
 
-def _checked(name: str, module: Any) -> nn.Module:
+def _made(name: str, make: Callable[[], Any]) -> nn.Module:
+    """Call the function of a user, and check what it returns."""
+    try:
+        module = make()
+    except Exception as error:  # whatever the user's code does
+        raise MedicError(f"network {name} cannot be made: {type(error).__name__}: {first_line(error)}") from error
     if not isinstance(module, nn.Module):
-        raise MedicError(f"{name} returned a {type(module).__name__}: return a torch.nn.Module")
+        raise MedicError(f"network {name} is of type {type(module).__name__}: return a torch.nn.Module")
     return module
 
 

@@ -36,7 +36,9 @@ MODEL = {
 """Parts of a model."""
 
 TRAINING = {
-    "setup": Need("the shape and scale of the inputs", "give setup=medic.Setup(images=…, shape=…, mean=…, std=…)"),
+    "setup": Need(
+        "the shape and scale of the inputs", "give setup=medic.Setup(images=…, epoch=…, shape=…, mean=…, std=…)"
+    ),
     "train_set": Need("the training set", "give train_set=(x, y, domain)"),
     "validate": Need("the validation loss", "give validate=, a function that returns it, and iterations="),
 }

@@ -270,7 +270,7 @@ def _forward(model: nn.Module, step: Step) -> Output:
         if isinstance(error, MedicError) or (reason := _mismatch(model, step.x)) is None:
             raise
         raise MedicError(f"the model does not take these inputs: {reason} ({first_line(error)})") from error
-    output = Output.of(result)
+    output = Output.of(result).in_full()
     output.check_logits(len(step.y))
     return output
 

@@ -7,7 +7,7 @@ from typing import Any
 from medic.config.imports import execute
 from medic.config.resolve import Plan
 from medic.config.settings import SETTINGS, check_settings
-from medic.config.sources import check_sources
+from medic.config.sources import allow_sources, use_sources
 from medic.errors import MedicError
 from medic.runs.layout import CHECKPOINT, HASH
 from medic.runs.run import Run
@@ -52,9 +52,11 @@ def extended(user_settings: Mapping[str, Any]) -> tuple[dict[str, Any], Path | N
     if kept.get("imports") and not settings.get("imports"):
         names = " ".join(f"--import {name}" for name in kept["imports"])
         raise MedicError(f"run {base.path} was trained with code that is executed only if you name it: add {names}")
-    check_sources({**kept, **settings}, f"run {base.path}")
+    imported = execute(settings.get("imports") or ())
+    use_sources(settings)  # which the user has named
+    allow_sources(kept, f"run {base.path}")
     recorded = {plugin.sha256 for plugin in base.plugins}
-    if changed := [one.name for one in execute(settings.get("imports") or ()) if one.sha256 not in recorded]:
+    if changed := [one.name for one in (*imported, *use_sources(kept)) if one.sha256 not in recorded]:
         raise MedicError(f"{changed[0]} has changed since run {base.path} was trained: restore it, or train anew")
     if not (base.path / CHECKPOINT).exists():
         raise MedicError(f"run {base.path} has no {CHECKPOINT} to continue from: train it again")

@@ -10,7 +10,7 @@ from torch import Tensor
 from medic.config.imports import executed
 from medic.config.resolve import Plan, resolve
 from medic.config.settings import SETTINGS
-from medic.config.sources import check_sources
+from medic.config.sources import allow_sources
 from medic.data import Dataset
 from medic.deploy.calibration import Labelled
 from medic.errors import MedicError, check_choice, warn
@@ -113,7 +113,7 @@ def resolve_run(run: Run, device: str, root: str | None, **changes: Any) -> Plan
     """
     settings = {name: value for name, value in run.settings.items() if name in SETTINGS}
     names, moved = settings.pop("imports", None) or [], {} if root is None else {"root": root}
-    check_sources(settings, f"run {run.path}")
+    allow_sources(settings, f"run {run.path}")
     ran = executed()
     recorded = {plugin.name: plugin.sha256 for plugin in run.plugins}
     try:

@@ -80,16 +80,16 @@ class Trainer:
         self._called_at = -1
         self._restarts = self.objective.restart_iterations(len(self.grid.sizes))
         self.updater = Updater(
-            self.model,
-            self._network(),
-            self.strategy,
-            self.objective,
-            self.optimizer,
-            self.grid,
-            self.domains,
-            self.device,
-            self.precision,
-            self.clip_norm,
+            model=self.model,
+            network=self._network(),
+            strategy=self.strategy,
+            objective=self.objective,
+            optimizer=self.optimizer,
+            grid=self.grid,
+            domains=self.domains,
+            device=self.device,
+            precision=self.precision,
+            clip_norm=self.clip_norm,
         )
         inputs = (self.images, self.augmentation, self.preprocessing)
         self._body = Iteration(self.updater, *inputs, self.probes, self.compiled)

@@ -27,15 +27,22 @@ class DeclaredModule(nn.Module):
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode inside; every layer returns to its own mode afterwards."""
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """Return every layer to its own mode afterwards, training or evaluation."""
     modes = [(module, module.training) for module in model.modules()]
-    model.eval()
     try:
         yield
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode inside; every layer returns to its own mode afterwards."""
+    with modes_kept(model):
+        model.eval()
+        yield
 
 
 @contextmanager
@@ -56,7 +63,7 @@ def statistics_kept(model: nn.Module) -> Iterator[None]:
 def statistics_estimated(model: nn.Module) -> Iterator[bool]:
     """Re-estimate the running statistics of batch norm as means over the passes inside; yields whether it has any."""
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-    tracked = [(norm, norm.momentum) for norm in norms if norm.track_running_stats and norm.training]  # not frozen
+    tracked = [(norm, norm.momentum) for norm in norms if is_tracking(norm)]
     for norm, _ in tracked:
         norm.reset_running_stats()
         norm.momentum = None
@@ -65,6 +72,12 @@ def statistics_estimated(model: nn.Module) -> Iterator[bool]:
     finally:
         for norm, momentum in tracked:
             norm.momentum = momentum
+
+
+def is_tracking(module: nn.Module) -> bool:
+    """Whether a layer is batch norm that estimates running statistics: in training mode, and not frozen."""
+    norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
+    return norm and bool(module.track_running_stats) and module.training
 
 
 def freeze_norms(model: nn.Module) -> None:

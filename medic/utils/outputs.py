@@ -61,6 +61,13 @@ class Output(NamedTuple):
             "and one-vs-all logits (samples, 2, classes), or medic.Output(logits, ova)"
         )
 
+    def in_full(self) -> "Output":
+        """Return the outputs in single precision or better, as losses need them; maps of stages stay as they are."""
+        half = (torch.bfloat16, torch.float16)
+        parts = {name: part for name, part in self._asdict().items() if isinstance(part, Tensor) and part.dtype in half}
+        full: dict[str, Any] = {name: part.float() for name, part in parts.items()}
+        return self._replace(**full) if full else self
+
     def check_logits(self, samples: int) -> None:
         """Refuse logits that are not of the shape (samples, classes)."""
         shape = tuple(self.logits.shape)

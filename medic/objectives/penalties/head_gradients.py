@@ -5,6 +5,7 @@ weights and bias is e z̃ᵀ (C, F + 1), so that no per-sample gradient has to b
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +56,12 @@ class Fishr(Penalty, name="fishr"):
         """Start with averages of 0 for every task; without known sizes, the first step does."""
         if not lacks(model, "sizes"):
             self.variances = torch.zeros(setup.tasks, model.classes, model.features + 1)  # type: ignore[call-overload, operator]
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Allocate averages that the first step would allocate, if the state has them."""
+        if self.variances is None and f"{prefix}variances" in state:
+            self.variances = torch.zeros_like(state[f"{prefix}variances"])
+        super()._load_from_state_dict(state, prefix, *arguments)
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
         """Compare the tasks, which must keep their order."""

@@ -24,9 +24,9 @@ class Collection(LazyDataset):
     """N images with the class and the domain of each by name. They are decoded into memory."""
 
     images: Sequence[AnyImage]
-    labels: tuple[str, ...]
+    class_names: tuple[str, ...]
     """The class of every image."""
-    places: tuple[str, ...]
+    domain_names: tuple[str, ...]
     """The domain of every image."""
 
     def load(self, storage: Storage) -> Dataset:
@@ -38,13 +38,15 @@ class Collection(LazyDataset):
         frames = torch.tensor([frame for _, frame in squares])
         domain, label = (
             torch.tensor([names.index(name) for name in of_images])
-            for names, of_images in ((self.domains, self.places), (self.classes, self.labels))
+            for names, of_images in ((self.domains, self.domain_names), (self.classes, self.class_names))
         )
         paths = [
             str(image) if isinstance(image, str | Path) else f"{place}/{name}/{number}"
-            for number, (image, place, name) in enumerate(zip(self.images, self.places, self.labels, strict=True))
+            for number, (image, place, name) in enumerate(
+                zip(self.images, self.domain_names, self.class_names, strict=True)
+            )
         ]
-        digest = hashlib.sha256("\0".join((*self.places, *self.labels)).encode())
+        digest = hashlib.sha256("\0".join((*self.domain_names, *self.class_names)).encode())
         digest.update(pixels.numpy().tobytes())
         place = choose_place(pixels.nbytes, storage.where, storage.device)
         return Dataset(

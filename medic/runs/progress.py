@@ -44,7 +44,7 @@ class Progress:
         self._bar: Bar | None = None
         self._notebook: NotebookBar | None = None
         if logger.isEnabledFor(logging.INFO) and in_notebook():
-            self._notebook = NotebookBar(title, iterations)
+            self._notebook = NotebookBar(title, start, iterations)
         elif logger.isEnabledFor(logging.INFO) and console().is_terminal:
             whole = Column(no_wrap=True)
             self._bar = Bar(

@@ -20,17 +20,17 @@ def in_notebook() -> bool:
 class NotebookBar:
     """A progress bar below the cell that runs, which is updated in place. It needs no widgets."""
 
-    def __init__(self, title: str, total: int) -> None:
+    def __init__(self, title: str, start: int, total: int) -> None:
         shown: Any = importlib.import_module("IPython.display")  # which only a notebook has
         self._html = shown.HTML
-        self._title, self._total, self._updated = title, total, 0.0
-        self._handle = shown.display(self._html(self._drawn(0, "")), display_id=True)
+        self._title, self._total, self._updated, self._state = title, total, 0.0, ""
+        self._handle = shown.display(self._html(self._drawn(start, "")), display_id=True)
 
     def update(self, completed: int, status: str, last: bool = False) -> None:
-        """Show the progress and a status; often called, it draws twice a second, and the `last` time."""
-        now = time.monotonic()
-        if last or now - self._updated >= EVERY:
-            self._updated = now
+        """Show the progress and a status; redraw at most twice a second, and always if the first word changes."""
+        now, state = time.monotonic(), status.partition(" ")[0]
+        if last or state != self._state or now - self._updated >= EVERY:
+            self._updated, self._state = now, state
             self._handle.update(self._html(self._drawn(completed, status)))
 
     def _drawn(self, completed: int, status: str) -> str:

@@ -14,17 +14,27 @@ from sklearn.preprocessing import FunctionTransformer
 import medic
 from medic.config.settings import SETTINGS
 from medic.errors import MedicError
+from medic.models import HALVES, OURS
+from tests.small import small_network
 
 pytestmark = pytest.mark.filterwarnings("ignore:domain")
 
 LABEL, DOMAIN = np.tile(np.arange(6), 18), np.repeat(["a", "b", "c"], 36)
 IMAGES = np.random.default_rng(0).random((108, 16, 16, 3)) * 100 + 30 * LABEL[:, None, None, None]
 IMAGES = IMAGES.clip(0, 255).astype(np.uint8)
-QUICK = {"method": "erm", "iterations": 20, "device": "cpu", "images": 24}
+QUICK = {"method": "erm", "backbone": "small", "iterations": 20, "device": "cpu", "images": 24}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small():
+    """Register the small network of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(OURS, "small", (lambda size: small_network(), HALVES))
+        yield
 
 
 @pytest.fixture(scope="module")
-def fitted():
+def fitted(small):
     known = LABEL < 5
     names = np.array([f"class {label}" for label in LABEL])
     return medic.OpenSetClassifier(**QUICK).fit(IMAGES[known], names[known], DOMAIN[known])

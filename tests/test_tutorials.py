@@ -12,9 +12,10 @@ from torch import nn
 
 import medic
 import medic.objectives
+from medic.models import HALVES, OURS
 from tests.pages import DOCS, blocks, run_page
 from tests.plugins import forgotten
-from tests.small import record_no_chance
+from tests.small import record_no_chance, small_network
 
 SMALLER = {
     r"--dataset digits": "--dataset mini",
@@ -123,6 +124,7 @@ def test_domainbed(here, mini, capsys):
 @pytest.mark.slow
 def test_the_python_guide(here, monkeypatch, capsys):
     monkeypatch.syspath_prepend(here)
+    monkeypatch.setitem(OURS, "convnet", (lambda size: small_network(), HALVES))
     record_no_chance(monkeypatch)
     quick = 'images=18, device="cpu"'
     smaller = {

@@ -17,7 +17,7 @@ from medic.errors import MedicError
 from medic.runs.train import train
 
 DATA = frozenset({"dataset", "root", "target", "sources", "split", "known", "unknown", "partial", "extend", "name"})
-"""Settings that are not parameters, because `fit` is given the data and makes one new run."""
+"""Settings that are not parameters, because `fit` takes the data and trains one new run."""
 
 
 class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -53,8 +53,8 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def __repr__(self) -> str:
-        given = (f"{name}={value!r}" for name, value in self._settings.items() if value is not None)
-        return f"OpenSetClassifier({', '.join(given)})"
+        arguments = (f"{name}={value!r}" for name, value in self._settings.items() if value is not None)
+        return f"OpenSetClassifier({', '.join(arguments)})"
 
     def fit(self, X: Any, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
         """Train on images and their classes (N,); `groups` (N,) are their domains, one for all by default.

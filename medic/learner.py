@@ -1,4 +1,4 @@
-"""Any method in a loop of one's own."""
+"""Train with any method in your own loop."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ TrainSet = tuple[Tensor | Sequence[Any], Tensor, Tensor]
 REFRESHED = 30
 """Batches from which batch-norm statistics of averaged weights are estimated."""
 LARGE = 224
-"""The image side in pixels that is assumed where a rate depends on it and no setup is given."""
+"""The image side in pixels that is assumed where a rate depends on it and there is no setup."""
 
 
 class Learner:
@@ -98,14 +98,13 @@ class Learner:
         if clip_norm is not None:
             check_range("the learner", POSITIVE, clip_norm=clip_norm)
         self.model, self.precision, self.domains = model, precision, domains
-        self.needs = find_needs(self.method)
+        self.needs, self._preset = find_needs(self.method), self._find_preset()
         if domains < self.method.min_domains:
             raise MedicError(f"method {self.method.name!r} needs {self.method.min_domains} domains, not {domains}")
         self._check_parts(setup=setup, train_set=train_set, validate=validate)
         if validate is not None and iterations is None:
             raise MedicError("validate has no effect without the number of updates: give iterations=")
         spec = resolve_grid({}, self.method, domains, classes, ())
-        self._preset = self._find_preset()
         parts = find_parts(
             self.method,
             self._preset.get("objective", "ce"),
@@ -257,7 +256,7 @@ class Learner:
         return own or OBJECTIVES[self._preset.get("objective", "ce")].score
 
     def _inner_lr(self, inner_lr: float | None, lr: float) -> float | None:
-        """Return the inner rate: as given, as the method sets it, or None for the strategy's own."""
+        """Return the inner rate: the user's, the method's, or None for the strategy's own."""
         own = self._preset.get("inner_lr") if inner_lr is None else inner_lr
         if isinstance(own, Rate):
             own = own.at(self.setup.shape[-1] if "setup" in self.needs else LARGE)
@@ -268,10 +267,9 @@ class Learner:
 
     def _complete_optimizer(self, optimizer: torch.optim.Optimizer | MakeOptimizer) -> torch.optim.Optimizer:
         """Return the optimizer with the method's own parameters, at their rates relative to the model's."""
-        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         made: Any = optimizer
         if not isinstance(optimizer, torch.optim.Optimizer) and callable(optimizer):
-            made = optimizer(trained)
+            made = optimizer(self._weights())
         if not isinstance(made, torch.optim.Optimizer):
             kind = type(made).__name__
             raise MedicError(f"the optimizer is of type {kind}: give an optimizer, or a function that makes one")
@@ -316,7 +314,7 @@ class Learner:
 
     def _lacking(self, need: str) -> MedicError:
         text, way = NEEDS[need]
-        head = OBJECTIVES[self._find_preset().get("objective", "ce")].heads[0]
+        head = OBJECTIVES[self._preset.get("objective", "ce")].heads[0]
         ours = f", or use medic.Classifier(backbone, classes, head={head!r})" if need in OUTPUTS else ""
         return MedicError(f"method {self.method.name!r} needs {text}: {way}{ours}")
 
@@ -382,8 +380,8 @@ class Learner:
                 "step(x, y, domain, index)"
             )
         rows = index.cpu()
-        given = {"y": self.samples.label, **self.samples.attributes}
-        return {name: values[rows].to(self.device) for name, values in given.items()}
+        labels = {"y": self.samples.label, **self.samples.attributes}
+        return {name: values[rows].to(self.device) for name, values in labels.items()}
 
     def _average(self, averaging: WeightAverage) -> None:
         """Give the weights to the average, and the validation loss if it asks for it."""
@@ -399,7 +397,9 @@ class Learner:
     @torch.no_grad()
     def _estimate_statistics(self, inputs: Iterable[Any] | None) -> None:
         """Estimate batch-norm statistics for new weights, and leave the model in the mode that it has."""
-        batches = iter(self._batches() if inputs is None and hasattr(self, "images") else inputs or ())
+        if inputs is None:
+            inputs = self._batches() if hasattr(self, "images") else ()
+        batches = iter(inputs)
         first = next(batches, None)
         with modes_kept(self.model):
             self.model.train()

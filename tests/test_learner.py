@@ -68,8 +68,8 @@ def make_model(name, needs):
 
 def make_arguments(needs):
     setup = medic.Setup(images=len(LABEL), shape=(3, SIDE, SIDE), mean=(0.5,) * 3, std=(0.5,) * 3)
-    given = {"setup": setup, "train_set": (INPUTS, LABEL, DOMAIN), "validate": lambda: 1.0}
-    return {name: given[name] for name in TRAINING if name in needs} | {"iterations": 4}
+    arguments = {"setup": setup, "train_set": (INPUTS, LABEL, DOMAIN), "validate": lambda: 1.0}
+    return {name: arguments[name] for name in TRAINING if name in needs} | {"iterations": 4}
 
 
 def make_learner(name, needs=None, **changes):
@@ -167,11 +167,11 @@ def test_an_update_is_that_of_a_run(mini, name):
     learner.objective.load_state_dict(trainer.objective.state_dict())
     for iteration in range(3):
         batch = trainer._batch(trainer._next())
-        given, _ = trainer._body.load(batch)
+        drawn, _ = trainer._body.load(batch)
         torch.manual_seed(iteration)
-        trainer.updater(given)
+        trainer.updater(drawn)
         torch.manual_seed(iteration)
-        learner.update(given)
+        learner.update(drawn)
     for (key, one), other in zip(trainer.model.state_dict().items(), model.state_dict().values(), strict=True):
         assert torch.equal(one, other), key
 

@@ -25,7 +25,7 @@ class Items(Protocol):
 
 
 DatasetSource = Items | Callable[[], Items]
-"""Images of one's own in Python; `medic.train` gives them a name."""
+"""Your own images as Python objects; `medic.train` gives them a name."""
 
 
 @dataclass(frozen=True, kw_only=True)

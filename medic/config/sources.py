@@ -1,4 +1,4 @@
-"""Networks and datasets of one's own: functions that make them, `module:function`, and objects that exist already.
+"""Your own networks and datasets: functions that make them, `module:function`, and existing objects.
 
 A function that can be imported is recorded by name and by the hash of its module, so that a run resumes in another
 process. An object, or a function that only this process knows, is called `live:NAME-NUMBER`: such a run cannot resume.
@@ -87,7 +87,7 @@ def use_sources(settings: Mapping[str, Any]) -> list[Plugin]:
 def allow_sources(settings: Mapping[str, Any], where: str) -> None:
     """Register the sources of settings that the user did not write, if the user has named their modules.
 
-    Otherwise raise an error: a file of a stranger must not choose the code that is executed.
+    Otherwise raise an error, because a file from someone else must not decide which code runs.
     """
     for kind in KINDS:
         name = str(settings.get(kind))
@@ -159,8 +159,8 @@ def _find_function(kind: str, name: str) -> Callable[[], Any]:
     """Return the function of a name, from a file that was executed or from a module that can be imported."""
     module, _, function = name.partition(":")
     try:
-        found = _executed_file(module) or importlib.import_module(module)
-        made = getattr(found, function)
+        owner = _executed_file(module) or importlib.import_module(module)
+        made = getattr(owner, function)
     except Exception as error:  # whatever the user's code does
         hint = f"; add --import {module}.py" if Path(f"{module}.py").is_file() else ""
         raise MedicError(f"{kind} {name} cannot be imported: {first_line(error)}{hint}") from error
@@ -189,7 +189,7 @@ def _importable(function: Any) -> str | None:
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if module in (None, "__main__") or not name.isidentifier():
         return None
-    found = inspect.getmodule(function)
-    if found is not sys.modules.get(str(module)) or getattr(found, name, None) is not function:
+    owner = inspect.getmodule(function)
+    if owner is not sys.modules.get(str(module)) or getattr(owner, name, None) is not function:
         return None
     return f"{module}:{name}"

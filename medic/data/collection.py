@@ -1,4 +1,4 @@
-"""Images of one's own that Python holds already, or reads one by one."""
+"""Your own images as Python objects: in memory, or read one by one."""
 
 import hashlib
 from collections.abc import Sequence

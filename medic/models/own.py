@@ -1,4 +1,4 @@
-"""A network of one's own as a backbone."""
+"""Your own network as a backbone."""
 
 import copy
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a method can need beyond logits: parts of a model's output, parts of the model, and facts about the training.
+"""What methods need besides logits: parts of the model's output, parts of the model, and facts about training.
 
 Losses, penalties, objectives, callbacks and scores declare their needs by name, in an attribute `needs`.
 """

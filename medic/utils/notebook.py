@@ -21,10 +21,10 @@ class NotebookBar:
     """A progress bar below the cell that runs, which is updated in place. It needs no widgets."""
 
     def __init__(self, title: str, start: int, total: int) -> None:
-        shown: Any = importlib.import_module("IPython.display")  # which only a notebook has
-        self._html = shown.HTML
+        ipython: Any = importlib.import_module("IPython.display")  # installed with every notebook
+        self._html = ipython.HTML
         self._title, self._total, self._updated, self._state = title, total, 0.0, ""
-        self._handle = shown.display(self._html(self._drawn(start, "")), display_id=True)
+        self._handle = ipython.display(self._html(self._drawn(start, "")), display_id=True)
 
     def update(self, completed: int, status: str, last: bool = False) -> None:
         """Show the progress and a status; redraw at most twice a second, and always if the first word changes."""

@@ -24,6 +24,7 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     "frozen 0.0054 warm": {"lr": 0.0054, **_FROZEN, **_WARM},
     "frozen 0.0054 warm cosine": {"lr": 0.0054, **_FROZEN, **_WARM, "schedule": "cosine"},
     "frozen 0.0054 clip": {"lr": 0.0054, **_FROZEN, "clip_norm": 1.0},
+    "frozen 0.016 clip": {"lr": 0.016, **_FROZEN, "clip_norm": 1.0},
     "frozen 0.016 warm": {"lr": 0.016, **_FROZEN, **_WARM},
     "frozen adamw": {"lr": 1e-4, **_ADAMW},
 }
@@ -37,6 +38,7 @@ INNER = {
     "frozen 0.0054 warm": 0.0027,
     "frozen 0.0054 warm cosine": 0.0027,
     "frozen 0.0054 clip": 0.0011,
+    "frozen 0.016 clip": 0.003,
     "frozen 0.016 warm": 0.003,
     "frozen adamw": 0.001,
 }

@@ -1,36 +1,40 @@
-"""The public functions: what the commands of `medic` do, from Python.
+"""The public functions: what the commands of `medic` do, from Python. Importing this module does not import torch.
 
 A model may be given as a `Run`, as a `Predictor`, or as the path of either.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
-
-from torch import nn
 
 from medic.analysis import ANALYSES
 from medic.config.settings import Settings
 from medic.deploy.layout import EXPORTS, model_folder
-from medic.deploy.predictor import Predictor, load
-from medic.errors import MedicError, check_choice
-from medic.results.runs import Runs, find_runs, sort_runs
-from medic.runs.layout import is_run
+from medic.errors import MedicError, check_choice, counted
+from medic.results.runs import Runs, find_runs, open_runs, sort_runs
+from medic.runs.layout import check_run
+from medic.runs.opening import check_model, open_model
 from medic.runs.run import Run
-from medic.runs.train import train as train_run
 from medic.utils.files import check_writable
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from medic.analysis.result import Result
+    from medic.deploy.calibration import Calibration
+    from medic.deploy.predictor import Predictor
     from medic.deploy.service.limits import Limits
 
-ModelSource = nn.Module | Callable[[], nn.Module]
-"""A network, or a function that makes it."""
+logger = logging.getLogger(__name__)
+
 CHECKED = 256
 """The number of target images that an export is checked on."""
 
 
-def train(*, model: ModelSource | None = None, quiet: bool = False, **settings: Unpack[Settings]) -> Run:
+def train(
+    *, model: "nn.Module | Callable[[], nn.Module] | None" = None, quiet: bool = False, **settings: Unpack[Settings]
+) -> Run:
     """Train a run and return it: its metrics, predictions and model.
 
     A run that was stopped resumes, and a finished one is returned at once. The settings are those of
@@ -44,6 +48,8 @@ def train(*, model: ModelSource | None = None, quiet: bool = False, **settings: 
         **settings: Any of the settings. `dataset` may also be your own: a sequence of (image, class, domain), three
             sequences of images, classes and domains, or a function that returns either.
     """
+    from medic.runs.train import train as train_run
+
     return train_run(_name_sources(settings, model), quiet=quiet)
 
 
@@ -70,7 +76,7 @@ def sweep(
     span: Mapping[str, Any],
     variants: Sequence[Mapping[str, Any]] = (),
     *,
-    model: ModelSource | None = None,
+    model: "nn.Module | Callable[[], nn.Module] | None" = None,
     executor: str = "local",
     jobs: int | None = None,
     retries: int | None = None,
@@ -141,58 +147,76 @@ def report(
         root: The folder of the images, to show some of them on the page of a run.
         paper: A table of the paper to compare several runs with, such as `pacs-resnet50`.
     """
-    from medic.reports.run_page import write_report
-    from medic.reports.table_page import write_table_report
-
-    folder, opened = None, runs
-    if isinstance(opened, Path | str):
-        folder = Path(opened)
-        opened = Run(folder) if is_run(folder) else find_runs([folder])
-    if isinstance(opened, Run):
+    pages = open_runs(runs) if isinstance(runs, Path | str) else runs
+    if isinstance(pages, Run):
         if paper is not None:
-            raise MedicError(f"--paper requires a folder of runs, but {opened.path} is a run: leave it out")
-        return write_report(opened, Path(path or opened.path / "report.html"), None if root is None else Path(root))
+            raise MedicError(f"--paper requires a folder of runs, but {pages.path} is a run: leave it out")
+        file = Path(path or pages.path / "report.html")
+        check_writable("report", file)
+        from medic.reports.run_page import write_report
+
+        return write_report(pages, file, None if root is None else Path(root))
     if root is not None:
         raise MedicError("--root requires a single run: leave it out")
-    if path is None and folder is None:
-        raise MedicError("give the path of the page: several runs have no folder of their own")
-    title = "runs" if folder is None else str(folder)
-    opened = opened if isinstance(opened, Runs) else Runs(tuple(opened))
-    return write_table_report(opened, title, Path(path or Path(title) / "report.html"), paper)
+    several = pages if isinstance(pages, Runs) else Runs(tuple(pages))
+    if path is None and several.folder is None:
+        raise MedicError("give the path of the page: these runs have no folder of their own")
+    file = Path(path or f"{several.folder}/report.html")
+    check_writable("report", file)
+    from medic.reports.table_page import write_table_report
+
+    return write_table_report(several, str(several.folder or "runs"), file, paper)
 
 
-def analyze(name: str, runs: Run | Sequence[Run] | Path | str | None = None, **options: Any) -> "Result":
+def analyze(name: str, runs: Run | Sequence[Run | Path | str] | Path | str | None = None, **options: Any) -> "Result":
     """Measure something about finished runs; the result has `rows()`, `as_dict()` and `draw()`.
 
     Args:
         name: The analysis: `gradients`, `separation`, `errors`, … (`medic analyze` lists them).
-        runs: The run or the runs to analyze, or their folder.
+        runs: The run or the runs to analyze, or their directories. For `openness` and `cost`, also folders of runs.
         **options: Options of the analysis, as in `medic analyze --help`.
     """
     analysis = ANALYSES[check_choice("analysis", name, ANALYSES)]
     for option in options:
-        check_choice("option", option, analysis.options, f"of analysis {name!r}")
-    if isinstance(runs, Path | str):
-        runs = Run(runs) if is_run(Path(runs)) else find_runs([Path(runs)])
-    several = [] if runs is None else [runs] if isinstance(runs, Run) else list(runs)
-    if analysis.takes == "run":
-        if len(several) != 1:
-            raise MedicError(f"analysis {name!r} takes one run, but got {len(several)}")
-        return analysis.measure(several[0], **options)
-    if analysis.takes != "nothing" and not several:
-        raise MedicError(f"analysis {name!r} needs finished runs: give some")
-    return analysis.measure(several, **options)
+        if option not in analysis.options:
+            raise MedicError(f"--{option} has no effect on {name!r}: leave it out")
+    several = [] if runs is None else [runs] if isinstance(runs, Run | Path | str) else list(runs)
+    if analysis.takes == "nothing":
+        if several:
+            raise MedicError(f"{name!r} needs no runs, but got {several[0]}: leave it out")
+        return analysis.measure(**options)
+    if not several:
+        expected = {"run": "the directory of a run", "runs": "directories of runs", "folders": "folders of runs"}
+        raise MedicError(f"analysis {name!r} needs finished runs: give {expected[analysis.takes]}")
+    if analysis.takes == "run" and len(several) > 1:
+        raise MedicError(f"{name!r} takes one run, but got {len(several)}: analyze them one by one")
+    opened = [run for place in several for run in _runs_of(place, analysis.takes == "folders")]
+    return analysis.measure(opened[0] if analysis.takes == "run" else opened, **options)
+
+
+def _runs_of(place: Run | Path | str, folders: bool) -> Sequence[Run]:
+    """Return the run at a place, or with `folders` the finished runs in a folder."""
+    if isinstance(place, Run):
+        return [place]
+    if folders:
+        runs = find_runs([Path(place)])
+        for note in runs.notes():
+            logger.warning("%s", note)
+        return runs.finished
+    check_run(Path(place))
+    return [Run(place)]
 
 
 def calibrate(
-    model: Predictor | Run | Path | str,
+    model: "Predictor | Run | Path | str",
     *,
     accept: float | None = None,
     threshold: float | None = None,
     cost: float | None = None,
     labels: Sequence[tuple[str, str]] | None = None,
     images: Sequence[str] | None = None,
-) -> Predictor:
+    force: bool = False,
+) -> "Predictor":
     """Return a model with another threshold, chosen on held-out images of the run, on labelled or on new images.
 
     Args:
@@ -202,21 +226,41 @@ def calibrate(
         cost: How much an accepted unknown image costs, relative to a rejected known one.
         labels: Paths of images and their classes, to choose on; a class that the model does not know is unknown.
         images: Paths of images without labels from the place of use.
+        force: Whether to accept a model that learned nothing.
     """
-    from medic.deploy.calibration import Calibration, label_images
-    from medic.runs.reevaluate import held_out
-
     if sum(value is not None for value in (accept, threshold, cost)) > 1:
         raise MedicError("accept, threshold and cost each choose the threshold: give one of them")
-    predictor, run = open_model(model)
-    labelled = None if run is None or threshold is not None else held_out(run)
-    if labels is not None:
-        labelled = label_images(predictor, labels, "labels")
-    calibration = Calibration(predictor, labelled, None if images is None else predictor.infer(images))
+    calibration = make_calibration(model, labels, images, force=force)
     chosen = calibration.choose(accept, threshold, cost, labels is not None)
     if chosen is None:
         raise MedicError("nothing chooses the threshold: give accept, threshold, cost, labels or images")
-    return predictor.at(chosen)
+    return calibration.apply(chosen)
+
+
+def make_calibration(
+    model: "Predictor | Run | Path | str",
+    labels: Sequence[tuple[str, str]] | None = None,
+    images: Iterable[str] | None = None,
+    device: str | None = None,
+    force: bool = False,
+) -> "Calibration":
+    """Return a model with the outputs to choose its threshold by; images that cannot be read are left out.
+
+    The labelled images are those of the user, or else the ones that the run held out.
+    """
+    predictor, run = open_model(model, device, force)
+    from medic.data.decode import BadImage
+    from medic.deploy.calibration import Calibration, label_images
+    from medic.runs.reevaluate import held_out
+
+    labelled = None if run is None else held_out(run)
+    if labels is not None:
+        labelled = label_images(predictor, labels, "labelled images")
+    unreadable: list[BadImage] = []
+    unlabelled = None if images is None else predictor.infer(images, unreadable)
+    if unreadable:
+        logger.warning("%s left out, the first: %s", counted(len(unreadable), "unreadable image"), unreadable[0])
+    return Calibration(predictor, labelled, unlabelled)
 
 
 class Export(NamedTuple):
@@ -228,7 +272,7 @@ class Export(NamedTuple):
 
 
 def export(
-    model: Predictor | Run | Path | str,
+    model: "Predictor | Run | Path | str",
     path: Path | str | None = None,
     *,
     format: str = "onnx",
@@ -244,6 +288,15 @@ def export(
         images: Paths of images to check the export on; by default target images of the run.
         root: The folder of the run's images, if it moved.
     """
+    check_choice("format", format, EXPORTS)
+    if images is not None and not images:
+        raise MedicError("images is empty: give some to check the export on, or leave it out")
+    folder = model.path if isinstance(model, Run) else model_folder(model) if isinstance(model, Path | str) else None
+    if path is None and folder is None:
+        raise MedicError("give the path of the file to write: this model has no folder")
+    file = Path(path or f"{folder}/model{EXPORTS[format]}")
+    predictor, run = open_model(model)
+    check_writable("export", file)
     import numpy as np
     import torch
 
@@ -251,26 +304,18 @@ def export(
     from medic.deploy.export import export as write
     from medic.runs.reevaluate import target_pixels
 
-    check_choice("format", format, EXPORTS)
-    if path is None and isinstance(model, Predictor):
-        raise MedicError("give the path of the file to write: this model has no folder")
-    if images is not None and not images:
-        raise MedicError("images is empty: give some to check the export on, or leave it out")
-    predictor, run = open_model(model)
-    folder = Path() if isinstance(model, Predictor) else run.path if run is not None else model_folder(str(model))
-    file = Path(path or folder / f"model{EXPORTS[format]}")
-    check_writable("export", file)
     if images is not None:
         pixels = torch.from_numpy(np.stack([to_pixels(image, predictor.decoded) for image in images]))
     elif run is not None:
         pixels = target_pixels(run, CHECKED, None if root is None else str(root))
     else:
-        raise MedicError("the model is not a run, so it has no target images: give images to check the export on")
+        place = "the model" if folder is None else folder
+        raise MedicError(f"{place} is not a run, so it has no target images: check it on others with --images")
     return Export(file, len(pixels), write(predictor, file, format, pixels))
 
 
 def serve(
-    model: Predictor | Run | Path | str,
+    model: "Predictor | Run | Path | str",
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -292,35 +337,17 @@ def serve(
         limits: The largest requests, files and queues.
         force: Whether to serve a model that learned nothing.
     """
-    import torch
+    from medic.deploy.service.server import address_of, check_access, listen, run
 
-    from medic.deploy.service.app import make_app
-    from medic.deploy.service.server import address_of, check_token, is_loopback, listen, run
-    from medic.training import pick_device
-
-    check_token(token)
-    if token is None and not is_loopback(host):
-        raise MedicError(f"host {host} lets other machines connect: set a token")
+    check_access(host, token)
+    if isinstance(model, Path | str):
+        check_model(model)
+    place = model if isinstance(model, Path | str) else model.path if isinstance(model, Run) else "a model"
     names = [allowed_hosts] if isinstance(allowed_hosts, str) else allowed_hosts
     with listen(host, port) as listening:  # first, since a port may be taken
-        predictor, _ = open_model(model.path if isinstance(model, Run) else model)
-        if not predictor.learned and not force:
-            raise MedicError("the model learned nothing: train again with a lower learning rate, or use force=True")
-        predictor = predictor.to(pick_device(device))
+        predictor, _ = open_model(model, device, force)
+        from medic.deploy.service.app import make_app
+
+        predictor.warm_up()
         app = make_app(predictor, limits, token, [host.lower(), *map(str.lower, names)])
-        # The first pass is slow, and tells whether the model takes photographs at all.
-        predictor.outputs(torch.zeros(1, 3, predictor.decoded, predictor.decoded, dtype=torch.uint8))
-        run(app, listening, lambda: print(f"serving at {address_of(listening)}", flush=True))
-
-
-def open_model(model: Predictor | Run | Path | str) -> tuple[Predictor, Run | None]:
-    """Return a model, and its run if it has one."""
-    if isinstance(model, Predictor):
-        return model, None
-    if isinstance(model, Run):
-        return model.predictor, model
-    folder = model_folder(str(model))
-    if is_run(folder):
-        run = Run(folder)
-        return run.predictor, run
-    return load(folder), None
+        run(app, listening, lambda: print(f"serving {place} at {address_of(listening)}", flush=True))

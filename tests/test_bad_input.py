@@ -121,7 +121,7 @@ LINE = [
     (["predict", "model", "@empty"], "list empty cannot be read: Is a directory"),
     ([*PREDICT, "--tpo", "3"], "unknown option '--tpo', did you mean '--top'?"),
     (["export", "gone"], "run gone does not exist: give the directory that training prints when it ends"),
-    (["export", "model"], "model is not a run, so it has no target images: check on others with --images"),
+    (["export", "model"], "model is not a run, so it has no target images: check it on others with --images"),
     (["export", "model", "--format", "tflite"], "unknown format 'tflite', choose from onnx, torch-export"),
     (["export", "model", "--images", "gone.png"],
      "path gone.png does not exist: give images, folders, quoted patterns, @FILE or -"),

@@ -6,11 +6,10 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from medic.analysis import ANALYSES, Analysis
-from medic.cli.options import add_device_option, add_import_option, count, output_file
-from medic.errors import MedicError, check_choice
+from medic.analysis import ANALYSES
+from medic.api import analyze
+from medic.cli.options import add_device_option, add_import_option, count, execute_imports, output_file
 from medic.reports.terminal import print_rows
-from medic.runs.layout import check_run
 from medic.utils.files import check_writable, write_text, writing
 
 if TYPE_CHECKING:
@@ -55,22 +54,14 @@ def run(arguments: Namespace) -> int:
         ]
         print_rows(rows)
         return 0
-    analysis = ANALYSES[check_choice("analysis", arguments.name, ANALYSES)]
     options = explicit_options(arguments, OPTIONS)
-    for name in options:
-        if name not in analysis.options:
-            raise MedicError(f"--{name} has no effect on {analysis.name!r}: leave it out")
-    check_paths(analysis, arguments.runs)
     if arguments.output is not None:
         from medic.analysis import style
 
         style.check_format(Path(arguments.output))
         check_writable("figure", Path(arguments.output).parent, folder=True)
-    if arguments.imports:
-        from medic.config.imports import execute
-
-        execute(arguments.imports)
-    result = analysis.measure(read_runs(analysis, arguments.runs), **options)
+    execute_imports(arguments)
+    result = analyze(arguments.name, arguments.runs, **options)
     print_result(result)
     if arguments.json is not None:
         with writing("numbers", arguments.json):
@@ -93,34 +84,3 @@ def explicit_options(arguments: Namespace, names: tuple[str, ...]) -> dict[str, 
     """Return the options that were given."""
     values = {name: getattr(arguments, name) for name in names}
     return {name: value for name, value in values.items() if value is not None and value is not False}
-
-
-def check_paths(analysis: Analysis, paths: list[str]) -> None:
-    """Raise an error if an analysis takes another number of paths, or if a path is not a run."""
-    if analysis.takes == "nothing" and paths:
-        raise MedicError(f"{analysis.name!r} needs no runs, but got {paths[0]}: leave it out")
-    if analysis.takes != "nothing" and not paths:
-        expected = {"run": "the directory of a run", "runs": "directories of runs", "folders": "folders of runs"}
-        raise MedicError(f"medic analyze {analysis.name}: give {expected[analysis.takes]}")
-    if analysis.takes == "run" and len(paths) > 1:
-        raise MedicError(f"{analysis.name!r} takes one run, but got {len(paths)}: analyze them one by one")
-    if analysis.takes in ("run", "runs"):
-        for path in paths:
-            check_run(Path(path))
-
-
-def read_runs(analysis: Analysis, paths: list[str]) -> Any:
-    """Return what an analysis takes: a run, runs, results of folders, or nothing."""
-    if analysis.takes == "nothing":
-        return None
-    if analysis.takes == "folders":
-        from medic.results.runs import find_runs
-
-        collection = find_runs(map(Path, paths))
-        for note in collection.notes():
-            logger.warning("%s", note)
-        return collection.finished
-    from medic.runs.run import Run
-
-    runs = [Run(path) for path in paths]
-    return runs[0] if analysis.takes == "run" else runs

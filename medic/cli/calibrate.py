@@ -1,23 +1,29 @@
 """`medic calibrate`."""
 
-import logging
 from argparse import ArgumentParser, Namespace
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medic.cli.opening import add_force_option, check_model, open_model
-from medic.cli.options import add_device_option, add_import_option, input_file, number, output_folder
+from medic.api import make_calibration
+from medic.cli.options import (
+    add_device_option,
+    add_force_option,
+    add_import_option,
+    execute_imports,
+    input_file,
+    number,
+    output_folder,
+)
+from medic.deploy.paths import image_paths
 from medic.errors import MedicError, counted
 from medic.reports.terminal import print_rows
+from medic.runs.opening import check_model
 from medic.utils.files import atomic_folder, writing
 from medic.utils.parts import FRACTION, POSITIVE
 
 if TYPE_CHECKING:
     from medic.deploy.calibration import Calibration, Effect
     from medic.openset import Threshold
-
-logger = logging.getLogger(__name__)
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -65,31 +71,20 @@ def add_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Print what thresholds accept and reject, and write the model with the chosen one."""
     check_model(arguments.run)
-    from medic.deploy.paths import image_paths
-
     output = None if arguments.output is None else _output_folder(arguments)
-    paths = None if arguments.images is None else image_paths(arguments.images)
-    from medic.data.decode import BadImage  # now, because these import torch
-    from medic.deploy.calibration import Calibration, Labelled, label_images
-    from medic.evaluation.prediction_files import read_labels
-    from medic.runs.reevaluate import held_out
+    images = None if arguments.images is None else image_paths(arguments.images)
+    labels = None
+    if arguments.labels is not None:
+        from medic.evaluation.prediction_files import read_labels  # now, because it imports torch
 
-    rows = None if arguments.labels is None else read_labels(arguments.labels)
-    predictor, run = open_model(arguments.run, arguments.device, arguments.imports, arguments.force)
-    labelled: Labelled | None = None
-    if rows is not None:
-        labelled = label_images(predictor, rows, "labelled images")
-    elif run is not None:
-        labelled = held_out(run)
-    unreadable: list[BadImage] = []
-    calibration = Calibration(predictor, labelled, None if paths is None else predictor.infer(paths, unreadable))
-    if unreadable:
-        logger.warning("%s left out, the first: %s", counted(len(unreadable), "unreadable image"), unreadable[0])
-    if labelled is None and paths is None and arguments.threshold is None:
+        labels = read_labels(arguments.labels)
+    execute_imports(arguments)
+    calibration = make_calibration(arguments.run, labels, images, arguments.device, arguments.force)
+    if calibration.labelled is None and images is None and arguments.threshold is None:
         raise MedicError(
             f"{arguments.run} is a model without its run: give images of the place of use with --labels or --images"
         )
-    chosen = calibration.choose(arguments.accept, arguments.threshold, arguments.cost, rows is not None)
+    chosen = calibration.choose(arguments.accept, arguments.threshold, arguments.cost, labels is not None)
     effects = [calibration.effect(threshold) for threshold in calibration.comparisons()]
     if chosen is not None:
         effects = [effect for effect in effects if effect.threshold.value != chosen.value] + [
@@ -100,9 +95,8 @@ def run(arguments: Namespace) -> int:
     if chosen is not None and output is None:
         print("\nwrite the model with this threshold by adding --output DIR")
     elif chosen is not None and output is not None:
-        described = {**predictor.description, "calibration": calibration.record()}
         with writing("model", output), atomic_folder(output) as folder:
-            replace(predictor.to("cpu").at(chosen), description=described).save(folder)
+            calibration.apply(chosen).to("cpu").save(folder)
         print(f"\nwritten: {output}, for `medic predict`, `medic serve` and `medic export`")
     return 0
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medic.cli.catalogue import check_names
-from medic.cli.opening import check_learned
 from medic.cli.options import add_device_option, add_import_option, input_file
 from medic.errors import MedicError
 from medic.metrics import DEFAULT, METRICS, find_metric
 from medic.reports.terminal import print_rows
 from medic.runs.layout import check_run
+from medic.runs.opening import check_learned
 
 if TYPE_CHECKING:
     from medic.evaluation.decisions import ClassResult, Confused, Decisions, GroupResult

@@ -1,17 +1,13 @@
 """`medic export`."""
 
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from medic.cli.opening import check_model, is_model, open_model
-from medic.cli.options import add_import_option, output_file
-from medic.deploy.layout import EXPORTS, model_folder
-from medic.errors import MedicError, counted
-from medic.utils.files import check_writable
-
-if TYPE_CHECKING:
-    pass
+from medic.api import export
+from medic.cli.options import add_import_option, execute_imports, output_file
+from medic.deploy.layout import EXPORTS
+from medic.deploy.paths import image_paths
+from medic.errors import counted
+from medic.runs.opening import check_model
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -45,19 +41,9 @@ def add_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Export a model, and report how far the graph differs from it."""
     check_model(arguments.run)
-    from medic.deploy.paths import image_paths
-
-    form = arguments.format
-    path: Path = arguments.output or model_folder(arguments.run) / f"model{EXPORTS[form]}"
-    check_writable("export", path)
-    if arguments.images is None and is_model(arguments.run):
-        raise MedicError(f"{arguments.run} is not a run, so it has no target images: check on others with --images")
     images = None if arguments.images is None else list(image_paths(arguments.images))
-    from medic.api import export  # now, because it imports torch
-
-    predictor, finished = open_model(arguments.run, imports=arguments.imports)
-    exported = export(finished or predictor, path, format=form, images=images, root=arguments.root)
-    size = path.stat().st_size / 2**20
-    checked = f"{counted(exported.images, 'image')} decided alike, scores within {exported.difference:.0e}"
-    print(f"{path}: {size:.1f} MiB, {checked}")
+    execute_imports(arguments)
+    made = export(arguments.run, arguments.output, format=arguments.format, images=images, root=arguments.root)
+    checked = f"{counted(made.images, 'image')} decided alike, scores within {made.difference:.0e}"
+    print(f"{made.path}: {made.path.stat().st_size / 2**20:.1f} MiB, {checked}")
     return 0

@@ -128,6 +128,14 @@ def add_import_option(
     )
 
 
+def execute_imports(arguments: Namespace) -> None:
+    """Execute the code that `--import` names."""
+    if arguments.imports:
+        from medic.config.imports import execute  # now, because it imports torch
+
+        execute(arguments.imports)
+
+
 def _imported(text: str) -> str:
     try:
         check_files(text)
@@ -157,6 +165,11 @@ def add_device_option(parser: ArgumentParser, about: str = "", default: str | No
         metavar="NAME",
         help=f"{about}auto, cpu or cuda (default: auto)",
     )
+
+
+def add_force_option(parser: ArgumentParser) -> None:
+    """Add `--force`, for a command that refuses a model that learned nothing."""
+    parser.add_argument("--force", action="store_true", help="accept a model that learned nothing in training")
 
 
 def _reader(declared: Setting) -> Callable[[str], Any]:

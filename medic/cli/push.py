@@ -2,8 +2,8 @@
 
 from argparse import ArgumentParser, Namespace
 
-from medic.cli.opening import add_force_option, check_model, open_model
-from medic.cli.options import add_import_option
+from medic.cli.options import add_force_option, add_import_option, execute_imports
+from medic.runs.opening import open_model
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -20,10 +20,10 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Send a model to the hub, and print its address."""
-    check_model(arguments.run)
-    from medic.deploy.hub import push
+    execute_imports(arguments)
+    predictor, finished = open_model(arguments.run, force=arguments.force)
+    from medic.deploy.hub import push  # now, because it imports torch
 
-    predictor, finished = open_model(arguments.run, imports=arguments.imports, force=arguments.force)
     metrics = None if finished is None else finished.metrics
     print(push(predictor, arguments.name, metrics, arguments.private, arguments.license))
     return 0

@@ -2,14 +2,12 @@
 
 import logging
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 from shlex import quote
 
+from medic.api import report
 from medic.cli.options import output_file
-from medic.deploy.layout import DESCRIPTION
-from medic.errors import MedicError
-from medic.runs.layout import check_run, is_run
-from medic.utils.files import check_writable
+from medic.results.runs import open_runs
+from medic.runs.run import Run
 
 logger = logging.getLogger(__name__)
 
@@ -31,30 +29,11 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Write the report and print where it is."""
-    path = Path(arguments.path)
-    file: Path = arguments.output or path / "report.html"
-    if is_run(path) or not path.is_dir():
-        if arguments.paper is not None:
-            raise MedicError(f"--paper requires a folder of runs, but {path} is a run: leave it out")
-        check_run(path)
-        check_writable("report", file)
-        from medic.reports.run_page import write_report
-        from medic.runs.run import Run
-
-        finished = Run(path)
-        print(write_report(finished, file, None if arguments.root is None else Path(arguments.root)))
-        if arguments.root is None and (root := finished.config.data.root) is not None:
+    """Write the report and print where it is; the exit code is 1 if a run in the folder is damaged."""
+    runs = open_runs(arguments.path)
+    print(report(runs, arguments.output, root=arguments.root, paper=arguments.paper))
+    if isinstance(runs, Run):
+        if arguments.root is None and (root := runs.config.data.root) is not None:
             logger.warning("images are not shown: add --root %s", quote(str(root)))
         return 0
-    if (path / DESCRIPTION).exists():
-        raise MedicError(f"{path} is a model, not a run: give the run directory")
-    if arguments.root is not None:
-        raise MedicError(f"--root requires a single run, but {path} is a folder of runs: leave it out")
-    check_writable("report", file)
-    from medic.reports.table_page import write_table_report
-    from medic.results.runs import find_runs
-
-    collection = find_runs([path])
-    print(write_table_report(collection, str(path), file, arguments.paper))
-    return 1 if collection.damaged else 0
+    return 1 if runs.damaged else 0

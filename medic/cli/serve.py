@@ -4,10 +4,19 @@ import os
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from medic.cli.opening import add_force_option, check_model, open_model
-from medic.cli.options import add_device_option, add_import_option, count, number
+from medic.api import serve
+from medic.cli.options import (
+    add_device_option,
+    add_force_option,
+    add_import_option,
+    count,
+    execute_imports,
+    number,
+)
 from medic.deploy.service.limits import Limits
+from medic.deploy.service.server import check_access
 from medic.errors import MedicError
+from medic.runs.opening import open_model
 from medic.utils.logs import log_output
 from medic.utils.parts import Limits as Range
 
@@ -74,62 +83,47 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Serve a model until the process is asked to stop."""
-    if arguments.ray and arguments.imports:
-        raise MedicError("--import does not reach the processes of --ray: install the code as a package")
-    from medic.deploy.service.server import address_of, is_loopback, listen
-    from medic.deploy.service.server import run as serve
-
     limits = Limits(
         bytes=arguments.max_bytes, files=arguments.max_files, pixels=arguments.max_pixels, seconds=arguments.timeout,
         queue=arguments.queue, batch_size=arguments.batch_size, wait=arguments.wait_ms / 1000,
     )  # fmt: skip
-    token = read_token(arguments.token)
-    if token is None and not is_loopback(arguments.host):
-        raise MedicError(f"--host {arguments.host} lets other machines connect: set a token with {TOKEN} or --token")
+    token = os.environ.get(TOKEN) if arguments.token is None else arguments.token
     for name in ("replicas", "address"):
         if getattr(arguments, name) is not None and not arguments.ray:
             raise MedicError(f"--{name} is only used with --ray: add --ray, or leave out --{name}")
-    check_model(arguments.run)
-    # A port that is taken is an error before the model is loaded.
-    listening = None if arguments.ray else listen(arguments.host, arguments.port)
-
-    import torch
-
-    from medic.deploy.service.app import make_app
-
-    hosts = [arguments.host.lower(), *map(str.lower, arguments.allowed_hosts)]
-    predictor, _ = open_model(arguments.run, arguments.device, arguments.imports, arguments.force)
-    app = make_app(predictor, limits, token, hosts)
-    # The first pass is slow, and tells whether the model takes photographs at all.
-    predictor.outputs(torch.zeros(1, 3, predictor.decoded, predictor.decoded, dtype=torch.uint8))
     with log_output(arguments.quiet):
-        if listening is None:
-            _serve_on_ray(arguments, predictor.device.type, limits, token, hosts)
+        if arguments.ray:
+            _serve_on_ray(arguments, limits, token)
             return 0
-        serve(app, listening, lambda: print(f"serving {arguments.run} at {address_of(listening)}", flush=True))
+        execute_imports(arguments)
+        serve(
+            arguments.run,
+            host=arguments.host,
+            port=arguments.port,
+            device=arguments.device,
+            token=token,
+            allowed_hosts=arguments.allowed_hosts,
+            limits=limits,
+            force=arguments.force,
+        )
     return 0
 
 
-def _serve_on_ray(arguments: Namespace, device: str, limits: Limits, token: str | None, hosts: list[str]) -> None:
+def _serve_on_ray(arguments: Namespace, limits: Limits, token: str | None) -> None:
+    if arguments.imports:
+        raise MedicError("--import does not reach the processes of --ray: install the code as a package")
+    check_access(arguments.host, token)
+    predictor, _ = open_model(arguments.run, arguments.device, arguments.force)
+    predictor.warm_up()
     from medic.sweeps.executors.ray import connect
 
     replicas = 1 if arguments.replicas is None else arguments.replicas
     # Ray counts a core for each replica, its controller and its proxy.
     connect(arguments.address, None, max(os.cpu_count() or 1, replicas + 2))
-    from medic.deploy.service.ray import make_deployment
-    from medic.deploy.service.ray import run as serve
+    from medic.deploy.service.ray import make_deployment, run
 
-    deployment = make_deployment(Path(arguments.run).resolve(), device, limits, token, hosts, replicas)
+    hosts = [arguments.host.lower(), *map(str.lower, arguments.allowed_hosts)]
+    device, path = predictor.device.type, Path(arguments.run).resolve()
+    deployment = make_deployment(path, device, limits, token, hosts, replicas)
     address = f"http://{arguments.host}:{arguments.port}"
-    serve(
-        deployment, arguments.host, arguments.port, lambda: print(f"serving {arguments.run} at {address}", flush=True)
-    )
-
-
-def read_token(option: str | None) -> str | None:
-    """Return the token of the option or of the environment."""
-    from medic.deploy.service.server import check_token
-
-    token = os.environ.get(TOKEN) if option is None else option
-    check_token(token)
-    return token
+    run(deployment, arguments.host, arguments.port, lambda: print(f"serving {arguments.run} at {address}", flush=True))

@@ -1,7 +1,7 @@
 """The choice of a threshold for a model in use, and what it accepts and rejects."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -118,6 +118,11 @@ class Calibration:
         if self.unlabelled is not None:
             unlabelled = _mean(self.predictor.score(self.unlabelled) >= threshold.value)
         return Effect(threshold, accepted, named, rejected, unlabelled)
+
+    def apply(self, threshold: Threshold) -> Predictor:
+        """Return the model with a chosen threshold, and with a record of the images that it was chosen by."""
+        described = {**self.predictor.description, "calibration": self.record()}
+        return replace(self.predictor.at(threshold), description=described)
 
     def record(self) -> dict[str, object]:
         """Return which images a threshold was chosen by, to be kept in `model.json`."""

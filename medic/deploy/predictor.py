@@ -176,6 +176,10 @@ class Predictor:
         torch_device = _device(device)
         return replace(self, network=self.network.to(torch_device), device=torch_device)
 
+    def warm_up(self) -> None:
+        """Make the first forward pass, which is slow, and fails if the model does not take photographs."""
+        self.outputs(torch.zeros(1, 3, self.decoded, self.decoded, dtype=torch.uint8))
+
     def at(self, threshold: Threshold | float) -> "Predictor":
         """Return the predictor with another threshold; a number is on the scale of `Prediction.score`."""
         chosen = threshold if isinstance(threshold, Threshold) else given(self.score, threshold)

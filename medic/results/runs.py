@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
+from medic.deploy.layout import DESCRIPTION
 from medic.errors import MedicError
 from medic.metrics import DEFAULT
 from medic.results.compare import row_settings
@@ -13,7 +14,7 @@ from medic.results.frames import make_frame
 from medic.results.table import Table
 from medic.results.tabulate import find_metrics, tabulate
 from medic.results.wording import runs_are
-from medic.runs.layout import DONE, ERROR, is_run
+from medic.runs.layout import DONE, ERROR, check_run, is_run
 from medic.runs.run import Run
 from medic.utils.memory import garbage_collection_paused
 
@@ -28,6 +29,8 @@ class Runs(Sequence[Run]):
     """Runs whose last attempt failed."""
     damaged: tuple[Run, ...] = ()
     """Runs that cannot be read."""
+    folder: Path | None = None
+    """The folder that the runs are in, if it is one."""
 
     def __len__(self) -> int:
         return len(self.finished)
@@ -114,19 +117,31 @@ def load_runs(*folders: Path | str) -> Runs:
 
 def find_runs(folders: Iterable[Path]) -> Runs:
     """Read every run in some folders. A folder may also be a run itself."""
-    return sort_runs(run_directories(folders))
+    places = list(folders)
+    return sort_runs(run_directories(places), places[0] if len(places) == 1 else None)
+
+
+def open_runs(path: Path | str) -> Run | Runs:
+    """Return the finished run in a directory, or the runs in a folder."""
+    folder = Path(path)
+    if is_run(folder) or not folder.is_dir():
+        check_run(folder)
+        return Run(folder)
+    if (folder / DESCRIPTION).exists():
+        raise MedicError(f"{folder} is a model, not a run: give the run directory")
+    return find_runs([folder])
 
 
 @garbage_collection_paused()  # a table of many runs takes a tenth less time
-def sort_runs(paths: Iterable[Path]) -> Runs:
-    """Read the runs in some run directories."""
+def sort_runs(paths: Iterable[Path], folder: Path | None = None) -> Runs:
+    """Read the runs in some run directories, which may be all those in a folder."""
     runs = [Run(path, unfinished=True) for path in paths]
     damaged = [run for run in runs if run.damage]
     others = [run for run in runs if not run.damage]
     finished = [run for run in others if run.done]
     failed = [run for run in others if run.failure]
     unfinished = [run for run in others if not run.done and not run.failure]
-    return Runs(tuple(finished), tuple(unfinished), tuple(failed), tuple(damaged))
+    return Runs(tuple(finished), tuple(unfinished), tuple(failed), tuple(damaged), folder)
 
 
 @garbage_collection_paused()

@@ -34,8 +34,10 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def check_token(token: str | None) -> None:
-    """Raise an error for a token that a client could not send in a header."""
+def check_access(host: str, token: str | None) -> None:
+    """Raise an error if other machines could connect without a token, or if a client could not send it in a header."""
+    if token is None and not is_loopback(host):
+        raise MedicError(f"--host {host} lets other machines connect: set a token with MEDIC_TOKEN or --token")
     if token is not None and (not token.isascii() or not token.isprintable() or not token.strip() or " " in token):
         raise MedicError("--token or MEDIC_TOKEN must be printable ASCII characters without spaces")
 

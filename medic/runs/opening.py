@@ -1,0 +1,79 @@
+"""The model of a finished run, or of a folder with its two files alone. Importing this module does not import torch."""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from medic.deploy.layout import DESCRIPTION, check_model_files, model_folder
+from medic.errors import MedicError
+from medic.runs.layout import check_run, is_run, runs_inside
+from medic.runs.run import Run
+
+if TYPE_CHECKING:
+    from medic.deploy.predictor import Predictor
+
+logger = logging.getLogger(__name__)
+
+
+def check_model(path: Path | str) -> None:
+    """Raise an error if a path is neither a finished run nor a model."""
+    folder = model_folder(path)
+    if not folder.exists():
+        raise MedicError(f"run {path} does not exist: give the directory that training prints when it ends")
+    if is_model(path):
+        check_model_files(folder)
+    else:
+        check_run(folder)
+
+
+def holds_run(path: Path | str) -> bool:
+    """Return whether a folder has the files of a run or a model, or is a folder of runs."""
+    folder = model_folder(path)
+    return is_run(folder) or (folder / DESCRIPTION).exists() or bool(runs_inside(folder))
+
+
+def is_model(path: Path | str) -> bool:
+    """Return whether a folder holds a model without its run."""
+    folder = model_folder(path)
+    return (folder / DESCRIPTION).exists() and not is_run(folder)
+
+
+def open_model(
+    model: "Predictor | Run | Path | str", device: str | None = None, force: bool = True
+) -> "tuple[Predictor, Run | None]":
+    """Return a model, and its run if it has one.
+
+    Args:
+        model: The model, its run, or the path of either.
+        device: `auto`, `cpu` or `cuda`; by default the model stays where it is.
+        force: Whether to accept a model that learned nothing, with a warning.
+    """
+    if isinstance(model, Path | str):
+        check_model(model)
+    from medic.deploy.predictor import load
+    from medic.training import pick_device
+
+    run: Run | None = None
+    if isinstance(model, Run) or (isinstance(model, Path | str) and not is_model(model)):
+        run = model if isinstance(model, Run) else Run(model_folder(model))
+        predictor, place = run.predictor, str(run.path)
+    elif isinstance(model, Path | str):
+        predictor, place = load(model), str(model)
+    else:
+        predictor, place = model, ""
+    if not predictor.learned:
+        numbers = "" if run is None else run.learning_failure
+        check_learned(place, numbers or "it was no better than chance on held-out source images", force)
+    return predictor if device is None else predictor.to(pick_device(device)), run
+
+
+def check_learned(place: Path | str, failure: str, force: bool = True) -> None:
+    """Log a warning if a model learned nothing, or raise an error without `force`; `failure` is empty if it learned."""
+    if not failure:
+        return
+    problem = f"the model{place and f' in {place}'} learned nothing: {failure}"
+    if not force:
+        raise MedicError(
+            f"{problem}; train again with a lower learning rate, or use the model anyway with --force (force=True)"
+        )
+    logger.warning("%s", problem)

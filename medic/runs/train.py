@@ -1,45 +1,31 @@
-"""One run, from its settings to its directory: the loop around the trainer."""
+"""One run, from its settings to its directory."""
 
 import logging
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from medic.config.resolve import Plan, resolve
-from medic.config.sources import is_live
-from medic.data import Dataset
-from medic.errors import MedicError, TrainingError, counted, first_line, memory_checked, one_line
-from medic.evaluation.learning import at_chance, describe_chance
-from medic.evaluation.selection import without_target
-from medic.metrics import DEFAULT
-from medic.runs.build import Network, build_network, check_network, generators_kept
+from medic.errors import memory_checked
+from medic.runs.build import build_network, check_network, generators_kept
 from medic.runs.data import load_images, peek_images
-from medic.runs.directory import RunDirectory
 from medic.runs.extend import check_extension, extended
 from medic.runs.facts import describe, notes
-from medic.runs.interrupts import Interrupts, Stopped
-from medic.runs.progress import Pause, Progress
+from medic.runs.hints import learning_hint
+from medic.runs.interrupts import Interrupts
 from medic.runs.run import Run
-from medic.runs.trackers import Tracker, close_all, record_all, start_trackers, tracker_names
-from medic.runs.unfinished import UnfinishedRun, divide, find_directory, finished_run
-from medic.training import WeightAverage, load_checkpoint
+from medic.runs.session import Session, Watch
+from medic.runs.trackers import tracker_names
+from medic.runs.unfinished import divide, find_directory, finished_run
 from medic.utils import distributed, memory
 from medic.utils.files import writing
 from medic.utils.logs import log_output
 
 logger = logging.getLogger(__name__)
-
-CHECKPOINT_SECONDS = 60.0
-"""The work that a killed run loses at most, unless `checkpoint_every` is given."""
-
-Watch = Callable[[Mapping[str, Any]], None]
-"""Receives every evaluation, without its metrics on the target; may raise to end the run."""
 
 
 def train(
@@ -126,290 +112,5 @@ def _threads_restored() -> Iterator[None]:
 def _checked(run: Run, plan: Plan) -> Run:
     """Return a finished run, and log a warning if it learned nothing."""
     if distributed.rank() == 0 and run.learning_failure:
-        logger.warning("run %s learned nothing: %s; %s", run.path, run.learning_failure, _learning_hint(plan))
+        logger.warning("run %s learned nothing: %s; %s", run.path, run.learning_failure, learning_hint(plan))
     return run
-
-
-def _lower_rates(plan: Plan) -> str:
-    """Return the hint after a loss diverged: the rates that the user gave, or all of them if the user gave none."""
-    rates = {"lr": plan.config.optim.lr, "inner_lr": plan.config.objective.inner_lr}
-    used = {name: rate for name, rate in rates.items() if rate is not None}
-    blamed = [name for name in used if plan.user_settings.get(name) is not None] or list(used)
-    return "try a lower " + " or ".join(f"--{name.replace('_', '-')} than {used[name]:g}" for name in blamed)
-
-
-def _learning_hint(plan: Plan) -> str:
-    """Return what to change if a run does not learn."""
-    optim = plan.config.optim
-    warmup = f"raise --warmup above {optim.warmup}" if optim.warmup else "add --warmup N"
-    clip = "add --clip-norm 1" if optim.clip_norm is None else f"lower --clip-norm below {optim.clip_norm:g}"
-    return f"{_lower_rates(plan)}, {clip}, {warmup}, or raise --iterations"
-
-
-class Session(UnfinishedRun):
-    """A run in training."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        dataset: Dataset,
-        network: Network,
-        directory: RunDirectory,
-        run: str,
-        watch: Watch,
-        began: float,
-        base: Path | None = None,
-    ) -> None:
-        """Prepare the run with the hash `run`; `base` is the checkpoint of the run that it extends, if it does."""
-        self.every, self.base = plan.config.evaluation.evaluate_every, base
-        evaluations = -(-plan.config.optim.iterations // self.every)
-        super().__init__(plan, dataset, network, directory, run, evaluations, began)
-        self.losses: list[float] = []  # of the iterations since the last evaluation
-        self.seconds = 0.0  # per iteration since the last evaluation or start; no part of the result
-        self._saved, self._saved_at = 0, time.monotonic()
-        averaging = plan.parts.averaging
-        self.averaging: WeightAverage | None = None if averaging is None else averaging.build()
-        self.trackers: dict[str, Tracker] = {}
-        self.watch = watch
-
-    def run(self, interrupts: Interrupts) -> None:
-        """Train to the end, and write everything."""
-        plan = self.plan
-        resumes = self.directory.started
-        if resumes and any(is_live(name) for name in (plan.config.model.backbone, plan.config.data.dataset)):
-            raise MedicError(
-                f"run {self.directory.path} was made of Python objects, so it cannot resume: delete it, or give a "
-                "function of a module instead of the object"
-            )
-        distributed.barrier()
-        if resumes:
-            self._load(self.directory.checkpoint)
-            logger.info("%s resumes at iteration %d", self.directory.path, self.trainer.iteration)
-            if self.writes:
-                self.directory.write_start(plan)  # again, in case that a file was lost
-                self.directory.write_resumed(self.trainer.iteration)
-        else:
-            if plan.config.run.extend is not None and self.base is None:
-                raise MedicError(
-                    f"run {self.directory.path} has no checkpoint: give the run that it continues, --extend RUN"
-                )
-            if self.writes:
-                self.directory.write_environment(plan, self.dataset, self.hash)  # first, as it has the run's hash
-                self.directory.write_start(plan)
-            if self.base is not None:
-                self._load(self.base)
-                earlier, self.records = self.records, []
-                for record in earlier:  # as evaluations of this run
-                    self.records.append({**record, **self.provenance()})
-                logger.info("continues %s at iteration %d", self.base.parents[1], self.trainer.iteration)
-            self._save()
-        for name, fact in describe(plan, self.dataset, self.problem, self.directory.path):
-            logger.info("%-9s %s", name, one_line(fact))
-        if self.writes:
-            self.trackers = start_trackers(
-                plan.config.execution.track,
-                self.directory.path,
-                self.hash,
-                plan.config,
-                self.trainer.iteration,
-            )
-        title = f"{plan.config.run.method} → {', '.join(plan.config.data.target) or 'all domains'}"
-        with Progress(title, self.trainer.iteration, plan.config.optim.iterations, self._pauses()) as progress:
-            self._train(interrupts, progress)
-            with progress.pause("evaluating"):
-                self._finish(interrupts)
-        self._report(progress.speed)
-        if interrupts.received:
-            raise Stopped("stopped when the run was finished", interrupts.received)
-
-    def _train(self, interrupts: Interrupts, progress: Progress) -> None:
-        """Train to the last iteration, and average the weights."""
-        try:
-            self._iterate(interrupts, progress)
-            if self.averaging is not None:
-                self._average(self.averaging, progress)
-        except TrainingError as error:
-            hint = f"the checkpoint of iteration {self._saved} is kept; {_lower_rates(self.plan)}"
-            raise TrainingError(f"{error}; {hint}") from error
-        except RuntimeError as error:
-            if distributed.world() == 1:
-                raise
-            kept = f"the checkpoint of iteration {self._saved} is kept: rerun the same command to resume"
-            raise TrainingError(f"another process has ended: {first_line(error)}; {kept}") from error
-        finally:
-            close_all(self.trackers)
-
-    def _pauses(self) -> dict[Pause, int]:
-        """Return how often the run will evaluate, also at its end, and validate for its average.
-
-        The average itself is made once, at the end, in the time of a few iterations: it is not foreseen.
-        """
-        start, iterations = self.trainer.iteration, self.plan.config.optim.iterations
-        evaluations = -(-iterations // self.every) - start // self.every if start < iterations else 0
-        if self.averaging is None:
-            return {"evaluating": evaluations + 1}
-        asks = sum(self.averaging.asks(iteration, iterations) for iteration in range(start + 1, iterations + 1))
-        return {"evaluating": evaluations + 2, **({"validating": asks} if asks else {})}
-
-    def _iterate(self, interrupts: Interrupts, progress: Progress) -> None:
-        trainer, iterations = self.trainer, self.plan.config.optim.iterations
-        trainer.model.train()
-        began, started = progress.training, trainer.iteration
-        while trainer.iteration < iterations:
-            self.losses += trainer.step()
-            if self.averaging is not None:
-                self._update(self.averaging, progress)
-            progress.advance(trainer.iteration, self.losses[-1] if self.losses else None)
-            evaluating = trainer.iteration == iterations or trainer.iteration % self.every == 0
-            if evaluating:
-                self.losses += trainer.wait()
-                self.seconds = (progress.training - began) / max(1, trainer.iteration - started)
-                with progress.pause("evaluating"):
-                    self._evaluate()
-                began, started = progress.training, trainer.iteration
-            stopping = distributed.any_rank(interrupts.received is not None)
-            if evaluating or stopping or distributed.any_rank(self._checkpoint_due()):
-                self.losses += trainer.wait()
-                with interrupts.writing:
-                    self._save()
-            if stopping:
-                stopped = f"stopped at iteration {trainer.iteration}: rerun the same command to resume"
-                raise Stopped(stopped, interrupts.received or signal.SIGTERM)
-
-    def _update(self, averaging: WeightAverage, progress: Progress) -> None:
-        """Give the weights after an iteration to the average, and the validation loss if it asks for it."""
-        iteration, iterations = self.trainer.iteration, self.plan.config.optim.iterations
-        averaging.update(self.weights(), iteration / iterations)
-        if averaging.asks(iteration, iterations):
-            self.losses += self.trainer.wait()
-            with progress.pause("validating"), self._naming_iteration():
-                averaging.close(self.evaluator.validation()["domain_loss"], iteration)
-
-    def _average(self, averaging: WeightAverage, progress: Progress) -> None:
-        """Load the averaged weights into the model, re-estimate batch-norm statistics, and evaluate.
-
-        Iterations after the end of SWAD's valley are no part of its average, but of the evaluations beside it.
-        """
-        with progress.pause("averaging"):
-            self.load_average(averaging.result())
-        wanted = self.plan.user_settings.get("averaging") or self.plan.method.preset.get("averaging")
-        if wanted and not averaging.converged:  # nobody expects a valley of the default
-            logger.info(
-                "the validation loss did not converge, so the weights of the last segment are averaged: "
-                "raise --iterations, or use more segments with --hparams segments=N"
-            )
-        with progress.pause("evaluating"):
-            self._evaluate(averaged=True)
-
-    def _checkpoint_due(self) -> bool:
-        every = self.plan.config.evaluation.checkpoint_every
-        if every is None:
-            return time.monotonic() - self._saved_at >= CHECKPOINT_SECONDS
-        return self.trainer.iteration % every == 0
-
-    def _evaluate(self, averaged: bool = False) -> None:
-        """Evaluate the model, and keep its weights if source validation selects them."""
-        self.trainer.check_finite()
-        with self._naming_iteration():
-            metrics = self.evaluator.record()
-        record = self.add_record({**self._progress(), **metrics, **self._averaged(averaged)})
-        self.losses.clear()
-        self.trackers = record_all(self.trackers, record)
-        self.watch(without_target(record, self.problem.targets))
-        formatted = "  ".join(
-            f"{metric.title} {metric.scale * record['target'][metric.key]:.1f}"
-            for metric in DEFAULT
-            if metric.key in record["target"]
-        )
-        what = "averaged weights" if averaged else f"iteration {record['iteration']}"
-        on = "target" if self.problem.targets else "held-out images"
-        logger.info("%s: validation Acc %.1f; %s %s", what, 100 * record["validation"]["acc"], on, formatted)
-        first = at_chance(record) and not any(map(at_chance, self.records[:-1]))
-        if self.writes and first and self.trainer.iteration < self.plan.config.optim.iterations:
-            described, hint = describe_chance(record), _learning_hint(self.plan)
-            logger.warning("%s, %s: %s; if it stays there, %s", self.directory.path, what, described, hint)
-
-    @contextmanager
-    def _naming_iteration(self) -> Iterator[None]:
-        """Add the iteration to a `TrainingError` of an evaluation."""
-        try:
-            yield
-        except TrainingError as error:
-            raise TrainingError(f"{error} at iteration {self.trainer.iteration}") from error
-
-    def _averaged(self, averaged: bool) -> dict[str, Any]:
-        """Return the keys of a record of averaged weights."""
-        if not averaged or self.averaging is None:
-            return {}
-        own = self.plan.method.preset.get("averaging") == self.plan.config.optim.averaging
-        required = {"required": True} if own else {}
-        return {"averaged": True, "converged": self.averaging.converged, **required}
-
-    def _progress(self) -> dict[str, Any]:
-        trainer, gigabyte = self.trainer, 2**30
-        images = trainer.iteration * trainer.batch_size * trainer.grid.tasks
-        peak = torch.cuda.max_memory_allocated() if self.device.type == "cuda" else memory.peak()
-        advice = {name: value for callback in trainer.callbacks for name, value in callback.metrics().items()}
-        return {
-            "iteration": trainer.iteration,
-            "step": trainer.iteration,
-            "epoch": images / len(self.problem.train),
-            "loss": float(np.mean(self.losses)) if self.losses else self.records[-1]["loss"],
-            "lr": trainer.rates[0] * trainer.schedule(trainer.iteration - 1),
-            "step_time": self.seconds,
-            "mem_gb": peak / gigabyte,
-            **({"advice": advice} if advice else {}),
-        }
-
-    def _save(self) -> None:
-        self.trainer.check_finite()
-        state = {
-            "trainer": self.trainer.state_dict(),
-            "records": self.records,
-            "best": self.best,
-            "losses": self.losses,
-            "spent": time.monotonic() - self.began,
-            "threads": torch.get_num_threads(),
-            "averaging": None if self.averaging is None else self.averaging.state_dict(),
-        }
-        if self.writes:
-            self.directory.write_checkpoint(self.trainer.iteration, state)
-        distributed.barrier()
-        self._saved, self._saved_at = self.trainer.iteration, time.monotonic()
-
-    def _load(self, path: Path) -> None:
-        state = load_checkpoint(path)
-        try:
-            self.trainer.load_state_dict(state["trainer"])
-            self.records, self.best, self.losses = state["records"], state["best"], state["losses"]
-            if self.averaging is not None:
-                self.averaging.load_state_dict(state["averaging"], self.device)
-            self.began -= state["spent"]
-            threads = state["threads"]
-        except Exception as error:
-            raise MedicError(f"checkpoint {path} does not belong to this run: delete it to restart the run") from error
-        self._saved = self.trainer.iteration
-        if threads != torch.get_num_threads():
-            logger.info(
-                "%s for the run, as it started: another number changes the last digits", counted(threads, "thread")
-            )
-            torch.set_num_threads(threads)
-        if self.writes:
-            self.directory.write_records(self.records)
-
-    def _finish(self, interrupts: Interrupts) -> None:
-        """Write the selected model, which records how it was selected."""
-        averaged = self.records[self.selected()].get("averaged")
-        selection = "averaged weights" if averaged else "pooled source-validation accuracy, first on ties"
-        self.finish(interrupts.writing, selection=selection)
-
-    def describe_late(self) -> str:
-        """Return the message of a run that left an iteration or evaluation in progress."""
-        done = self.trainer.iteration
-        return f"stopped after iteration {done}: rerun the same command to resume at iteration {self._saved}"
-
-    def _report(self, speed: str | None) -> None:
-        """Log the speed, unless all iterations were trained before the run was resumed, and the memory."""
-        where, peak = "on the GPU" if self.device.type == "cuda" else "of the process", self.records[-1]["mem_gb"]
-        trained = "" if speed is None else f"{speed} in training; "
-        logger.info("%speak memory %s %.2f GiB", trained, where, peak)

@@ -6,7 +6,7 @@ import torch
 import medic
 from medic.config.resolve import resolve
 from medic.errors import MedicError, TrainingError
-from medic.runs.train import _lower_rates
+from medic.runs.hints import lower_rates
 from medic.training import Trainer
 from tests.messages import naming
 from tests.runs.short import SHORT
@@ -37,7 +37,7 @@ def test_the_rate_of_the_inner_steps_is_blamed_if_it_was_given(mini, tmp_path):
     ({"method": "erm"}, "try a lower --lr than 0.06"),
 ])  # fmt: skip
 def test_the_rates_to_lower(given, hint):
-    assert _lower_rates(resolve({"target": "street", **given})) == hint
+    assert lower_rates(resolve({"target": "street", **given})) == hint
 
 
 def test_outputs_that_are_not_numbers_stop_the_run(mini, tmp_path):

@@ -273,8 +273,9 @@ def test_finish_keeps_the_mode_and_takes_batches_of_a_loader():
     assert not any(module.training for module in learner.model.modules())
 
 
-def test_losses_are_in_single_precision():
-    learner = make_learner("erm", precision="bf16")
+@pytest.mark.parametrize("name", ["erm", "cirl", "ebil-hads"])
+def test_losses_are_in_single_precision(name):
+    learner = make_learner(name, precision="bf16")
     assert steps(learner, 1)[0].risks.dtype == torch.float32
 
 

@@ -99,7 +99,7 @@ class Cirl(Objective):
         if self._setup is None:
             raise MedicError("objective 'cirl' is not prepared: call objective.prepare(model, setup) before training")
         x, y = self._seen[step.index] = self._mixed(step, self._setup), step.y.repeat(2)
-        output = Output.of(model(x))
+        output = Output.of(model(x)).in_full()
         with torch.autocast(y.device.type, enabled=False):  # as for any objective
             features = features_of(output)
             warm = self.masker.turns < self.warmup * self._setup.epoch
@@ -127,7 +127,7 @@ class Cirl(Objective):
         terms = []
         for x, y in self._seen.values():
             with torch.no_grad():
-                output = Output.of(model(x))
+                output = Output.of(model(x)).in_full()
             with torch.autocast(y.device.type, enabled=False):
                 features = features_of(output)
                 mask = self.masker(features)

@@ -167,7 +167,7 @@ class EbilHads(Objective):
 def confidence(model: nn.Module, x: Tensor) -> Tensor:
     """Return the probability q_ŷ (N,) of the predicted class of images, in evaluation mode."""
     with evaluating(model):
-        output = Output.of(model(x))
+        output = Output.of(model(x)).in_full()
     with torch.autocast(x.device.type, enabled=False):
         return conf_bcls(output).sigmoid().to(output.logits.dtype)
 

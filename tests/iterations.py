@@ -12,9 +12,9 @@ def trained_on(trainer: Trainer) -> list[Step]:
     steps, load = [], Iteration.load
 
     def kept(self, batch):
-        found, probe = load(self, batch)
-        steps.extend(found)
-        return found, probe
+        loaded, probe = load(self, batch)
+        steps.extend(loaded)
+        return loaded, probe
 
     with patch.object(Iteration, "load", kept):
         trainer.step()

@@ -26,7 +26,7 @@ class Block(NamedTuple):
 def blocks(page: str) -> list[Block]:
     """Return the fenced blocks of a page below the root of the repository."""
     text = (ROOT / page).read_text()
-    return [Block(*found) for found in re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
+    return [Block(*groups) for groups in re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
 
 
 def command_lines(text: str) -> list[str]:

@@ -10,14 +10,14 @@ import psutil
 
 def descendants(pid: int, wanted: str) -> list[psutil.Process]:
     """Return the living processes below one whose command line contains `wanted`, oldest first."""
-    found = []
+    matches = []
     for process in psutil.Process(pid).children(recursive=True):
         try:
             if wanted in " ".join(process.cmdline()):
-                found.append(process)
+                matches.append(process)
         except psutil.NoSuchProcess:  # it ended meanwhile; a zombie is one of these
             continue
-    return found
+    return matches
 
 
 def in_child(function: Callable[[], int], prepare: Callable[[], None]) -> tuple[int | None, str]:

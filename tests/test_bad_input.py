@@ -506,8 +506,8 @@ def test_http(client, place, case):
     before = listing(place)
     answer = client.post("/predict", content=body, headers=sent, params=query)
     assert answer.status_code == status, answer.text
-    found = answer.json()
-    message = found.get("error") or found["predictions"][0]["error"]
+    reply = answer.json()
+    message = reply.get("error") or reply["predictions"][0]["error"]
     assert message.count("\n") == 0
     assert "Traceback" not in answer.text
     assert listing(place) == before

@@ -15,7 +15,7 @@ from medic.cli import main
 from medic.cli.main import COMMANDS, make_parser
 from medic.cli.options import canonical
 from medic.data import Dataset
-from tests.deploy.hub import NAME, asked
+from tests.deploy.hub import NAME, serve_hub
 from tests.documented import clear, make, resolve
 from tests.pages import PAGES, Command, commands
 from tests.plugins import forgotten
@@ -48,7 +48,7 @@ PARSED = {"--storage": "needs a database", "--ray": "starts Ray"}
 def place(tmp_path_factory: pytest.TempPathFactory, mini_dataset: Dataset) -> Iterator[Path]:
     """A folder that has everything the commands name, and a hub with a model."""
     folder = tmp_path_factory.mktemp("documented")
-    with pytest.MonkeyPatch.context() as patch, asked(patch), forgotten():
+    with pytest.MonkeyPatch.context() as patch, serve_hub(patch), forgotten():
         make(folder, mini_dataset, patch)
         patch.setattr("medic.cli.demo.EXECUTOR", "here")
         patch.setattr("medic.deploy.service.server.run", lambda app, listening, ready: (ready(), listening.close()))

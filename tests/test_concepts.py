@@ -20,12 +20,12 @@ def test_each_concept_has_an_example():
 def test_values(page):
     names: dict[str, Any] = {}
     (block,) = blocks(f"docs/concepts/{page}.md")
-    found = 0
+    examples = 0
     for line in block.text.splitlines():
         expected = re.fullmatch(r"(.+)  # → (.+)", line)
         if expected is None:
             exec(line, names)
             continue
         assert eval(expected[1], names) == pytest.approx(ast.literal_eval(expected[2])), line
-        found += 1
-    assert found == EXAMPLES[page]
+        examples += 1
+    assert examples == EXAMPLES[page]

@@ -28,9 +28,9 @@ def find(bench, root, seed):
     return SimpleNamespace(domains=bench.domains, classes=bench.classes, axes=())
 
 
-def check_run(asked: dict[str, Any]) -> None:
+def check_run(settings: dict[str, Any]) -> None:
     """Make the recipe of a run, without its files."""
-    resolve({**asked, "root": None, "weights": None, "device": "cpu"}, find)
+    resolve({**settings, "root": None, "weights": None, "device": "cpu"}, find)
 
 
 NAMING = r"--(dataset|method|sampling|penalty|layer|averaging|objective|head|score|threshold|optimizer|schedule) [a-z]"

@@ -16,7 +16,7 @@ from medic.errors import MedicError
 from medic.results import paper_tables
 from medic.sweeps.search import best_trial
 from tests.data.pictures import picture
-from tests.deploy.hub import NAME, asked
+from tests.deploy.hub import NAME, serve_hub
 from tests.messages import naming
 from tests.small import register_mini
 
@@ -62,8 +62,8 @@ def runs(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def named(folder: Path) -> dict[bool, Path]:
     """Both runs, by whether they learned."""
-    found = [medic.Run(path.parent) for path in (folder / "runs").glob("*/done")]
-    return {run.learned: run.path for run in found}
+    finished = [medic.Run(path.parent) for path in (folder / "runs").glob("*/done")]
+    return {run.learned: run.path for run in finished}
 
 
 @pytest.fixture
@@ -180,8 +180,10 @@ def model(collapsed: Path, tmp_path: Path) -> Path:
 
 def test_calibrate_serve_and_push_refuse_it(collapsed, model, learned, capsys, monkeypatch):
     served = []
-    monkeypatch.setattr("medic.deploy.service.server.run", lambda *given: (served.append(given), given[1].close()))
-    with asked(monkeypatch) as hub:
+    monkeypatch.setattr(
+        "medic.deploy.service.server.run", lambda *arguments: (served.append(arguments), arguments[1].close())
+    )
+    with serve_hub(monkeypatch) as hub:
         for words in (["calibrate"], ["serve", "--port", "0"], ["push", NAME]):
             for place in (collapsed, model):
                 command = [words[0], str(place), *words[1:]]

@@ -35,8 +35,11 @@ def test_seeds_of_a_target_count_once():
 
 
 def test_rules_that_every_run_allows():
-    found = {study.Run("erm", "a", 0, None): {"last": {}, "swad": {}}, study.Run("erm", "b", 0, None): {"last": {}}}
-    assert study.Study(found).rules == ["last"]
+    rules_by_run = {
+        study.Run("erm", "a", 0, None): {"last": {}, "swad": {}},
+        study.Run("erm", "b", 0, None): {"last": {}},
+    }
+    assert study.Study(rules_by_run).rules == ["last"]
 
 
 PAGE = (Path(__file__).parents[1] / "docs" / "studies.md").read_text()

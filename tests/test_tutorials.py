@@ -58,11 +58,11 @@ def test_photographs(here, capsys, monkeypatch):
     assert len((here / "product.csv").read_text().splitlines()) == 21
     assert len(list((here / "photographs").glob("*/*/*.jpg"))) == 320
     lines = capsys.readouterr().out.splitlines()
-    found, rows = names["found"], names["rows"]
-    assert any(line.startswith(f"{found.label} {found.score:.3f}"[:-1]) for line in lines)
+    prediction, rows = names["found"], names["rows"]
+    assert any(line.startswith(f"{prediction.label} {prediction.score:.3f}"[:-1]) for line in lines)
     row = list(rows["path"]).index("sketch/fence/003.jpg")
-    assert found.score == pytest.approx(1 / (1 + np.exp(-rows["confidence"][row])), abs=1e-4)
-    assert found.known == (rows["prediction"][row] >= 0)
+    assert prediction.score == pytest.approx(1 / (1 + np.exp(-rows["confidence"][row])), abs=1e-4)
+    assert prediction.known == (rows["prediction"][row] >= 0)
     assert len((here / "rows.csv").read_text().splitlines()) == 41
     assert sum(line.startswith("sketch/") for line in lines) == names["lost"].sum()
 

@@ -22,16 +22,16 @@ from medic.utils.outputs import Output
 
 
 def test_the_expansion_has_half_the_coefficient_of_the_paper():
-    found = expansion.measure()
-    assert found.slope["half, mean over orders"] == pytest.approx(2, abs=0.02)
-    assert found.slope["paper, second order"] == pytest.approx(2, abs=0.02)
-    assert found.slope["paper, mean over orders"] == pytest.approx(1, abs=0.02)
-    assert found.slope["half, one order"] == pytest.approx(1, abs=0.05)
-    assert found.coefficient["first order, mean"][0] == pytest.approx(0.5, abs=1e-3)
-    assert found.coefficient["second order"][0] == pytest.approx(1, abs=1e-3)
-    assert abs(found.coefficient["first order, one order"][0] - 0.5) > 0.05
-    assert any("half the paper's coefficient" in note for note in found.notes())
-    title = expansion.draw(found).axes[0].get_title("left")
+    result = expansion.measure()
+    assert result.slope["half, mean over orders"] == pytest.approx(2, abs=0.02)
+    assert result.slope["paper, second order"] == pytest.approx(2, abs=0.02)
+    assert result.slope["paper, mean over orders"] == pytest.approx(1, abs=0.02)
+    assert result.slope["half, one order"] == pytest.approx(1, abs=0.05)
+    assert result.coefficient["first order, mean"][0] == pytest.approx(0.5, abs=1e-3)
+    assert result.coefficient["second order"][0] == pytest.approx(1, abs=1e-3)
+    assert abs(result.coefficient["first order, one order"][0] - 0.5) > 0.05
+    assert any("half the paper's coefficient" in note for note in result.notes())
+    title = expansion.draw(result).axes[0].get_title("left")
     assert "half the paper's" in title
     assert "averaged over orders" in title
 
@@ -47,8 +47,8 @@ def test_gram_holds_dot_products_of_gradients_and_leaves_the_model_alone():
     def loss(output: Output, y):  # whose gradient is y · x
         return output.logits[:, 0] * y
 
-    found = gram(model, [loss, loss], batches)  # (4, 0) and (-4, -8)
-    assert found.tolist() == [[16, -16], [-16, 80]]
+    products = gram(model, [loss, loss], batches)  # (4, 0) and (-4, -8)
+    assert products.tolist() == [[16, -16], [-16, 80]]
     assert model.training
     assert model[1].training
     assert model[0].weight.grad is None
@@ -61,13 +61,13 @@ VECTORS = np.array([[1.0, 0, 0], [0, 2, 0], [1, 1, 0], [0, -1, 1]])
 
 
 def test_pairs_are_averaged_by_kind():
-    found = pairs(VECTORS @ VECTORS.T, *CELLS)
-    assert found.dot == {"same domain": (0 - 1) / 2, "same class": (1 - 2) / 2, "both other": (0 + 2) / 2}
+    averages = pairs(VECTORS @ VECTORS.T, *CELLS)
+    assert averages.dot == {"same domain": (0 - 1) / 2, "same class": (1 - 2) / 2, "both other": (0 + 2) / 2}
     root = 2**0.5
-    assert found.cosine["same domain"] == pytest.approx((0 - 0.5) / 2)
-    assert found.cosine["same class"] == pytest.approx((1 / root - 1 / root) / 2)
-    assert found.cosine["both other"] == pytest.approx((0 + 1 / root) / 2)
-    assert found.conflict == {"same domain": 0.5, "same class": 0.5, "both other": 0}
+    assert averages.cosine["same domain"] == pytest.approx((0 - 0.5) / 2)
+    assert averages.cosine["same class"] == pytest.approx((1 / root - 1 / root) / 2)
+    assert averages.cosine["both other"] == pytest.approx((0 + 1 / root) / 2)
+    assert averages.conflict == {"same domain": 0.5, "same class": 0.5, "both other": 0}
 
 
 def test_the_regularisation_term_leaves_out_tasks_that_differ_in_both():
@@ -84,10 +84,10 @@ def test_the_regularisation_term_leaves_out_tasks_that_differ_in_both():
 
 def test_class_differences_are_cohens_d_over_features_that_vary():
     features = np.array([[0.0, 5, 1], [2, 5, 2], [4, 5, 3], [6, 5, 4], [9, 5, 9]])
-    found = class_differences(features, np.array([0, 0, 1, 1, 2]), 3)
-    assert found[0, 1] == found[1, 0] == pytest.approx((4 / 2**0.5 + 2 / 0.5**0.5) / 2)
-    assert found[0, 0] == 0
-    assert np.isnan(found[2, 0])  # one image has no variance
+    differences = class_differences(features, np.array([0, 0, 1, 1, 2]), 3)
+    assert differences[0, 1] == differences[1, 0] == pytest.approx((4 / 2**0.5 + 2 / 0.5**0.5) / 2)
+    assert differences[0, 0] == 0
+    assert np.isnan(differences[2, 0])  # one image has no variance
 
 
 def test_midpoints_are_those_of_the_features():
@@ -95,23 +95,23 @@ def test_midpoints_are_those_of_the_features():
     features = torch.randn(30, 4, dtype=torch.float64, generator=generator)
     weight, bias = torch.randn(3, 4, dtype=torch.float64, generator=generator), torch.tensor([0.5, 0, -1]).double()
     y = torch.arange(30) % 4 - 1  # with unknown images
-    found, linear = midpoints(features @ weight.T + bias, y)
+    midpoint, linear = midpoints(features @ weight.T + bias, y)
     for c, j in ((0, 1), (2, 0)):
         middle = (features[y == c][:, None] + features[y == j]) / 2
-        assert found[c, j] == pytest.approx(float((middle @ weight[c] + bias[c]).sigmoid().mean()))
+        assert midpoint[c, j] == pytest.approx(float((middle @ weight[c] + bias[c]).sigmoid().mean()))
         q = (features @ weight[c] + bias[c]).sigmoid()
         assert linear[c, j] == pytest.approx(float(q[y == c].mean() + q[y == j].mean()) / 2)
-    assert np.isnan(np.diag(found)).all()
+    assert np.isnan(np.diag(midpoint)).all()
 
 
 def test_the_plane_shows_where_the_boundary_crosses():
     features = torch.tensor([[0.0, -1, 0], [0, 1, 0], [4, -1, 0], [4, 1, 0]], dtype=torch.float64)
     own = torch.tensor([False, False, True, True])
-    found = plane(features, own, lambda points: points[:, 0] - 3)
-    assert found.crossing == 0.75
-    assert np.allclose(found.points[:, 0], [0, 0, 1, 1])
-    assert np.allclose(np.abs(found.points[:, 1]), 0.25)  # in units of the distance between the means
-    assert ((found.positive > 0.5) == (found.x > 0.75)).all()
+    class_plane = plane(features, own, lambda points: points[:, 0] - 3)
+    assert class_plane.crossing == 0.75
+    assert np.allclose(class_plane.points[:, 0], [0, 0, 1, 1])
+    assert np.allclose(np.abs(class_plane.points[:, 1]), 0.25)  # in units of the distance between the means
+    assert ((class_plane.positive > 0.5) == (class_plane.x > 0.75)).all()
     with pytest.raises(MedicError, match="--classes"):
         plane(features[[0, 0]], torch.tensor([False, True]), lambda points: points[:, 0])
 
@@ -141,10 +141,10 @@ def test_splits_are_counted():
 
 
 def test_confusion_rates_leave_out_unknown_images():
-    found, counts = confusion_rates(np.array([0, 0, 0, 1, -1]), np.array([0, 1, 1, 1, 0]), 3)
-    assert found[0].tolist() == [1 / 3, 2 / 3, 0]
-    assert found[1].tolist() == [0, 1, 0]
-    assert np.isnan(found[2]).all()
+    rates, counts = confusion_rates(np.array([0, 0, 0, 1, -1]), np.array([0, 1, 1, 1, 0]), 3)
+    assert rates[0].tolist() == [1 / 3, 2 / 3, 0]
+    assert rates[1].tolist() == [0, 1, 0]
+    assert np.isnan(rates[2]).all()
     assert counts.tolist() == [3, 1, 0]
 
 
@@ -176,8 +176,8 @@ def test_figures_have_the_width_of_a_column():
 
 
 def test_numbers_are_plain_in_json():
-    found = ANALYSES["expansion"].measure()
-    assert isinstance(found, Result)
-    read = json.loads(json.dumps(found.as_dict(), allow_nan=False))
-    assert read["coefficient"]["second order"][0] == found.coefficient["second order"][0]
-    assert read["notes"] == found.notes()
+    result = ANALYSES["expansion"].measure()
+    assert isinstance(result, Result)
+    read = json.loads(json.dumps(result.as_dict(), allow_nan=False))
+    assert read["coefficient"]["second order"][0] == result.coefficient["second order"][0]
+    assert read["notes"] == result.notes()

@@ -57,13 +57,13 @@ def test_train_then_evaluate(medic, short):
     code, out, _ = medic("evaluate", path)
     assert code == 0
     assert re.search(r"^in percent +cls +bcls +max-logit +energy$", out, re.MULTILINE)
-    shown = {words[0]: words[1:] for line in out.split("by domain")[0].splitlines() if (words := line.split())}
+    rows = {words[0]: words[1:] for line in out.split("by domain")[0].splitlines() if (words := line.split())}
     metrics = Run(path).metrics
-    assert shown["OSCR"][:2] == [f"{100 * metrics[key]:.2f}" for key in ("oscr_c", "oscr_b")]
-    assert "score" not in shown
-    assert f"bcls {1 / (1 + math.exp(-metrics['threshold'])):.6g}" in " ".join(shown["threshold"])
-    assert shown["Acc"] == 4 * [f"{100 * metrics['acc']:.2f}"]
-    assert not shown.keys() & {"oscr", "oscr_c", "oscr_b"}
+    assert rows["OSCR"][:2] == [f"{100 * metrics[key]:.2f}" for key in ("oscr_c", "oscr_b")]
+    assert "score" not in rows
+    assert f"bcls {1 / (1 + math.exp(-metrics['threshold'])):.6g}" in " ".join(rows["threshold"])
+    assert rows["Acc"] == 4 * [f"{100 * metrics['acc']:.2f}"]
+    assert not rows.keys() & {"oscr", "oscr_c", "oscr_b"}
     assert re.search(r"^domain +Acc +H-score +OSCR +AUROC$", out, re.MULTILINE)
     code, _, err = medic("evaluate", path, "--threshold", "hard")
     assert code == 2
@@ -76,9 +76,9 @@ def test_train_then_evaluate(medic, short):
             assert code == 0
             assert words in out if words else "labels" not in out
     code, out, _ = medic("evaluate", path, "--score", "bcls", "--threshold", "oracle-10", "--rerun", "--json")
-    found = json.loads(out)["bcls"]["target"]
-    assert found["threshold_rule"] == "oracle-10"
-    assert 0 <= found["hscore"] <= 1
+    bcls = json.loads(out)["bcls"]["target"]
+    assert bcls["threshold_rule"] == "oracle-10"
+    assert 0 <= bcls["hscore"] <= 1
 
 
 def test_methods_and_datasets(medic):
@@ -104,8 +104,8 @@ def test_all_of_a_dataset(medic, name):
     assert f"backbone {bench.backbone}" in out
     assert all(word in out for word in (*bench.domains, *bench.classes))
     assert all(f"ROOT/{folder}" in out for layout in bench.layouts for folder in layout.folders)
-    (found,) = json.loads(medic("datasets", name, "--json")[1])
-    assert sorted([*found["known"], *found["unknown"]]) == sorted(bench.classes)
+    (dataset,) = json.loads(medic("datasets", name, "--json")[1])
+    assert sorted([*dataset["known"], *dataset["unknown"]]) == sorted(bench.classes)
 
 
 def test_classes_and_counts_of_a_dataset(medic):

@@ -33,11 +33,11 @@ def folder(medic, short, monkeypatch, tmp_path):
         return step(self)
 
     for seed, name in enumerate(STATES):
-        given = ["train", *short, "--method", "erm", "--track", "none", "--name", name, "--seed", str(seed)]
+        command = ["train", *short, "--method", "erm", "--track", "none", "--name", name, "--seed", str(seed)]
         with monkeypatch.context() as patch:
             if name in ("unfinished", "failed", "running"):
                 patch.setattr(Trainer, "step", interrupted)
-            assert medic(*given)[0] in (0, 130)
+            assert medic(*command)[0] in (0, 130)
     (runs / "failed" / "error.json").write_text(json.dumps({"reason": "the loss became nan", "trace": ""}))
     path = runs / "damaged" / "results.jsonl"
     path.write_bytes(path.read_bytes()[:-10])
@@ -58,31 +58,31 @@ def rows(out):
 def test_every_state(medic, folder):
     code, out, err = medic("runs", str(folder))
     assert code == 0
-    found = rows(out)
-    assert list(found) == list(STATES)
-    assert found["unfinished"]["state"] == "unfinished at 1 of 2"
-    assert found["running"]["state"] == "running at 1 of 2"
+    table = rows(out)
+    assert list(table) == list(STATES)
+    assert table["unfinished"]["state"] == "unfinished at 1 of 2"
+    assert table["running"]["state"] == "running at 1 of 2"
     for seed, name in enumerate(STATES):
-        assert (found[name]["method"], found[name]["target"], found[name]["seed"]) == ("erm", "street", str(seed))
-        assert found[name]["state"].split()[0] == name
+        assert (table[name]["method"], table[name]["target"], table[name]["seed"]) == ("erm", "street", str(seed))
+        assert table[name]["state"].split()[0] == name
     metrics = Run(folder / "finished").metrics
-    assert [found["finished"][title] for title in ("Acc", "H-score", "OSCR")] == [
+    assert [table["finished"][title] for title in ("Acc", "H-score", "OSCR")] == [
         f"{100 * metrics[key]:.1f}" for key in ("acc", "hscore", "oscr")
     ]
-    assert found["finished"]["written"] == time.strftime("%Y-%m-%d %H:%M", time.localtime(1e9))
+    assert table["finished"]["written"] == time.strftime("%Y-%m-%d %H:%M", time.localtime(1e9))
     assert re.search(naming(f"{folder / 'failed'} nan"), err)
     assert re.search(naming(f"{folder / 'damaged'} results.jsonl"), err)
 
 
 def test_json(medic, folder):
-    found = json.loads(medic("runs", str(folder), "--format", "json")[1])
-    assert [one["state"] for one in found] == list(STATES)
-    assert [one["run"] for one in found] == list(STATES)
-    first, second, *_ = found
+    runs = json.loads(medic("runs", str(folder), "--format", "json")[1])
+    assert [one["state"] for one in runs] == list(STATES)
+    assert [one["run"] for one in runs] == list(STATES)
+    first, second, *_ = runs
     assert first["target"] == ["street"]
     assert first["acc"] == Run(first["path"]).metrics["acc"]
     assert (second["iteration"], second["iterations"], second["acc"]) == (1, 2, None)
-    assert (first["reason"], found[2]["reason"]) == (None, "the loss became nan")
+    assert (first["reason"], runs[2]["reason"]) == (None, "the loss became nan")
 
 
 def test_one_run_and_several_folders(medic, folder, tmp_path):
@@ -106,8 +106,8 @@ def test_the_selected_evaluation_is_shown(medic, tmp_path, model):
     seal(path)
     if not model:
         (path / "model.json").unlink()
-    found = rows(medic("runs", str(tmp_path))[1])["a"]
-    assert (found["state"], found["Acc"]) == ("finished", "80.0")
+    row = rows(medic("runs", str(tmp_path))[1])["a"]
+    assert (row["state"], row["Acc"]) == ("finished", "80.0")
 
 
 @pytest.mark.parametrize(("number", "said"), [(4, "1 more run is damaged"), (5, "2 more runs are damaged")])
@@ -131,8 +131,8 @@ def test_unreadable_files_do_not_end_the_list(medic, tmp_path):
     os.mkfifo(tmp_path / "c" / "checkpoint")  # nobody writes into it
     (tmp_path / "d" / "config.json").unlink()
     os.mkfifo(tmp_path / "d" / "config.json")
-    found = rows(medic("runs", str(tmp_path))[1])
-    assert {name: row["state"].split()[0] for name, row in found.items()} == {
+    table = rows(medic("runs", str(tmp_path))[1])
+    assert {name: row["state"].split()[0] for name, row in table.items()} == {
         "a": "damaged", "b": "damaged", "c": "unfinished", "d": "failed",
     }  # fmt: skip
 
@@ -174,9 +174,9 @@ def test_a_named_run_on_the_command_line(medic, short, tmp_path):
 
 
 def test_what_a_sweep_ends_with(medic, short, tmp_path):
-    given = ["sweep", *short, "--method", "erm", "--track", "none", "--span", "seed=0,1", "--executor", "here"]
+    command = ["sweep", *short, "--method", "erm", "--track", "none", "--span", "seed=0,1", "--executor", "here"]
     runs = tmp_path / "runs"
-    now, again = (medic(*given)[1].splitlines() for _ in range(2))
+    now, again = (medic(*command)[1].splitlines() for _ in range(2))
     start = rf"2 of 2 runs are finished in {re.escape(str(runs))}: "
     assert re.fullmatch(start + r"0 before this command, 2 trained now \(time of all runs together: \d+ s\)", now[0])
     assert re.fullmatch(start + "2 before this command, none trained now", again[0])

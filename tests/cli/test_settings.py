@@ -15,10 +15,10 @@ def asked_in(out):
 
 def complete_in(out):
     """Return all settings that `--print-config` printed, the derived ones too, which are comments."""
-    asked, _, derived = out.partition("# Derived")
+    explicit, _, derived = out.partition("# Derived")
     lines = derived.splitlines()[1:]
     assert all(line.startswith("# ") for line in lines)
-    return {**(yaml.safe_load(asked) or {}), **yaml.safe_load("\n".join(line[2:] for line in lines))}
+    return {**(yaml.safe_load(explicit) or {}), **yaml.safe_load("\n".join(line[2:] for line in lines))}
 
 
 def test_print_config_and_overrides(medic, tmp_path):
@@ -26,8 +26,8 @@ def test_print_config_and_overrides(medic, tmp_path):
     config.write_text("target: printed\nmethod: medic\nlr: 0.5\nsteps: [2, 2]\nknown: ['0', '1', '2']\n")
     code, out, _ = medic("train", "--config", str(config), "--lr", "0.25", "--print-config")
     assert code == 0
-    asked = {"target": "printed", "method": "medic", "lr": 0.25, "steps": [2, 2], "known": ["0", "1", "2"]}
-    assert asked_in(out) == asked
+    settings = {"target": "printed", "method": "medic", "lr": 0.25, "steps": [2, 2], "known": ["0", "1", "2"]}
+    assert asked_in(out) == settings
     assert asked_in(medic("train", "--lr", "0.25", "--config", str(config), "--print-config")[1])["lr"] == 0.25
     config.write_text("target_domains: printed\nalgorithm: medic\nbatch-size: 4\nknown: [0, 1, 2]\nlr: null\n")
     aliased = medic("train", "--config", str(config), "--print-config")[1]
@@ -86,7 +86,7 @@ def test_usual_values_on_the_line_win_over_a_file_too(medic, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("asked", "changed"),
+    ("options", "changed"),
     [
         (("--method", "erm"), {"method": "erm"}),
         (("--method", "ebil-hads", "--lr", "0.01"), {"method": "ebil-hads", "lr": "0.01"}),
@@ -98,21 +98,21 @@ def test_usual_values_on_the_line_win_over_a_file_too(medic, tmp_path):
         (("--hparams-seed", "3", "--optimizer", "adam"), {"hparams-seed": "3", "optimizer": "adam"}),
     ],
 )  # fmt: skip
-def test_what_follows_from_a_printed_file_follows_the_line(medic, tmp_path, asked, changed):
-    given = {"target": "printed", "method": "medic++", "lr": "0.05", "iterations": "7"}
+def test_what_follows_from_a_printed_file_follows_the_line(medic, tmp_path, options, changed):
+    base = {"target": "printed", "method": "medic++", "lr": "0.05", "iterations": "7"}
 
     def printed(settings):
         return medic("train", *(part for name, value in settings.items() for part in (f"--{name}", value)),
                      "--print-config")[1]  # fmt: skip
 
     config = tmp_path / "printed.yaml"
-    config.write_text(printed(given))
-    code, out, err = medic("train", "--config", str(config), *asked, "--print-config")
+    config.write_text(printed(base))
+    code, out, err = medic("train", "--config", str(config), *options, "--print-config")
     assert (code, err) == (0, "")
-    assert complete_in(out) == complete_in(printed(given | changed))
+    assert complete_in(out) == complete_in(printed(base | changed))
     config.write_text(out)  # from here on it is the same
     again = medic("train", "--config", str(config), "--iterations", "9", "--print-config")[1]
-    assert complete_in(again) == complete_in(printed(given | changed | {"iterations": "9"}))
+    assert complete_in(again) == complete_in(printed(base | changed | {"iterations": "9"}))
 
 
 def test_names_are_listed_in_any_case(medic):

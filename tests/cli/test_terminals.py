@@ -164,10 +164,10 @@ def test_a_lack_of_memory_names_what_to_lower(error):
         except Exception as cause:
             raise ValueError("the backbone does not take the images") from cause
 
-    with pytest.raises(OutOfMemoryError, match=naming("--batch-size --jobs --store")) as found, memory_checked():
+    with pytest.raises(OutOfMemoryError, match=naming("--batch-size --jobs --store")) as raised, memory_checked():
         mistaken()
     requests = [request for request in ("123 bytes", "1.50 GiB") if request in str(error)]
-    assert re.findall(r"tried to allocate ([\d.]+ \w+)", str(found.value)) == requests
+    assert re.findall(r"tried to allocate ([\d.]+ \w+)", str(raised.value)) == requests
     with pytest.raises(ValueError, match="another"), memory_checked():
         raise ValueError("another")
 

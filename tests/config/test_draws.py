@@ -52,7 +52,7 @@ def test_an_exchanged_penalty_brings_its_own_search_ranges(mini):
 def test_defaults_on_a_benchmark(mini, monkeypatch, method, dataset, number, value):
     monkeypatch.setitem(BENCHMARKS, dataset, dataclasses.replace(BENCHMARKS[mini], name=dataset, split=None))
     usual, elsewhere = plan_of(dataset=dataset, method=method), plan_of(dataset=mini, method=method)
-    given = plan_of(dataset=dataset, method=method, hparams={number: 1})
+    explicit = plan_of(dataset=dataset, method=method, hparams={number: 1})
     assert usual.config.objective.hparams[number] == value
     assert elsewhere.config.objective.hparams[number] != value
-    assert given.config.objective.hparams[number] == 1
+    assert explicit.config.objective.hparams[number] == 1

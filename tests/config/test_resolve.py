@@ -50,9 +50,9 @@ def test_a_recipe_is_frozen():
 
 
 def test_what_was_asked_is_kept_as_it_was():
-    asked = {"method": "medic", "iterations": 7, "known": "0,1,2", "lr": None}
-    plan = plan_of(**asked)
-    assert {name: value for name, value in plan.user_settings.items() if name in asked} == {
+    settings = {"method": "medic", "iterations": 7, "known": "0,1,2", "lr": None}
+    plan = plan_of(**settings)
+    assert {name: value for name, value in plan.user_settings.items() if name in settings} == {
         "method": "medic", "iterations": 7, "known": "0,1,2",
     }  # fmt: skip
     assert plan.config.settings["known"] == ["0", "1", "2"]

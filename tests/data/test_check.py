@@ -51,14 +51,14 @@ def detailed(seed, size=(120, 90)):
     return Image.fromarray(np.uint8(np.clip(sum(np.asarray(one, dtype=float) for one in images) - 3 * 128, 0, 255)))
 
 
-def relations(found):
-    return {relation.name: count for relation, count in found.counts.items()}
+def relations(copies):
+    return {relation.name: count for relation, count in copies.counts.items()}
 
 
 class TestEqual:
     def test_different_images(self, pictures):
-        found = check(FOLDER, pictures[0])
-        assert (relations(found.equal), relations(found.similar), found.fine) == ({}, {}, True)
+        report = check(FOLDER, pictures[0])
+        assert (relations(report.equal), relations(report.similar), report.fine) == ({}, {}, True)
 
     @pytest.mark.parametrize(("place", "relation", "fine"), [
         ("sketch/cat/9.png", "DOMAINS", False),
@@ -69,11 +69,11 @@ class TestEqual:
     def test_the_same_file_again(self, pictures, place, relation, fine):
         root, put = pictures
         put(place, (root / "photo/cat/1.png").read_bytes())
-        found = check(FOLDER, root)
-        assert (relations(found.equal), found.fine) == ({relation: 1}, fine)
-        (copy,) = found.equal.copies
+        report = check(FOLDER, root)
+        assert (relations(report.equal), report.fine) == ({relation: 1}, fine)
+        (copy,) = report.equal.copies
         assert {image.name for image in copy.images} == {"photo/cat/1.png", place}
-        assert relations(found.similar) == {}
+        assert relations(report.similar) == {}
 
     def test_the_same_pixels_in_another_format(self, pictures):
         root, put = pictures
@@ -92,8 +92,8 @@ class TestEqual:
         root, put = pictures
         for number, colour in enumerate(("black", "white", "white")):
             put(f"photo/cat/flat{number}.png", encoded(Image.new("RGB", (40, 40), colour), "PNG"))
-        found = check(FOLDER, root)
-        assert (relations(found.equal), relations(found.similar)) == ({"WITHIN": 1}, {})
+        report = check(FOLDER, root)
+        assert (relations(report.equal), relations(report.similar)) == ({"WITHIN": 1}, {})
 
 
 class TestSimilar:
@@ -107,17 +107,17 @@ class TestSimilar:
     def test_a_changed_copy_in_another_domain(self, pictures, change):
         root, put = pictures
         put("sketch/dog/9.jpg", change(detailed(4)))
-        found = check(FOLDER, root)
-        assert (relations(found.equal), relations(found.similar)) == ({}, {"DOMAINS": 1})
-        assert [image.name for image in found.similar.copies[0].images] == ["photo/dog/2.png", "sketch/dog/9.jpg"]
-        assert found.fine  # a person decides
+        report = check(FOLDER, root)
+        assert (relations(report.equal), relations(report.similar)) == ({}, {"DOMAINS": 1})
+        assert [image.name for image in report.similar.copies[0].images] == ["photo/dog/2.png", "sketch/dog/9.jpg"]
+        assert report.fine  # a person decides
 
     def test_an_image_with_an_equal_one_is_compared_once(self, pictures):
         root, put = pictures
         put("photo/dog/8.png", (root / "photo/dog/2.png").read_bytes())
         put("photo/dog/9.jpg", encoded(detailed(4), "JPEG", quality=60))
-        found = check(FOLDER, root)
-        assert (relations(found.equal), relations(found.similar)) == ({"WITHIN": 1}, {"WITHIN": 1})
+        report = check(FOLDER, root)
+        assert (relations(report.equal), relations(report.similar)) == ({"WITHIN": 1}, {"WITHIN": 1})
 
     def test_the_hash_is_the_signs_of_the_lowest_frequencies(self):
         from scipy.fft import dctn
@@ -126,10 +126,10 @@ class TestSimilar:
         grey = np.tensordot([0.299, 0.587, 0.114], pixels.astype(float), axes=1)
         bits = dctn(grey, norm="ortho")[:16, :16] > 0
         bits[0, 0] = False
-        found = np.unpackbits(perceptual_hash(pixels).view(np.uint8))
+        hash_bits = np.unpackbits(perceptual_hash(pixels).view(np.uint8))
         for band in range(16):  # a diagonal of the frequencies, by rows
             expected = [bits[row, (band - row) % 16] for row in range(16)]
-            assert found[16 * band : 16 * band + 16].tolist() == expected
+            assert hash_bits[16 * band : 16 * band + 16].tolist() == expected
 
     def test_pairs_are_those_of_all_comparisons(self):
         rng = np.random.default_rng(0)
@@ -138,7 +138,7 @@ class TestSimilar:
             bits[row + 200] = bits[row]
             bits[row + 200, rng.choice(256, row // 2, replace=False)] ^= True
         hashes = np.packbits(bits, axis=1).view(np.uint64)
-        found = {
+        distances = {
             tuple(pair): int(d)
             for pairs, ds in _close_pairs(hashes)
             for pair, d in zip(pairs.tolist(), ds, strict=True)
@@ -148,18 +148,18 @@ class TestSimilar:
             (i, j): int(distance[i, j]) for i in range(300) for j in range(i + 1, 300) if distance[i, j] <= LIMIT
         }
         assert len(expected) == 49
-        assert found == {pair: expected[pair] for pair in found}
-        assert {pair for pair, d in expected.items() if d < 16} <= set(found)
-        assert len(found) >= 47
+        assert distances == {pair: expected[pair] for pair in distances}
+        assert {pair for pair, d in expected.items() if d < 16} <= set(distances)
+        assert len(distances) >= 47
 
     def test_many_images_of_one_hash(self):
         """Memory and the list of pairs stay bounded; all pairs are counted."""
         prints = Prints.empty(500)
         prints.pixels[:], prints.textured[:], prints.readable[:] = np.arange(500), True, True
         zeros = np.zeros(500, np.int64)
-        found = similar_images(prints, zeros, zeros)
-        assert relations(found) == {"WITHIN": 500 * 499 // 2}
-        assert len(found.groups) == 100_000
+        copies = similar_images(prints, zeros, zeros)
+        assert relations(copies) == {"WITHIN": 500 * 499 // 2}
+        assert len(copies.groups) == 100_000
 
     def test_no_readable_image(self):
         prints, zeros = Prints.empty(3), np.zeros(3, np.int64)

@@ -69,8 +69,8 @@ def test_labels_say_what_is_shown(rendered):
 
 
 def test_blended_shows_other_handwriting_than_handwritten(handwriting):
-    shown, others = ({stencil.tobytes() for cell in part for stencil in cell} for part in handwriting)
-    assert not shown & others
+    handwritten, blended = ({stencil.tobytes() for cell in part for stencil in cell} for part in handwriting)
+    assert not handwritten & blended
     counts = [len(first) + len(second) for first, second in zip(*handwriting, strict=True)]
     assert counts == np.bincount(load_digits().target).tolist()
 

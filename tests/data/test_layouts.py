@@ -22,20 +22,20 @@ class TestLayouts:
         assert bench.open(self.make(tmp_path / "a", *plain)).location.startswith("folders in ")
         dassl = ("CALTECH", "LABELME", "PASCAL", "SUN")
         parts = [f"VLCS/{d}/{s}/{c}" for d in dassl for s in ("train", "crossval", "full") for c in "01234"]
-        found = bench.open(self.make(tmp_path / "b", *parts))
-        assert found.location.startswith("train, crossval and test folders in ")
-        assert len(found) == 40  # `full` holds the same images again
-        assert found.parts.count("val") == found.parts.count("train") == 20
-        assert found.counts()["VOC2007"]["person"] == 2
+        dataset = bench.open(self.make(tmp_path / "b", *parts))
+        assert dataset.location.startswith("train, crossval and test folders in ")
+        assert len(dataset) == 40  # `full` holds the same images again
+        assert dataset.parts.count("val") == dataset.parts.count("train") == 20
+        assert dataset.counts()["VOC2007"]["person"] == 2
 
     @pytest.mark.parametrize("real", ["Real World", "Real_World", "RealWorld", "real_world"])
     def test_real_world_is_written_in_many_ways(self, tmp_path, real):
         bench = BENCHMARKS["office-home"]
         folders = [f"{d}/{c}" for d in ("Art", "Clipart", "Product", real) for c in ("TV", "alarm_clock", "Other")]
-        found = bench.open(self.make(tmp_path / "r", *folders))
-        assert found.domains[3] == "Real World"
-        assert len(found) == 8
-        assert f"{real}/Other" in found.ignored
+        dataset = bench.open(self.make(tmp_path / "r", *folders))
+        assert dataset.domains[3] == "Real World"
+        assert len(dataset) == 8
+        assert f"{real}/Other" in dataset.ignored
 
     def test_the_folder_that_fetch_makes(self, tmp_path):
         """`medic data fetch office-home --root DIR` and `--dataset office-home --root DIR` belong together."""
@@ -103,10 +103,10 @@ class TestLayouts:
     def test_terra_incognita_has_ten_classes(self, tmp_path):
         bench = BENCHMARKS["terra-incognita"]
         folders = [f"terra_incognita/{d}/{c}" for d in bench.domains for c in (*bench.classes, "badger", "car")]
-        found = bench.open(self.make(tmp_path, *folders))
-        assert len(found.classes) == 10
-        assert len(found) == 40
-        assert "location_38/car" in found.ignored
+        dataset = bench.open(self.make(tmp_path, *folders))
+        assert len(dataset.classes) == 10
+        assert len(dataset) == 40
+        assert "location_38/car" in dataset.ignored
 
     def test_a_domain_without_images(self, tmp_path):
         self.make(tmp_path, *[f"PACS/{d}/dog" for d in ("photo", "sketch", "cartoon")])

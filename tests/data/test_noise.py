@@ -15,25 +15,25 @@ def noisy(share, classes, count=60_000, seed=0):
 
 
 def test_a_share_is_wrong_and_evenly_so():
-    label, found = noisy(0.3, {0: [0, 1, 2, 3]})
-    wrong = label != found
+    label, noisy_label = noisy(0.3, {0: [0, 1, 2, 3]})
+    wrong = label != noisy_label
     assert 0.28 < wrong.double().mean() < 0.32
     for own in range(4):
-        others = found[wrong & (label == own)].bincount(minlength=4)
+        others = noisy_label[wrong & (label == own)].bincount(minlength=4)
         assert others[own] == 0
         assert others.sort().values[1] > 0
         assert others.max() < 1.3 * others[others > 0].min()
 
 
 def test_wrong_classes_are_those_of_the_domain():
-    label, found = noisy(0.5, {0: [1, 4, 5]})
-    assert set(found.tolist()) == {1, 4, 5}
-    assert (label != found).any()
+    label, noisy_label = noisy(0.5, {0: [1, 4, 5]})
+    assert set(noisy_label.tolist()) == {1, 4, 5}
+    assert (label != noisy_label).any()
 
 
 def test_one_class_cannot_be_wrong():
-    label, found = noisy(0.9, {0: [2]})
-    assert torch.equal(label, found)
+    label, noisy_label = noisy(0.9, {0: [2]})
+    assert torch.equal(label, noisy_label)
 
 
 def test_sources_are_noisy_and_the_target_is_not(mini):

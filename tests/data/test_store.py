@@ -84,14 +84,14 @@ class TestStore:
         with monkeypatch.context() as patch:
             if on_bad == "error":
                 patch.setattr("medic.data.store.decode", None)
-            found = find_index(listing, Storage(16, on_bad=on_bad))
+            preview = find_index(listing, Storage(16, on_bad=on_bad))
         assert not (tmp_path / "cache").exists()
         _, index = open_folder(root, on_bad=on_bad, unique=unique)
         open_folder(root, on_bad=on_bad, unique=not unique)
-        assert (index.kept, index.hash) == (found.kept, found.hash)
+        assert (index.kept, index.hash) == (preview.kept, preview.hash)
         monkeypatch.setattr("medic.data.store.read_file", None)
         again = find_index(listing, Storage(24, on_bad=on_bad))
-        assert (again.kept, again.hash) == (found.kept, found.hash)
+        assert (again.kept, again.hash) == (preview.kept, preview.hash)
         if on_bad == "skip":
             with pytest.raises(MedicError, match=r"bad\.png is not an image"):
                 find_index(listing, Storage(16))

@@ -86,7 +86,7 @@ class Hub:
 
 
 @contextmanager
-def asked(patch: pytest.MonkeyPatch) -> Iterator[Hub]:
+def serve_hub(patch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """Serve a hub, which the hub's library asks."""
     hub = Hub()
     patch.setattr(constants, "HF_HUB_OFFLINE", False)

@@ -86,11 +86,15 @@ def test_predictions_are_no_labels(trained, images, tmp_path, capsys):
 def test_an_effect_is_what_predictions_do(trained, labels):
     calibration = Calibration(trained.predictor, label_images(trained.predictor, read_labels(labels), ""))
     effect = calibration.effect(trained.predictor.at(0.5).threshold)
-    found = trained.predictor.at(0.5).predict([path for path, _ in read_labels(labels)])
+    predictions = trained.predictor.at(0.5).predict([path for path, _ in read_labels(labels)])
     known = [
-        (one, label) for one, (_, label) in zip(found, read_labels(labels), strict=True) if label in ("cat", "dog")
+        (one, label)
+        for one, (_, label) in zip(predictions, read_labels(labels), strict=True)
+        if label in ("cat", "dog")
     ]
-    others = [one for one, (_, label) in zip(found, read_labels(labels), strict=True) if label not in ("cat", "dog")]
+    others = [
+        one for one, (_, label) in zip(predictions, read_labels(labels), strict=True) if label not in ("cat", "dog")
+    ]
     assert effect.accepted == np.mean([one.known for one, _ in known])
     assert effect.named == np.mean([one.label == label for one, label in known])
     assert effect.rejected == np.mean([not one.known for one in others])
@@ -174,8 +178,8 @@ def test_two_components_need_twenty_images(predictor):
 @pytest.mark.parametrize(("count", "rates"), [(8, [0.8, 0.7]), (9, [0.9, 0.8, 0.7]), (19, [0.95, 0.9, 0.8, 0.7])])
 def test_the_rates_that_so_many_known_images_allow(predictor, count, rates):
     labelled = Labelled(scored(torch.arange(10.0, 10 + count)), torch.zeros(count, dtype=torch.long), "")
-    shown = [one.rule for one in Calibration(predictor, labelled).comparisons()]
-    assert shown == ["fixed", *(f"accept {100 * rate:g} %" for rate in rates)]
+    rules = [one.rule for one in Calibration(predictor, labelled).comparisons()]
+    assert rules == ["fixed", *(f"accept {100 * rate:g} %" for rate in rates)]
 
 
 def test_images_on_the_threshold_are_accepted(predictor):

@@ -39,12 +39,12 @@ def test_onnx(trained, pixels, score, tmp_path):
         "logits": ["batch", 2],
     }
     for count in (1, 2, len(pixels)):
-        label, shown, logits = session.run(None, {"images": pixels[:count].numpy()})
-        found = model.decide(model.outputs(pixels[:count]))
-        assert [model.classes[k] if k >= 0 else "unknown" for k in label] == [one.label for one in found]
-        assert shown == pytest.approx([one.score for one in found], rel=1e-4)
+        label, scores, logits = session.run(None, {"images": pixels[:count].numpy()})
+        predictions = model.decide(model.outputs(pixels[:count]))
+        assert [model.classes[k] if k >= 0 else "unknown" for k in label] == [one.label for one in predictions]
+        assert scores == pytest.approx([one.score for one in predictions], rel=1e-4)
         assert logits.shape == (count, 2)
-    assert {"unknown"} < {one.label for one in found}  # the graph rejects some and accepts some
+    assert {"unknown"} < {one.label for one in predictions}  # the graph rejects some and accepts some
     noted = session.get_modelmeta().custom_metadata_map
     assert json.loads(noted["classes"]) == list(model.classes)
     assert "36 × 36" in noted["input"]

@@ -12,7 +12,7 @@ from medic.cli import main
 from medic.deploy.hub import make_card, without_paths
 from medic.deploy.layout import DESCRIPTION, WEIGHTS
 from medic.errors import MedicError
-from tests.deploy.hub import NAME, asked
+from tests.deploy.hub import NAME, serve_hub
 from tests.messages import naming
 
 
@@ -20,7 +20,7 @@ from tests.messages import naming
 def hub(tmp_path, monkeypatch):
     """A hub, which the hub's library asks."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home"))
-    with asked(monkeypatch) as hub:
+    with serve_hub(monkeypatch) as hub:
         yield hub
 
 
@@ -84,21 +84,21 @@ def test_the_card_has_no_metric_at_another_threshold(trained, other):
     assert "| OSCR |" in card
 
 
-@pytest.mark.parametrize(("rule", "shown", "words"), [
+@pytest.mark.parametrize(("rule", "has_hscore", "words"), [
     ("oracle-10", False, "of which training saw no image. These metrics depend on no threshold."),
     ("two-components", True, "The threshold was chosen on these images, without their labels."),
 ])  # fmt: skip
-def test_the_card_of_a_run_with_a_rule_that_sees_the_target(settings, tmp_path, rule, shown, words):
+def test_the_card_of_a_run_with_a_rule_that_sees_the_target(settings, tmp_path, rule, has_hscore, words):
     run = medic.train(**settings, threshold=rule, output=tmp_path, quiet=True)
     card = make_card(run.predictor, NAME, run.metrics, None)
     assert words in card
     assert "neither" not in card
-    assert ("| H-score |" in card) is shown
+    assert ("| H-score |" in card) is has_hscore
 
 
 def test_paths_of_a_machine_are_left_out():
     home = str(Path.home())
-    given = {
+    settings = {
         "a": "/data/x",
         "b": {"c": "C:\\x", "d": "pacs"},
         "e": ["~/x", "photo"],
@@ -106,7 +106,7 @@ def test_paths_of_a_machine_are_left_out():
         "g": 3,
         "/h": 1,
     }
-    assert without_paths(given) == {"b": {"d": "pacs"}, "e": ["photo"], "g": 3}
+    assert without_paths(settings) == {"b": {"d": "pacs"}, "e": ["photo"], "g": 3}
 
 
 def test_nothing_is_sent_to_a_public_model_with_private(hub, trained, capsys):

@@ -132,23 +132,23 @@ def test_folders_that_are_too_deep(tree):
     deep = tree.joinpath(*["d"] * (MAX_DEPTH + 5))
     deep.mkdir(parents=True)
     (deep / "x.png").touch()
-    (found,) = paths("d")
-    assert found.count("d") == MAX_DEPTH + 1
+    (path,) = paths("d")
+    assert path.count("d") == MAX_DEPTH + 1
 
 
 def test_a_list_is_read_as_it_is_needed(monkeypatch):
     class Endless(io.RawIOBase):
-        asked = 0
+        reads = 0
 
         def readable(self):
             return True
 
         def readinto(self, buffer):
-            self.asked += 1
+            self.reads += 1
             buffer[:6] = b"x.png\n"
             return 6
 
     endless = Endless()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(endless, 6)))
     assert list(itertools.islice(image_paths(["-"]), 3)) == ["x.png"] * 3
-    assert endless.asked < 10
+    assert endless.reads < 10

@@ -53,8 +53,8 @@ def test_the_rows_are_those_of_the_evaluation(trained, images, predict):
         label = kept["prediction"][place]
         assert row["label"] == ("unknown" if label < 0 else trained.predictor.classes[label])
         assert row["known"] == ("false" if label < 0 else "true")
-        shown = torch.tensor(kept["confidence"][place]).sigmoid()
-        assert float(row["score"]) == pytest.approx(float(shown), rel=1e-5)
+        score = torch.tensor(kept["confidence"][place]).sigmoid()
+        assert float(row["score"]) == pytest.approx(float(score), rel=1e-5)
         assert float(row["threshold"]) == trained.predictor.threshold.probability
         probability = torch.from_numpy(kept["logits"][place]).double().softmax(0).max()
         assert float(row["top1_probability"]) == pytest.approx(float(probability), rel=1e-5)
@@ -77,8 +77,8 @@ def test_names_are_no_formulas(trained, images, predict, tmp_path, monkeypatch):
     assert first["label"] == first["top1"]
     (tmp_path / "rows.csv").write_text(out)
     (tmp_path / "true.csv").write_text("path,class\n./+1.png,-dog\n+1.png,unknown\n")
-    found = read_decisions(tmp_path / "rows.csv", tmp_path / "true.csv", known=names)
-    assert {*found.predicted.tolist()} == {names.index(first["top1"][1:])}
+    decisions = read_decisions(tmp_path / "rows.csv", tmp_path / "true.csv", known=names)
+    assert {*decisions.predicted.tolist()} == {names.index(first["top1"][1:])}
 
 
 def test_unreadable_images_have_their_row_and_an_exit_code(images, predict, tmp_path):
@@ -162,16 +162,16 @@ def test_a_score_that_is_not_a_number_is_valid_json(tmp_path, capsys):
 
     with writers.open_writer(None, "jsonl", 1, float("inf")) as writer:
         writer.write("x", Prediction("unknown", False, float("nan"), (("cat", 0.5),)))
-    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
-    assert (found["score"], found["threshold"]) == (None, None)
+    row = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert (row["score"], row["threshold"]) == (None, None)
 
 
 def test_threshold(images, predict, settings, trained):
     image = images / "z" / "cat" / "1.png"
     score = float(rows_of(predict(image)[1])[0]["score"])
-    for asked, known in ((score - 1e-3, "true"), (score + 1e-3, "false"), (0, "true"), (1, "false")):
-        (row,) = rows_of(predict(image, "--threshold", asked)[1])
-        assert (row["known"], float(row["threshold"])) == (known, asked)
+    for threshold, known in ((score - 1e-3, "true"), (score + 1e-3, "false"), (0, "true"), (1, "false")):
+        (row,) = rows_of(predict(image, "--threshold", threshold)[1])
+        assert (row["known"], float(row["threshold"])) == (known, threshold)
 
 
 def test_threshold_of_a_score_that_is_not_a_probability(trained, images):
@@ -181,9 +181,9 @@ def test_threshold_of_a_score_that_is_not_a_probability(trained, images):
 
     plain = dataclasses.replace(trained.predictor, score=get_score("max-logit"))
     image = images / "z" / "cat" / "1.png"
-    (found,) = plain.predict(image)
-    assert plain.at(found.score - 1e-3).predict(image)[0].known
-    assert not plain.at(found.score + 1e-3).predict(image)[0].known
+    (prediction,) = plain.predict(image)
+    assert plain.at(prediction.score - 1e-3).predict(image)[0].known
+    assert not plain.at(prediction.score + 1e-3).predict(image)[0].known
     assert plain.at(-2.5).shown_threshold == -2.5
 
 
@@ -269,10 +269,10 @@ def test_an_old_file_is_kept_until_the_new_one_is_complete(images, predict, tmp_
     values = writers.Writer.values
     counter = itertools.count()
 
-    def interrupted(self, *given):
+    def interrupted(self, *arguments):
         if next(counter) == 3:
             raise KeyboardInterrupt
-        return values(self, *given)
+        return values(self, *arguments)
 
     monkeypatch.setattr(writers.Writer, "values", interrupted)
     assert predict(images / "z", "-o", file)[0] == 130
@@ -323,9 +323,9 @@ def test_memory_does_not_grow_with_the_number_of_paths(images, predict, tmp_path
     """3,000 more paths take less than 67 bytes each: a path alone takes more."""
     values, sizes = writers.Writer.values, []
 
-    def measured(self, *given):
+    def measured(self, *arguments):
         sizes.append(tracemalloc.get_traced_memory()[0])
-        return values(self, *given)
+        return values(self, *arguments)
 
     def peak(count):
         (tmp_path / "list.txt").write_text(f"{images / 'z' / 'cat' / '1.png'}\n" * count)

@@ -39,13 +39,13 @@ def alike(one, other):
 
 def test_the_decisions_are_those_of_the_evaluation(trained, target):
     paths, kept = target
-    found = trained.predictor.predict(paths)
-    labels = [trained.predictor.classes.index(one.label) if one.known else -1 for one in found]
+    predictions = trained.predictor.predict(paths)
+    labels = [trained.predictor.classes.index(one.label) if one.known else -1 for one in predictions]
     assert labels == kept["prediction"].tolist()
-    shown = torch.from_numpy(kept["confidence"]).sigmoid()
-    torch.testing.assert_close(torch.tensor([one.score for one in found]).double(), shown, rtol=1e-5, atol=1e-6)
+    scores = torch.from_numpy(kept["confidence"]).sigmoid()
+    torch.testing.assert_close(torch.tensor([one.score for one in predictions]).double(), scores, rtol=1e-5, atol=1e-6)
     probabilities = torch.from_numpy(kept["logits"]).double().softmax(1)
-    for one, row in zip(found, probabilities, strict=True):
+    for one, row in zip(predictions, probabilities, strict=True):
         assert [name for name, _ in one.top] == [trained.predictor.classes[k] for k in row.argsort(descending=True)]
         assert [value for _, value in one.top] == pytest.approx(row.sort(descending=True).values.tolist(), rel=1e-4)
 
@@ -56,10 +56,10 @@ def test_any_kind_of_image_gives_the_same_prediction(trained, target):
     array = np.asarray(opened.convert("RGB"))
     tensor = torch.from_numpy(array.copy()).permute(2, 0, 1)
     kinds = [path, str(path), path.read_bytes(), opened, array, tensor, array / 255, tensor.float() / 255]
-    found = trained.predictor.predict(kinds)
-    assert all(one == found[0] for one in found)
+    predictions = trained.predictor.predict(kinds)
+    assert all(one == predictions[0] for one in predictions)
     for some in (path, torch.stack([tensor, tensor]), np.stack([array])):  # other batches change the last digits
-        alike(trained.predictor.predict(some)[-1], found[0])
+        alike(trained.predictor.predict(some)[-1], predictions[0])
 
 
 def test_a_rotated_photograph_is_upright(trained, target):
@@ -141,8 +141,8 @@ def test_a_damaged_pil_image_is_an_unreadable_one(trained, images, tmp_path):
     content = next(images.glob("z/*/*.png")).read_bytes()
     (tmp_path / "cut.png").write_bytes(content[: len(content) // 2])
     with Image.open(tmp_path / "cut.png") as image:
-        [found] = trained.predictor.stream([image])
-    assert isinstance(found, BadImage)
+        [outcome] = trained.predictor.stream([image])
+    assert isinstance(outcome, BadImage)
 
 
 def test_what_is_no_image_is_named(trained):
@@ -164,6 +164,6 @@ def test_logits_that_are_not_finite_decide_nothing(trained, logits):
 
 def test_an_image_on_the_threshold_is_known(trained):
     output = Output(torch.tensor([[2.0, 1.0], [1.0, 1.9999]]))
-    found = scored_by_max_logit(trained, 2.0).decide(output)
-    assert [one.label for one in found] == [trained.predictor.classes[0], "unknown"]
-    assert [one.known for one in found] == [True, False]
+    predictions = scored_by_max_logit(trained, 2.0).decide(output)
+    assert [one.label for one in predictions] == [trained.predictor.classes[0], "unknown"]
+    assert [one.known for one in predictions] == [True, False]

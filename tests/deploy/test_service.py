@@ -155,9 +155,9 @@ def test_a_full_queue_is_503(trained, paths, monkeypatch):
     slow(trained.predictor, 0.5, monkeypatch)
     data = paths[0].read_bytes()
     with Service(trained.predictor, Limits(queue=4, files=4, batch_size=2)) as service, ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(lambda _: service.post(data), range(16)))
-        assert {one.status_code for one in found} == {200, 503}
-        refused = [one for one in found if one.status_code == 503]
+        answers = list(pool.map(lambda _: service.post(data), range(16)))
+        assert {one.status_code for one in answers} == {200, 503}
+        refused = [one for one in answers if one.status_code == 503]
         assert all(one.headers["retry-after"] == "1" and "busy" in one.json()["error"] for one in refused)
         assert service.post(data).status_code == 200  # it recovers
 
@@ -175,7 +175,7 @@ def test_requests_of_a_batch_have_their_own_number_of_classes(trained, paths):
         async with Batcher(trained.predictor, Limits(wait=10), metrics) as batcher:
             return await asyncio.gather(batcher.decide([data], 1), batcher.decide([data], 2))
 
-    assert [len(found[0].top) for found in asyncio.run(ask())] == [1, 2]
+    assert [len(predictions[0].top) for predictions in asyncio.run(ask())] == [1, 2]
     assert metrics.batches.counts[1] == 1  # one batch of two images
 
 
@@ -324,9 +324,9 @@ def test_ready(trained, paths, monkeypatch):
         assert ready() == (200, {"status": "ready"})
         with ThreadPoolExecutor() as pool:
             posted = pool.submit(service.post, paths[0].read_bytes(), headers={"authorization": "Bearer secret"})
-            while (found := ready())[0] == 200:
+            while (readiness := ready())[0] == 200:
                 assert not posted.done()
-            assert found == (503, {"error": "the service is busy: try again later"})
+            assert readiness == (503, {"error": "the service is busy: try again later"})
             assert posted.result().status_code == 200
         assert ready() == (200, {"status": "ready"})
         service.app.state.stopping = True
@@ -363,10 +363,10 @@ def test_the_access_log_has_a_line_per_request(trained, paths, caplog):
 def test_a_token(trained, paths):
     with Service(trained.predictor, token="secret") as service:
         data = paths[0].read_bytes()
-        for given in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic secret"}, {"authorization": b"Bearer \xff"}):  # fmt: skip  # noqa: E501
-            answer = service.post(data, headers=given)
+        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic secret"}, {"authorization": b"Bearer \xff"}):  # fmt: skip  # noqa: E501
+            answer = service.post(data, headers=headers)
             assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
-            assert httpx.get(f"{service.url}/metrics", headers=given).status_code == 401
+            assert httpx.get(f"{service.url}/metrics", headers=headers).status_code == 401
         right = {"authorization": "Bearer secret"}
         assert service.post(data, headers=right).status_code == 200
         assert httpx.get(f"{service.url}/metrics", headers=right).status_code == 200
@@ -666,9 +666,9 @@ def test_clients_cannot_fill_the_log(started, lines):
         connection.sendall(b"\x16\x03 nonsense\r\n\r\n")
         assert b" 400 " in connection.recv(1000)
     process.terminate()
-    found = process.communicate(timeout=20)[1].splitlines()
-    assert len(found) == len(lines)
-    assert all(text in line for text, line in zip(lines, found, strict=True))
+    log = process.communicate(timeout=20)[1].splitlines()
+    assert len(log) == len(lines)
+    assert all(text in line for text, line in zip(lines, log, strict=True))
 
 
 def test_mistakes_of_the_command(trained, monkeypatch, capsys):

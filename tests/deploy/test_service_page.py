@@ -54,32 +54,32 @@ def test_images_are_named(browser, trained, images, tmp_path, width, dark):
         open_address(browser, service.url, width, dark)
         about = browser.find_element("id", "about").text
         assert ", ".join(trained.predictor.classes) in about
-        shown = float(re.search(r"at least ([\d.]+\d)", about)[1])
-        assert shown == pytest.approx(trained.predictor.shown_threshold, abs=1e-3)
+        threshold = float(re.search(r"at least ([\d.]+\d)", about)[1])
+        assert threshold == pytest.approx(trained.predictor.shown_threshold, abs=1e-3)
         chosen = [*paths, tmp_path / "bad <b>.png"]
         browser.find_element("id", "files").send_keys("\n".join(map(str, chosen)))
-        found = cards(browser, len(chosen))
-        for card, prediction in zip(found, expected, strict=False):
+        listed = cards(browser, len(chosen))
+        for card, prediction in zip(listed, expected, strict=False):
             assert label(card) == prediction.label
             assert float(re.search(r"score (\S+)", card.text)[1]) == pytest.approx(prediction.score, rel=1e-2, abs=1e-3)
             nearest = [cell.text for cell in card.find_elements("css selector", "td:first-child")]
             assert nearest == [name for name, _ in prediction.top]
-        assert "not an image" in label(found[-1])
-        assert "bad <b>.png" in found[-1].text
+        assert "not an image" in label(listed[-1])
+        assert "bad <b>.png" in listed[-1].text
         browser.execute_script(DROP, "dropped.png", list(paths[0].read_bytes()))
         assert label(cards(browser, len(chosen) + 1)[-1]) == expected[0].label
         browser.save_screenshot(str(tmp_path / "page.png"))
 
         browser.execute_script(MOVE, 16)
-        assert {label(card) for card in found[:-1]} == {"unknown"}
+        assert {label(card) for card in listed[:-1]} == {"unknown"}
         browser.execute_script(MOVE, -16)
-        assert [label(card) for card in found[:-1]] == [prediction.top[0][0] for prediction in expected]
+        assert [label(card) for card in listed[:-1]] == [prediction.top[0][0] for prediction in expected]
         assert browser.find_element("id", "known").text == str(len(paths) + 1)
         browser.find_element("id", "reset").click()
-        assert [label(card) for card in found[:-1]] == [prediction.label for prediction in expected]
+        assert [label(card) for card in listed[:-1]] == [prediction.label for prediction in expected]
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width
-        asked = set(requests(browser))
-        assert asked == {f"{service.url}/", f"{service.url}/predict?top=5"}
+        addresses = set(requests(browser))
+        assert addresses == {f"{service.url}/", f"{service.url}/predict?top=5"}
         severe = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
         assert all("422" in message for message in severe)  # the browser itself reports the bad image
         assert len(severe) == 1

@@ -60,12 +60,12 @@ class TestMixtures:
     def test_amplitudes_are_mixed_and_phases_stay(self):
         """Against the whole spectrum, of which an image has one half twice."""
         one, other, share = [*np.random.RandomState(0).rand(2, 3, 2, 5, 4).tolist(), [0.0, 0.3, 1.0]]
-        found = mix_amplitudes(torch.tensor(one), torch.tensor(other), torch.tensor(share))
+        mixture = mix_amplitudes(torch.tensor(one), torch.tensor(other), torch.tensor(share))
         a, b, λ = np.fft.fft2(one), np.fft.fft2(other), np.array(share)[:, None, None, None]
         expected = np.fft.ifft2(((1 - λ) * abs(a) + λ * abs(b)) * np.exp(1j * np.angle(a)))
         assert abs(expected.imag).max() < 1e-15
-        assert found.numpy() == pytest.approx(expected.real, abs=1e-14)
-        assert found[0].numpy() == pytest.approx(np.array(one[0]), abs=1e-14)
+        assert mixture.numpy() == pytest.approx(expected.real, abs=1e-14)
+        assert mixture[0].numpy() == pytest.approx(np.array(one[0]), abs=1e-14)
 
     def test_a_brighter_partner(self):
         """A constant image has one amplitude, its sum: it becomes as bright as the mixture of both."""
@@ -133,8 +133,8 @@ class TestFactorisation:
         assert features.grad.isfinite().all()
 
     def test_ramp(self):
-        found = 5 * ramped(torch.arange(8), 5.0)
-        assert found.tolist() == pytest.approx([0.0337, 0.2038, 0.8265, 2.2466, 4.0937, 5, 5, 5], abs=5e-5)
+        factors = 5 * ramped(torch.arange(8), 5.0)
+        assert factors.tolist() == pytest.approx([0.0337, 0.2038, 0.8265, 2.2466, 4.0937, 5, 5, 5], abs=5e-5)
         assert ramped(torch.tensor(0), 0.0).item() == 1
 
 
@@ -238,11 +238,11 @@ class TestRisk:
         more.prepare(model, SETUP)
         more.load_state_dict(plain.state_dict())
         batch = step()
-        found = []
+        penalties = []
         for objective in (plain, more):
             torch.manual_seed(1)
-            found.append(objective(model, batch).penalty.item())
-        assert found[1] - found[0] == pytest.approx(7)
+            penalties.append(objective(model, batch).penalty.item())
+        assert penalties[1] - penalties[0] == pytest.approx(7)
 
 
 class TestTurns:
@@ -289,8 +289,8 @@ class TestTurns:
         assert max(gradient.abs().max() for gradient in gradients) > 1e-4
         torch.manual_seed(3)
         masker.update(model, [])
-        for found, wanted in zip(parameters, expected, strict=True):
-            assert torch.allclose(found, wanted, atol=1e-12)
+        for parameter, wanted in zip(parameters, expected, strict=True):
+            assert torch.allclose(parameter, wanted, atol=1e-12)
 
     def test_several_steps_are_one_turn(self):
         """What was seen of a step last is what the masker meets."""

@@ -208,9 +208,9 @@ def test_more_penalties_add_up():
     start = torch.get_rng_state()
     alone = objective(model, two).penalty
     torch.set_rng_state(start)
-    found = both(model, two).penalty
+    combined = both(model, two).penalty
     coral = Objective([Arpl()], [Coral()])(model, two).penalty
-    assert found.item() == pytest.approx((alone + coral).item())
+    assert combined.item() == pytest.approx((alone + coral).item())
 
 
 def test_a_network_without_batch_norm_needs_nothing():
@@ -236,7 +236,7 @@ def test_lowered_to_bf16():
     """Around the model, the wrapper of training in bf16: the same numbers as autocast alone."""
     torch.set_default_dtype(torch.float32)
     model, objective, step = made()
-    start, found = torch.get_rng_state(), []
+    start, outcomes = torch.get_rng_state(), []
     for wrapped in (False, True):
         network = copy.deepcopy(model)
         mine = prepared(network)
@@ -247,8 +247,8 @@ def test_lowered_to_bf16():
             mine.adversaries.update(outer, [step])
             Joint()(outer, [step], mine)
         gradients = {name: p.grad for name, p in network.named_parameters()}
-        found.append(({**network.state_dict(), **mine.state_dict()}, gradients))
-    (state, gradients), (lowered, lowered_gradients) = found
+        outcomes.append(({**network.state_dict(), **mine.state_dict()}, gradients))
+    (state, gradients), (lowered, lowered_gradients) = outcomes
     assert same(state, lowered)
     assert same(gradients, lowered_gradients)
     assert not torch.equal(state["backbone.norm.running_mean"], state["norms.0.running_mean"])

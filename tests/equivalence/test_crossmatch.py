@@ -51,9 +51,9 @@ class Line(nn.Module):
 
 
 def made(images=1, shape=(1, 1, 1), model=None, **numbers):
-    found = CrossMatch([ce, ova], **numbers)
-    found.prepare(model or Line(), Setup(images=images, shape=shape, **WIDE))
-    return found
+    objective = CrossMatch([ce, ova], **numbers)
+    objective.prepare(model or Line(), Setup(images=images, shape=shape, **WIDE))
+    return objective
 
 
 def test_losses_of_unknown_images():
@@ -149,12 +149,12 @@ def test_gradients_are_those_of_the_losses_with_constant_pools():
     for _ in range(4):
         objective(model, batch)
     Joint()(model, [batch], objective)
-    found = [model.a.grad, model.b.grad]
+    gradients = [model.a.grad, model.b.grad]
     known, unknown = (model(pool.clone()) for pool in (objective.known, objective.unknown))
     supervised = [ce(o, y) + ova(o, y) for o, y in ((model(batch.x), batch.y), (known, objective.labels))]
     others = 0.5 * acceptance(unknown) + 2.0 * disagreement(unknown)
     expected = torch.autograd.grad(torch.stack([*supervised, others]).mean(1).sum(), [model.a, model.b])
-    torch.testing.assert_close(found, list(expected))
+    torch.testing.assert_close(gradients, list(expected))
     assert not objective.known.requires_grad
 
 

@@ -92,7 +92,7 @@ def test_mixed():
     assert daml.mixed(values, order, weights).flatten().tolist() == [0.25 * 2 + 0.75 * 10, 1.0]
 
 
-def given(monkeypatch, weights):
+def fix_weights(monkeypatch, weights):
     """Take weights by the number of parts instead of drawing them."""
     monkeypatch.setattr(daml, "dirichlet", lambda law, count, like: weights[len(law)].expand(count, -1))
 
@@ -100,7 +100,7 @@ def given(monkeypatch, weights):
 def test_every_term_by_hand(monkeypatch):
     """One sample of every domain, so that no permutation matters, and weights that are given."""
     mixing, teaching = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.9, 0.1])
-    given(monkeypatch, {3: mixing, 2: teaching})
+    fix_weights(monkeypatch, {3: mixing, 2: teaching})
     three, objective = model(), Daml([ce], temperature=3.0, distill=0.7, mixup=2.0)
     first, second = step(0, size=1), step(1, size=1)
 
@@ -127,8 +127,8 @@ def test_every_term_by_hand(monkeypatch):
 
 def gradients(three, risk):
     """How much a risk moves each of the networks."""
-    found = torch.autograd.grad(risk, list(three.parameters()), allow_unused=True, retain_graph=True)
-    named = dict(zip((name for name, _ in three.named_parameters()), found, strict=True))
+    slopes = torch.autograd.grad(risk, list(three.parameters()), allow_unused=True, retain_graph=True)
+    named = dict(zip((name for name, _ in three.named_parameters()), slopes, strict=True))
     return [
         sum(float(g.abs().sum()) for name, g in named.items() if name.startswith(f"networks.{m}.") and g is not None)
         for m in range(len(three.networks))
@@ -182,7 +182,7 @@ def test_the_update():
     two, first, second = model(2), step(0, domains=2), step(1, domains=2)
     parameters = list(two.parameters())
     TwoStep(lr=0.01)(two, [first, second], Daml([ce], mixup=0.0))
-    found = [4 * parameter.grad for parameter in parameters]
+    totals = [4 * parameter.grad for parameter in parameters]
 
     def loss(m, batch, d):
         return functional.cross_entropy(two.networks[m](batch.x.chunk(2)[d]).logits, batch.y.chunk(2)[d])
@@ -198,7 +198,7 @@ def test_the_update():
         for parameter, gradient in zip(parameters, train, strict=True):
             parameter -= 0.01 * gradient
     test = torch.autograd.grad(loss(0, second, 1) + loss(1, second, 0), parameters)
-    torch.testing.assert_close(found, [a + b for a, b in zip(train, test, strict=True)])
+    torch.testing.assert_close(totals, [a + b for a, b in zip(train, test, strict=True)])
 
 
 def test_penalties_are_added():

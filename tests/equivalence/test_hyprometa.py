@@ -158,7 +158,7 @@ def test_the_prompt_is_trained_with_the_network(forward):
     steps = [step([1, 1, 0] * 2, 0), step([1, 0, 0] * 2, 1)]
     strategy = TwoStep(lr=0.1, second_order=True)
     strategy(model, steps, objective)
-    found = objective.v.grad[0].item() * 4
+    gradient = objective.v.grad[0].item() * 4
 
     def total(change):
         with torch.no_grad():
@@ -168,7 +168,7 @@ def test_the_prompt_is_trained_with_the_network(forward):
             objective.v[0] -= change
         return value
 
-    assert found == pytest.approx((total(1e-5) - total(-1e-5)) / 2e-5, rel=1e-6)
+    assert gradient == pytest.approx((total(1e-5) - total(-1e-5)) / 2e-5, rel=1e-6)
 
 
 def test_prompted_images_leave_batch_norm_statistics_alone():

@@ -15,14 +15,14 @@ def test_divergences_and_entropies():
     assert divergence(SURE, EVEN) == pytest.approx(0.368064, abs=1e-6)
     assert divergence(EVEN, SURE) == pytest.approx(math.log(5) - math.log(9) / 2)
     assert divergence(torch.cat([SURE, EVEN]), torch.cat([EVEN, EVEN])) == pytest.approx(0.368064 / 2, abs=1e-6)
-    found = entropies(torch.cat([EVEN, SURE, SURE, EVEN]), [2, 1, 1]).tolist()
-    assert found == pytest.approx([(math.log(2) + 0.325083) / 2, 0.325083, math.log(2)], abs=1e-6)
+    entropy = entropies(torch.cat([EVEN, SURE, SURE, EVEN]), [2, 1, 1]).tolist()
+    assert entropy == pytest.approx([(math.log(2) + 0.325083) / 2, 0.325083, math.log(2)], abs=1e-6)
 
 
 def test_probabilities_are_floored_and_add_up():
-    found = floored(tensor([[1.0, 0.0, 0.0], [0.2, 0.3, 0.5]], dtype=torch.double))
+    probabilities = floored(tensor([[1.0, 0.0, 0.0], [0.2, 0.3, 0.5]], dtype=torch.double))
     expected = tensor([[1 / 1.0002, 1e-4 / 1.0002, 1e-4 / 1.0002], [0.2, 0.3, 0.5]], dtype=torch.double)
-    torch.testing.assert_close(found, expected, rtol=1e-14, atol=0)
+    torch.testing.assert_close(probabilities, expected, rtol=1e-14, atol=0)
 
 
 def test_a_step_is_relevant_if_one_batch_is_not_less_sure():
@@ -55,9 +55,9 @@ def test_no_more_are_tried_than_needed():
     tried = []
 
     def candidates():
-        for position, found in enumerate([SURE, OTHER, EVEN]):
+        for position, candidate in enumerate([SURE, OTHER, EVEN]):
             tried.append(position)
-            yield found
+            yield candidate
 
     assert choose(EVEN, candidates(), [1], 2, 0.01) == [0, 1]
     assert tried == [0, 1]

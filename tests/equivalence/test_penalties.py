@@ -176,8 +176,8 @@ def test_hessian_penalties_against_autograd(penalty):
 
     tasks = [slice(0, 3), slice(3, 6)]
     expected = torch.stack([(curvature([t]) - curvature(tasks)).square().sum() for t in tasks]).mean()
-    found = penalty(torch.zeros(2), model(x), step([3, 3], y.tolist(), x))
-    assert found.item() == pytest.approx(expected.item(), rel=1e-10)
+    cost = penalty(torch.zeros(2), model(x), step([3, 3], y.tolist(), x))
+    assert cost.item() == pytest.approx(expected.item(), rel=1e-10)
 
 
 @pytest.mark.parametrize(("positive", "negative", "expected"), [(0.7, 0.2, 0.01), (0.8, 0.2, 0.0)])
@@ -186,8 +186,8 @@ def test_balance(positive, negative, expected):
     ova = torch.stack([torch.zeros(2, 1), odds], dim=1)
     output = Output(torch.zeros(2, 2), torch.cat([ova, -ova], dim=2))  # the other class mirrors it
     for weight in (1.0, 3.0):
-        found = Balance(weight)(torch.zeros(1), output, step([2], [0, 1]))
-        assert found.item() == pytest.approx(weight * expected, abs=1e-15)
+        cost = Balance(weight)(torch.zeros(1), output, step([2], [0, 1]))
+        assert cost.item() == pytest.approx(weight * expected, abs=1e-15)
 
 
 def test_balance_leaves_out_classes_on_one_side():
@@ -254,8 +254,8 @@ def masked(strategy, *gradients):
 
 
 def test_and_mask():
-    found = masked(AndMask(1.0), [1.0, -2.0, 3.0, 0.5], [2.0, 1.0, 1.0, 0.5])
-    assert found == pytest.approx([2.0, 0.0, 2.6666667, 0.6666667], abs=5e-8)
+    gradient = masked(AndMask(1.0), [1.0, -2.0, 3.0, 0.5], [2.0, 1.0, 1.0, 0.5])
+    assert gradient == pytest.approx([2.0, 0.0, 2.6666667, 0.6666667], abs=5e-8)
 
 
 def test_and_mask_of_three_agrees_despite_rounding():
@@ -276,8 +276,8 @@ def test_and_mask_splits_steps_into_tasks():
 
 
 def test_sand_mask():
-    found = masked(SandMask(tau=0.5, k=1.0), [1.0, -2.0, 2.0], [3.0, 1.0, 2.0])
-    assert found == pytest.approx([1.1804080, 0.0, 4.8195920], abs=5e-8)
+    gradient = masked(SandMask(tau=0.5, k=1.0), [1.0, -2.0, 2.0], [3.0, 1.0, 2.0])
+    assert gradient == pytest.approx([1.1804080, 0.0, 4.8195920], abs=5e-8)
 
 
 def test_sand_mask_of_one_task_is_its_gradient():
@@ -322,10 +322,10 @@ def test_miro():
     with torch.no_grad():
         model.scale.fill_(1.0)
     output = model(x)
-    found = penalty(torch.zeros(1), output, step([1], x=x))
+    cost = penalty(torch.zeros(1), output, step([1], x=x))
     assert penalty.spreads[0].item() == pytest.approx(-2.2522735, abs=5e-8)
-    assert found.item() == pytest.approx(1.1348707, abs=5e-7)
-    (gradient,) = torch.autograd.grad(found / 0.1, output.stages[0])
+    assert cost.item() == pytest.approx(1.1348707, abs=5e-7)
+    (gradient,) = torch.autograd.grad(cost / 0.1, output.stages[0])
     assert gradient.flatten().tolist() == pytest.approx([5.0, 10.0])
 
 
@@ -338,9 +338,9 @@ def test_miro_begins_where_the_model_is_in_bf16_too():
     with torch.autocast("cpu", torch.bfloat16):
         output = loss.outputs(model, step([2], [0, 1], x))
         with torch.autocast("cpu", enabled=False):
-            found = loss.penalties[0](torch.zeros(1), output, step([2], [0, 1], x))
+            cost = loss.penalties[0](torch.zeros(1), output, step([2], [0, 1], x))
     nothing = 0.1 * sum(spread.exp().log1p().add(1e-5).log().mean() / 2 for spread in loss.penalties[0].spreads)
-    torch.testing.assert_close(found, nothing, rtol=1e-6, atol=0)
+    torch.testing.assert_close(cost, nothing, rtol=1e-6, atol=0)
 
 
 def test_miro_trains_its_variances_and_leaves_the_reference():

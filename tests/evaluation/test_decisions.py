@@ -53,8 +53,8 @@ class TestDecisions:
         assert (unknown.known, unknown.acc, unknown.rejected, unknown.images) == (False, None, 0.5, 2)
 
     def test_confusions_are_of_accepted_images(self, decisions):
-        found = [(one.true, one.taken_for, one.known, one.images, one.of) for one in decisions.confusions()]
-        assert found == [("-1", "cat", False, 1, 2), ("cat", "dog", True, 1, 2)]
+        confusions = [(one.true, one.taken_for, one.known, one.images, one.of) for one in decisions.confusions()]
+        assert confusions == [("-1", "cat", False, 1, 2), ("cat", "dog", True, 1, 2)]
 
     def test_groups_are_the_worst_first(self, decisions):
         day, night = decisions.by("domain")
@@ -67,10 +67,10 @@ class TestDecisions:
     def test_a_group_of_few_images_is_not_first_by_chance(self):
         label = np.array([0] * 101)
         predicted = np.array([0] * 20 + [1] * 80 + [1])
-        found = Decisions(
+        decisions = Decisions(
             ["a", "b"], 2, label, predicted, np.ones(101), None, {"g": np.array(["many"] * 100 + ["one"])}
         )
-        assert [one.group for one in found.by("g")] == ["many", "one"]
+        assert [one.group for one in decisions.by("g")] == ["many", "one"]
 
     def test_metrics_are_those_of_openset(self, decisions):
         columns = [0.9, 0.8, 0.7, 0.2, 0.6, 0.1], [0, 1, 1, 1, 0, 1], [0, 0, 1, 1, -1, -1]
@@ -91,20 +91,20 @@ class TestFiles:
         (HEADER + ROWS.replace("cat", "0").replace("dog", "1"), ["0", "1"]),
     ])  # fmt: skip
     def test_unknown_images(self, write, text, known):
-        found = read_decisions(write(text))
-        assert found.classes[: found.known] == known
-        assert found.is_known.tolist() == [True] * 4 + [False] * 2
-        assert found.metrics()["acc"] == 0.75
+        decisions = read_decisions(write(text))
+        assert decisions.classes[: decisions.known] == known
+        assert decisions.is_known.tolist() == [True] * 4 + [False] * 2
+        assert decisions.metrics()["acc"] == 0.75
 
     def test_a_class_that_is_labelled_but_never_predicted_is_known_beside_minus_one(self, write):
-        found = read_decisions(write(HEADER + ROWS + "7.png,cow,cat,0.3,day\n"))
-        assert found.classes[: found.known] == ["cat", "cow", "dog"]
+        decisions = read_decisions(write(HEADER + ROWS + "7.png,cow,cat,0.3,day\n"))
+        assert decisions.classes[: decisions.known] == ["cat", "cow", "dog"]
 
     def test_known_classes_that_are_given(self, write):
-        found = read_decisions(write(HEADER + ROWS.replace("-1", "bird")), known=["cat"])
-        assert (found.classes, found.known) == (["cat", "bird", "dog"], 1)
-        assert found.is_known.tolist() == [True] * 2 + [False] * 4
-        assert found.metrics()["acc"] == 0.5  # an image taken for a dog is taken for no known class
+        decisions = read_decisions(write(HEADER + ROWS.replace("-1", "bird")), known=["cat"])
+        assert (decisions.classes, decisions.known) == (["cat", "bird", "dog"], 1)
+        assert decisions.is_known.tolist() == [True] * 2 + [False] * 4
+        assert decisions.metrics()["acc"] == 0.5  # an image taken for a dog is taken for no known class
 
     @pytest.mark.parametrize("rows", [
         "cat,cat,0.9\ndog,cat,0.8\ndog,cat,0.7\n",
@@ -123,32 +123,32 @@ class TestFiles:
     @pytest.mark.parametrize("dragon", ["0", "dragon"])
     def test_an_unknown_class_with_a_name(self, write, mark, dragon):
         rows = f"0,cat,0,0.9\n1,dog,0,0.8\n{mark},dragon,{dragon},0.1\n{mark},unknown,1,0.1\n"
-        found = read_decisions(write("label,class,prediction,confidence\n" + rows))
-        assert found.is_known.tolist() == [True, True, False, False]
-        assert (found.classes[found.label[2]], found.metrics()["auroc"]) == ("dragon", 1)
+        decisions = read_decisions(write("label,class,prediction,confidence\n" + rows))
+        assert decisions.is_known.tolist() == [True, True, False, False]
+        assert (decisions.classes[decisions.label[2]], decisions.metrics()["auroc"]) == ("dragon", 1)
 
     def test_a_prediction_of_unknown_is_no_class(self, write, capsys):
         rows = "7.png,dog,unknown,0.9,day\n8.png,-1,unknown,0.9,day\n9.png,cow,unknown,0.9,day\n"
         path = write(HEADER + ROWS + rows)
-        found = read_decisions(path, threshold=0.5)
-        assert (found.classes, found.known) == (["cat", "cow", "dog", "-1"], 3)
-        assert {one.taken_for for one in found.confusions()} == {"cat", "dog"}
-        results = {one.name: one for one in found.by_class()}
+        decisions = read_decisions(path, threshold=0.5)
+        assert (decisions.classes, decisions.known) == (["cat", "cow", "dog", "-1"], 3)
+        assert {one.taken_for for one in decisions.confusions()} == {"cat", "dog"}
+        results = {one.name: one for one in decisions.by_class()}
         assert (results["cow"].images, results["cow"].acc, results["cow"].taken_for) == (1, 0, None)
         assert (results["dog"].acc, results["dog"].taken_for) == (pytest.approx(2 / 3), None)
-        metrics = found.metrics()
+        metrics = decisions.metrics()
         assert (metrics["acc"], metrics["acc_u"]) == (0.5, pytest.approx(1 / 3))
         assert main(["evaluate", "--predictions", str(path), "--per-class"]) == 0
         assert "of 3 known classes" in capsys.readouterr().out
 
     def test_logits_of_every_kind(self, write, tmp_path):
         text = "label,logit_cat,logit_dog\ncat,2,1\ndog,0,3\n-1,0.5,0\n"
-        found = read_decisions(write(text))
+        decisions = read_decisions(write(text))
         np.savez(tmp_path / "p.npz", label=[0, 1, -1], logits=[[2.0, 1], [0, 3], [0.5, 0]])
         again = read_decisions(tmp_path / "p.npz")
-        assert (found.classes[:2], again.classes[:2]) == (["cat", "dog"], ["0", "1"])
-        assert found.metrics() == again.metrics()
-        np.testing.assert_allclose(found.confidence, [1, 3, 0.5])
+        assert (decisions.classes[:2], again.classes[:2]) == (["cat", "dog"], ["0", "1"])
+        assert decisions.metrics() == again.metrics()
+        np.testing.assert_allclose(decisions.confidence, [1, 3, 0.5])
 
     def test_parquet_and_json_lines(self, write, tmp_path):
         from pyarrow import csv, parquet
@@ -185,9 +185,9 @@ class TestFiles:
         with pytest.raises(MedicError, match="images of class 'bird', which no prediction names"), unreadable():
             read_decisions(path, labels)
         with unreadable():
-            found = read_decisions(path, labels, known=["cat", "dog"])
-        assert (found.threshold, found.classes, found.known) == (0.5, ["cat", "dog", "bird"], 2)
-        metrics = found.metrics()
+            decisions = read_decisions(path, labels, known=["cat", "dog"])
+        assert (decisions.threshold, decisions.classes, decisions.known) == (0.5, ["cat", "dog", "bird"], 2)
+        metrics = decisions.metrics()
         assert (metrics["acc"], metrics["acc_k"], metrics["acc_u"]) == (1, 0.5, 1)
         with pytest.raises(MedicError, match="no row for 1 of 3 images, such as c"), unreadable():
             read_decisions(path, write("path,class\na,cat\nb,dog\n", "few.csv"))
@@ -287,19 +287,19 @@ class TestCommand:
         assert main(["evaluate", "--predictions", path, "--threshold", "0.5"]) == 0
         out = capsys.readouterr().out
         assert "4 images of 2 known classes, 2 unknown" in out
-        shown = {words[0]: words[-1] for line in out.splitlines() if (words := line.split())}
-        assert (shown["Acc"], shown["H-score"], shown["acc_u"]) == ("75.00", "50.00", "50.00")
-        assert (shown["day"], shown["night"]) == ("100.00", "100.00")
+        rows = {words[0]: words[-1] for line in out.splitlines() if (words := line.split())}
+        assert (rows["Acc"], rows["H-score"], rows["acc_u"]) == ("75.00", "50.00", "50.00")
+        assert (rows["day"], rows["night"]) == ("100.00", "100.00")
         assert main(["evaluate", "--predictions", path, "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert (found["acc"], set(found["domains"])) == (0.75, {"day", "night"})
+        metrics = json.loads(capsys.readouterr().out)
+        assert (metrics["acc"], set(metrics["domains"])) == (0.75, {"day", "night"})
 
     def test_groups_of_another_file(self, write, capsys):
         path = str(write(HEADER + ROWS))
         groups = write("path,camera\n" + "".join(f"{n}.png,{'xy'[n % 2]}\n" for n in range(1, 7)), "g.csv")
         assert main(["evaluate", "--predictions", path, "--by", "camera", "--groups", str(groups), "--json"]) == 0
-        found = {one["group"]: one["known"] for one in json.loads(capsys.readouterr().out)["camera"]}
-        assert found == {"x": 2, "y": 2}
+        known_by_group = {one["group"]: one["known"] for one in json.loads(capsys.readouterr().out)["camera"]}
+        assert known_by_group == {"x": 2, "y": 2}
         assert main(["evaluate", "--predictions", path, "--by", "lens", "--groups", str(groups)]) == 2
         assert "no column 'lens'; it has path, camera" in capsys.readouterr().err
 
@@ -317,15 +317,15 @@ class TestCommand:
         assert main(["evaluate", str(run.path), "--per-class", "--threshold", str(at)]) == 0
         assert f"threshold {at:.6g} (given)" in capsys.readouterr().out
         assert main(["evaluate", str(run.path), "--per-class", "--by", "domain", "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)
-        known = [one for one in found["classes"] if one["known"]]
+        evaluation = json.loads(capsys.readouterr().out)
+        known = [one for one in evaluation["classes"] if one["known"]]
         assert np.mean([one["acc"] for one in known]) == pytest.approx(run.metrics["acc"])
-        assert np.mean([one["rejected"] for one in found["classes"] if not one["known"]]) == pytest.approx(
+        assert np.mean([one["rejected"] for one in evaluation["classes"] if not one["known"]]) == pytest.approx(
             run.metrics["acc_u"]
         )
-        street = next(one for one in found["domain"] if one["group"] == "street")["metrics"]
+        street = next(one for one in evaluation["domain"] if one["group"] == "street")["metrics"]
         assert street["oscr"] == pytest.approx(run.metrics["oscr"])
-        assert {one["group"] for one in found["domain"]} == {"street", "handwritten", "printed", "blended"}
+        assert {one["group"] for one in evaluation["domain"]} == {"street", "handwritten", "printed", "blended"}
         again = read_decisions(run.path / "predictions.npz", threshold=run.metrics["threshold"])
         assert again.metrics()["hscore"] == pytest.approx(run.metrics["hscore"])
         assert again.metrics()["oscr"] == pytest.approx(run.metrics["oscr"])
@@ -338,9 +338,9 @@ class TestCommand:
 
         run = medic.train(dataset=mini, output=tmp_path, **SHORT)
         theirs = replace(openset.SCORES["cls"], name="theirs")
-        found = registry.SCORE_GROUP.find
+        find = registry.SCORE_GROUP.find
         monkeypatch.setattr(
-            type(registry.SCORE_GROUP), "find", lambda _, name: theirs if name == "theirs" else found(name)
+            type(registry.SCORE_GROUP), "find", lambda _, name: theirs if name == "theirs" else find(name)
         )
         assert make_decisions(run, "theirs", "source")[1] == "theirs"
 

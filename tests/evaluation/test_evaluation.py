@@ -23,10 +23,10 @@ def outputs():
 
 
 def test_a_record_has_these_keys_in_this_order(outputs):
-    found = measure(outputs, ["a", "b"], openset.get_score("bcls"), "source")
-    assert list(found) == ["target", "targets"]
-    assert list(found["targets"]) == ["a", "b"]
-    assert " ".join(found["target"]) == (
+    record = measure(outputs, ["a", "b"], openset.get_score("bcls"), "source")
+    assert list(record) == ["target", "targets"]
+    assert list(record["targets"]) == ["a", "b"]
+    assert " ".join(record["target"]) == (
         "acc score threshold_rule threshold hscore acc_k acc_u hscore/oracle-10 "
         "oscr/cls oscr/bcls oscr/max-logit oscr/energy oscr_c oscr_b "
         + " ".join(name for name in openset.RANKING_METRICS if name != "acc")
@@ -46,7 +46,7 @@ def test_a_record_is_made_of_the_public_functions(outputs, name, rule):
         target=outputs["target"].output,
         label=outputs["target"].label,
     )
-    found = measure(outputs, ["a", "b"], score, rule)
+    record = measure(outputs, ["a", "b"], score, rule)
     here = outputs["target"].where(outputs["target"].domain == 1)
     samples = (score(here.output), openset.predicted_class(here.output), here.label)
     oracle = openset.threshold("oracle-10", score, target=here.output, label=here.label)
@@ -62,8 +62,8 @@ def test_a_record_is_made_of_the_public_functions(outputs, name, rule):
         "conf_n": openset.conf_n(here.output.ova, here.label),
         "balance": float(openset.balance(here.output.ova, here.label).nanmean()),
     }
-    assert {key: found["targets"]["b"][key] for key in expected} == expected
-    assert found["target"] == mean_metrics(list(found["targets"].values()))
+    assert {key: record["targets"]["b"][key] for key in expected} == expected
+    assert record["target"] == mean_metrics(list(record["targets"].values()))
 
 
 def test_a_metric_is_one_entry(outputs, monkeypatch):
@@ -76,13 +76,13 @@ def test_a_metric_is_one_entry(outputs, monkeypatch):
 
 def test_without_unknown_images_only_accuracy_is_measured(outputs):
     outputs["target"] = labelled(40, 0, 1)
-    found = measure(outputs, ["a", "b"], openset.get_score("cls"), "source")
-    assert list(found["target"]) == ["acc"]
+    record = measure(outputs, ["a", "b"], openset.get_score("cls"), "source")
+    assert list(record["target"]) == ["acc"]
 
 
 def test_unknown_classes_of_the_sources_are_measured_without_the_domain_shift(outputs):
     unknown = labelled(20, 0, 3)
     outputs["source-unknown"] = unknown._replace(label=torch.full_like(unknown.label, -1))
-    found = measure(outputs, ["a", "b"], openset.get_score("cls"), "source")
-    assert found["source"]["acc_u"] < 1
-    assert found["source"]["acc"] == outputs["validation"].accuracy
+    record = measure(outputs, ["a", "b"], openset.get_score("cls"), "source")
+    assert record["source"]["acc_u"] < 1
+    assert record["source"]["acc"] == outputs["validation"].accuracy

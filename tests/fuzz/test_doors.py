@@ -23,7 +23,7 @@ from benchmarks.fuzz.harness import fuzz
 )
 def test_every_input_is_accepted_or_refused(door, count, tmp_path, monkeypatch):
     monkeypatch.setattr(harness, "SECONDS", 120)  # no measure of time on a machine that others use too
-    found = fuzz(door, tmp_path / "inside", range(count))
-    assert (found.inputs, found.faults) == (count, {})
-    assert found.accepted
-    assert found.refused
+    summary = fuzz(door, tmp_path / "inside", range(count))
+    assert (summary.inputs, summary.faults) == (count, {})
+    assert summary.accepted
+    assert summary.refused

@@ -47,12 +47,12 @@ def test_a_fault_is_counted(text, cause, tmp_path, monkeypatch):
         return True
 
     first = harness.random.Random("test/0/0").random()
-    found = fuzz(Door("test", lambda folder: None, attempt), tmp_path / "inside", range(3))
-    assert (found.inputs, found.accepted) == (3, 2)
-    [(fault, numbers)] = found.faults.items()
+    summary = fuzz(Door("test", lambda folder: None, attempt), tmp_path / "inside", range(3))
+    assert (summary.inputs, summary.accepted) == (3, 2)
+    [(fault, numbers)] = summary.faults.items()
     assert text in fault
     assert numbers == [0]
-    assert any(fault in line for line in found.lines(seed=0))
+    assert any(fault in line for line in summary.lines(seed=0))
 
 
 def test_inputs_depend_on_the_seed_and_the_number_only(tmp_path):

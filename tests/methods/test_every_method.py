@@ -19,8 +19,8 @@ def losses(mini, iterations, same=False, **settings):
     trainer.model.train()
     if same:
         record_draws(trainer, repeat=True)
-    found = [loss for _ in range(iterations) for loss in trainer.step()]
-    return found + trainer.wait()
+    history = [loss for _ in range(iterations) for loss in trainer.step()]
+    return history + trainer.wait()
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -28,8 +28,8 @@ def test_its_loss_falls_on_images_it_can_fit(mini, name):
     settings = {"lr": 0.03, **RATES.get(name, {}), "batch_size": 2 if METHODS[name].grid.tasks > 4 else 4}
     # MAML descends the last step alone: the same one would teach it the classes of that step and nothing else.
     same = name != "maml"
-    found = losses(mini, 12 if same else 40, same, method=name, **settings)
-    assert sum(found[-3:]) < sum(found[:3]), found
+    history = losses(mini, 12 if same else 40, same, method=name, **settings)
+    assert sum(history[-3:]) < sum(history[:3]), history
 
 
 @pytest.mark.parametrize("sampling", SAMPLERS)

@@ -186,12 +186,12 @@ def test_a_cuda_graph_holds_a_step(variant):
     with torch.cuda.graph(graph), torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
         features = net(images)
         features.sum().backward()
-    found = []
+    replays = []
     for _ in range(2):
         graph.replay()
-        found.append(features.clone())
-    assert torch.cat(found).isfinite().all()
-    assert not torch.equal(*found)  # the noise is drawn anew
+        replays.append(features.clone())
+    assert torch.cat(replays).isfinite().all()
+    assert not torch.equal(*replays)  # the noise is drawn anew
 
 
 def test_sizes():

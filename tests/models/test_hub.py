@@ -91,15 +91,15 @@ def test_names_are_fetched_once_and_count_as_their_file_does(hub, use_hub, state
     use_hub(endpoint)
     save_file(state, tmp_path / "mine.safetensors")
     names = ["imagenet-v1", "tv_in1k", "resnet18.tv_in1k", str(tmp_path / "mine.safetensors")]
-    found = [started(name) for name in names]
-    assert len({path for path, _, _ in found[:3]}) == 1
-    assert found[0][0].startswith(str(tmp_path / "home"))
-    assert len({(name, first) for _, name, first in found}) == 1
-    assert found[0][2] == pytest.approx(state["conv1.weight"].double().sum().item())
+    starts = [started(name) for name in names]
+    assert len({path for path, _, _ in starts[:3]}) == 1
+    assert starts[0][0].startswith(str(tmp_path / "home"))
+    assert len({(name, first) for _, name, first in starts}) == 1
+    assert starts[0][2] == pytest.approx(state["conv1.weight"].double().sum().item())
     assert requests.count(("GET", PLACE)) == 1
     # Weights in the cache need no server.
     use_hub(NOWHERE)
-    assert started("imagenet-v1") == found[0]
+    assert started("imagenet-v1") == starts[0]
 
 
 @pytest.mark.parametrize(("server", "weights", "name"), [
@@ -120,7 +120,7 @@ def test_what_cannot_be_fetched_is_one_line_with_a_way_out(hub, use_hub, tmp_pat
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(("backbone", "given", "message"), [
+@pytest.mark.parametrize(("backbone", "weights", "message"), [
     ("convnet", "imagenet-v1", "imagenet-v1 convnet file"),
     ("convnet", "gone.pt", "gone.pt convnet file"),
     ("resnet18", "imagenet", "imagenet 'imagenet-v1'"),
@@ -130,19 +130,19 @@ def test_what_cannot_be_fetched_is_one_line_with_a_way_out(hub, use_hub, tmp_pat
     ("convnext_base", "clip_laion2b", "convnext_base --backbone"),
     ("gcvit_tiny", "in1k", "https: --weights"),
 ])  # fmt: skip
-def test_mistakes(backbone, given, message):
+def test_mistakes(backbone, weights, message):
     with pytest.raises(MedicError, match=naming(message)):
-        find_weights(backbone, given)
+        find_weights(backbone, weights)
 
 
-@pytest.mark.parametrize(("backbone", "given", "message"), [
+@pytest.mark.parametrize(("backbone", "weights", "message"), [
     ("resnet18", "gone.pth", "weights gone.pth do not exist: check the path, or use weights by name, such as --weights "
      "imagenet-v1 for a ResNet"),
     ("convnet", "gone.pth", "weights gone.pth do not exist, and convnet has none by name: give a file"),
 ])  # fmt: skip
-def test_a_missing_file_of_weights(backbone, given, message):
+def test_a_missing_file_of_weights(backbone, weights, message):
     with pytest.raises(MedicError) as raised:
-        find_weights(backbone, given)
+        find_weights(backbone, weights)
     assert str(raised.value) == message
 
 

@@ -15,8 +15,8 @@ from tests.messages import naming
 def test_mixed_styles():
     """Two maps (0, 2) and (4, 8), half of each other's style: both become (2, 5)."""
     x = torch.tensor([[0.0, 2.0], [4.0, 8.0]], dtype=torch.float64).view(2, 1, 1, 2)
-    found = mixed(x, torch.full((2, 1, 1, 1), 0.5), torch.tensor([1, 0]))
-    assert torch.allclose(found.flatten(1), torch.tensor([[2.0, 5.0], [2.0, 5.0]], dtype=torch.float64), atol=2e-6)
+    styled = mixed(x, torch.full((2, 1, 1, 1), 0.5), torch.tensor([1, 0]))
+    assert torch.allclose(styled.flatten(1), torch.tensor([[2.0, 5.0], [2.0, 5.0]], dtype=torch.float64), atol=2e-6)
     own = mixed(x, torch.ones(2, 1, 1, 1), torch.tensor([1, 0]))
     assert torch.allclose(own, x)
 
@@ -58,9 +58,9 @@ def test_mixstyle_in_low_precision_keeps_its_type():
 )
 def test_stages(name, stem, channels):
     backbone = create_backbone(name)
-    found = find_stages(backbone.module)
-    assert (None if found.stem is None else type(found.stem.module).__name__) == stem
-    assert [stage.channels for stage in found.stages] == channels
+    layout = find_stages(backbone.module)
+    assert (None if layout.stem is None else type(layout.stem.module).__name__) == stem
+    assert [stage.channels for stage in layout.stages] == channels
     model = Classifier(backbone, 3)
     tapped = model.tap()
     size = 32 if name == "convnet" else 64

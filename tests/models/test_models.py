@@ -150,7 +150,7 @@ class TestWeights:
         assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize(("saved", "asked", "message"), [
+@pytest.mark.parametrize(("saved", "backbone", "message"), [
     ("convnet", "mnist-cnn", "lack 8 tensors of this backbone, such as 'bn0.weight': they fit --backbone convnet"),
     ("resnet18", "convnet", "lack 7 tensors of this backbone, such as 'conv1.bias': they fit --backbone resnet18"),
     ("resnet18", "resnet34", "lack 80 tensors of this backbone, such as 'layer1.2.conv1.weight': "
@@ -158,10 +158,10 @@ class TestWeights:
     ("resnet10t", "convnet", "lack 8 tensors of this backbone, such as 'conv1.weight': they belong to another "
      "backbone, give its name with --backbone"),
 ])  # fmt: skip
-def test_weights_of_another_backbone_name_the_one_that_they_fit(tmp_path, monkeypatch, saved, asked, message):
+def test_weights_of_another_backbone_name_the_one_that_they_fit(tmp_path, monkeypatch, saved, backbone, message):
     monkeypatch.setattr(backbones, "COMMON", ("resnet18", "resnet34"))
     path = tmp_path / "w.safetensors"
     save_file(create_backbone(saved).module.state_dict(), path)
     with pytest.raises(MedicError) as raised:
-        create_backbone(asked, path)
+        create_backbone(backbone, path)
     assert str(raised.value) == f"weights {path} {message}"

@@ -39,8 +39,8 @@ def test_best_threshold_is_the_best_of_all(seed):
     def at(value):
         return hard_hscore(decide(confidence, prediction, value), label)
 
-    found = at(best_threshold(confidence, prediction, label))
-    assert found.hscore == pytest.approx(max(at(value).hscore for value in tried), abs=1e-12)
+    best = at(best_threshold(confidence, prediction, label))
+    assert best.hscore == pytest.approx(max(at(value).hscore for value in tried), abs=1e-12)
     for cost in (0.1, 1, 10):
         mine = at(best_threshold(confidence, prediction, label, cost))
         costs = [cost * (1 - h.acc_u) + 1 - h.acc_k for h in map(at, tried)]

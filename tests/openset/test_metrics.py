@@ -130,8 +130,8 @@ def test_a_ranking_serves_for_every_metric(samples):
 @given(triples(), st.lists(st.integers(-5, 5), min_size=1, max_size=4))
 def test_several_thresholds_at_once_give_the_same_hscores(samples, thresholds):
     confidence, prediction, label = samples
-    found = Outcomes.of(prediction, label).hscores(confidence.double(), thresholds)
-    assert found == [openset.hscore(*samples, threshold) for threshold in thresholds]
+    hscores = Outcomes.of(prediction, label).hscores(confidence.double(), thresholds)
+    assert hscores == [openset.hscore(*samples, threshold) for threshold in thresholds]
 
 
 @given(triples(), st.integers(-5, 5), st.booleans())

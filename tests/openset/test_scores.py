@@ -119,8 +119,8 @@ def test_mistakes_are_named_in_one_line(name, output, message):
 
 def test_the_margin_over_unknown():
     output = Output(torch.tensor([[1.0, 3.0], [2.0, 0.5]]), unknown=torch.tensor([0.5, 4.0]))
-    found = [SCORES[name](output) for name, entry in SCORES.items() if "unknown" in entry.needs]
-    assert [confidence.tolist() for confidence in found] == [[2.5, -2.0]]
+    confidences = [SCORES[name](output) for name, entry in SCORES.items() if "unknown" in entry.needs]
+    assert [confidence.tolist() for confidence in confidences] == [[2.5, -2.0]]
 
 
 @pytest.mark.parametrize("name", ["cls", "bcls", "max-logit", "energy"])

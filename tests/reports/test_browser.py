@@ -20,8 +20,8 @@ pytestmark = needs_browser
 
 @pytest.fixture
 def runs(mini, four_runs):
-    found = [medic.Run(path) for path in four_runs(mini).iterdir()]
-    return sorted(found, key=lambda run: (run.settings["method"], run.settings["seed"]))
+    finished = [medic.Run(path) for path in four_runs(mini).iterdir()]
+    return sorted(finished, key=lambda run: (run.settings["method"], run.settings["seed"]))
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
@@ -40,12 +40,12 @@ def test_a_run(browser, runs, tmp_path, width, dark):
             ActionChains(browser).move_to_element(chart).click_and_hold().move_by_offset(
                 int(offset * chart.size["width"]), 0
             ).release().perform()
-        shown = browser.execute_script("return {...document.getElementById('threshold').dataset}")
-        expected = openset.hscore(confidence, prediction, label, float(shown["threshold"]))
-        found = [float(shown[name]) for name in ("accK", "accU", "h")]
-        assert found == pytest.approx([expected.acc_k, expected.acc_u, expected.hscore], abs=1e-12)
+        page_values = browser.execute_script("return {...document.getElementById('threshold').dataset}")
+        expected = openset.hscore(confidence, prediction, label, float(page_values["threshold"]))
+        metrics = [float(page_values[name]) for name in ("accK", "accU", "h")]
+        assert metrics == pytest.approx([expected.acc_k, expected.acc_u, expected.hscore], abs=1e-12)
         assert browser.find_element("id", "at-h").text == f"{100 * expected.hscore:.1f}"
-        seen.add(shown["threshold"])
+        seen.add(page_values["threshold"])
     assert len(seen) == 4
     for button in browser.find_elements("css selector", "#kinds button"):
         button.click()
@@ -187,7 +187,7 @@ def test_any_two_rows_are_compared(browser, tmp_path):
     for row, column, seed in np.ndindex(draw.shape):
         method, target = f"m{row:02}", "abc"[column]
         label = f"{method}{target}{seed}"
-        write_run(tmp_path / "runs", label, method, target, seed, (draw[row, column, seed], 0.1), asked={})
+        write_run(tmp_path / "runs", label, method, target, seed, (draw[row, column, seed], 0.1), user_settings={})
     page = write_table_report(find_runs([tmp_path / "runs"]), "runs", tmp_path / "page.html")
     open_address(browser, page, 390)
     for name, number in (("base", 40), ("other", 41)):
@@ -195,9 +195,9 @@ def test_any_two_rows_are_compared(browser, tmp_path):
     difference = 100 * (draw[41] - draw[40]).mean(1)
     test = scipy.stats.ttest_1samp(difference, 0)
     low, high = test.confidence_interval(0.95)
-    found = browser.execute_script("return tested(differences(table.rows[40], table.rows[41], 0))")
+    comparison = browser.execute_script("return tested(differences(table.rows[40], table.rows[41], 0))")
     expected = {"difference": difference.mean(), "low": low, "high": high, "p": test.pvalue}
-    assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-9)
+    assert {name: comparison[name] for name in expected} == pytest.approx(expected, rel=1e-9)
     assert "over 3 targets" in browser.find_element("id", "comparison").text
     for freedom in (1, 2, 3, 8, 29):
         quantile = browser.execute_script(f"return quantile(0.95, {freedom})")
@@ -209,7 +209,7 @@ def four_seeds(folder, accuracies, targets="a"):
     """Write runs of four seeds for each accuracy by method, which varies by one point."""
     for method, target, seed in itertools.product(accuracies, targets, range(4)):
         values = (accuracies[method] + (-0.01, 0.01)[seed % 2] + 0.001 * seed, 0.1)
-        write_run(folder, f"{method}-{target}-{seed}", method, target, seed, values, asked={})
+        write_run(folder, f"{method}-{target}-{seed}", method, target, seed, values, user_settings={})
     return find_runs([folder])
 
 
@@ -280,9 +280,9 @@ def test_nothing_is_bold(browser, tmp_path, accuracies):
 def test_a_lead_within_noise_or_of_one_seed_is_not_bold(browser, tmp_path):
     for method, values in {"erm": (0.6, 0.7, 0.65), "medic++": (0.7, 0.6, 0.67)}.items():
         for seed, value in enumerate(values):
-            write_run(tmp_path / "noise", f"{method}{seed}", method, "a", seed, (value, 0.1), asked={})
+            write_run(tmp_path / "noise", f"{method}{seed}", method, "a", seed, (value, 0.1), user_settings={})
     for method, value in {"erm": 0.5, "medic++": 0.9}.items():
-        write_run(tmp_path / "one", method, method, "a", 0, (value, 0.1), asked={})
+        write_run(tmp_path / "one", method, method, "a", 0, (value, 0.1), user_settings={})
     for folder in ("noise", "one"):
         open_address(browser, write_table_report(find_runs([tmp_path / folder]), "runs", tmp_path / "page.html"))
         assert bold(browser) == []

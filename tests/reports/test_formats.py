@@ -17,15 +17,15 @@ from tests.results.written import write_run
 @pytest.fixture
 def table(tmp_path):
     for seed, value in enumerate((0.84, 0.86)):
-        write_run(tmp_path, f"a{seed}", "erm", "a", seed, (value, 0.1), asked={})
-        write_run(tmp_path, f"b{seed}", "erm", "b", seed, (value, 0.1), asked={})
-    write_run(tmp_path, "c", "medic++", "a", 0, (0.9, 0.1), asked={})
+        write_run(tmp_path, f"a{seed}", "erm", "a", seed, (value, 0.1), user_settings={})
+        write_run(tmp_path, f"b{seed}", "erm", "b", seed, (value, 0.1), user_settings={})
+    write_run(tmp_path, "c", "medic++", "a", 0, (0.9, 0.1), user_settings={})
     made = tabulate(find_runs([tmp_path]).finished, metrics=[METRICS["acc"]])
     return replace(made, title="A title", notes=("a note",))
 
 
 @pytest.mark.parametrize(
-    ("found", "text"),
+    ("entry", "text"),
     [
         (Entry(None), "–"),
         (Entry(84.12), "84.1"),
@@ -36,8 +36,8 @@ def table(tmp_path):
         (Entry(84.12, None, Reference(80.0, tuple("abcd"))), "84.1 (80.0, a, b, c, …)"),
     ],
 )
-def test_a_cell(found, text):
-    assert written(found) == text
+def test_a_cell(entry, text):
+    assert written(entry) == text
 
 
 def test_text(table):
@@ -92,8 +92,8 @@ def test_programs_read_cells_with_their_runs(table):
     assert (rows[4]["mean"], rows[4]["runs"]) == (None, [])
     parsed = list(csv.DictReader(io.StringIO(FORMATS["csv"](table, against))))
     assert [row["paper"] for row in parsed] == ["80.0", "", ""] * 2
-    found = json.loads(FORMATS["json"](table, None))
-    assert (found["title"], found["selection"], found["notes"]) == ("A title", "validation", ["a note"])
+    document = json.loads(FORMATS["json"](table, None))
+    assert (document["title"], document["selection"], document["notes"]) == ("A title", "validation", ["a note"])
 
 
 def test_notes_of_a_csv_are_logged(table, capsys, caplog):

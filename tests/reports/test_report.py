@@ -228,10 +228,10 @@ class TestRun:
     @pytest.mark.parametrize("dark", [False, True])
     def test_everybody_can_tell_colours_apart(self, dark):
         """Contrast to the page is above 3; in Lab, colours are 20 apart for colour-blind readers too."""
-        found = colours(dark)
-        shades = [found[name] for name in ("known", "wrong", "unknown")]
+        palette = colours(dark)
+        shades = [palette[name] for name in ("known", "wrong", "unknown")]
         for shade in shades:
-            low, high = sorted(float(LUMINANCE @ linear(one)) for one in (shade, found["paper"]))
+            low, high = sorted(float(LUMINANCE @ linear(one)) for one in (shade, palette["paper"]))
             assert (high + 0.05) / (low + 0.05) > 3
         for vision in VISION.values():
             for one, other in itertools.combinations(shades, 2):
@@ -304,8 +304,8 @@ class TestFolder:
         assert "model selection: evaluation" not in ours["notes"]
 
     def test_a_number_that_is_not_finite(self, tmp_path):
-        write_run(tmp_path / "runs", "one run", "erm", "a", 0, (float("nan"), 0.1), asked={})
-        write_run(tmp_path / "runs", "other", "medic++", "a", 0, (0.5, 0.1), asked={})
+        write_run(tmp_path / "runs", "one run", "erm", "a", 0, (float("nan"), 0.1), user_settings={})
+        write_run(tmp_path / "runs", "other", "medic++", "a", 0, (0.5, 0.1), user_settings={})
         page = write_table_report(find_runs([tmp_path / "runs"]), "title", tmp_path / "page.html").read_text()
         erm, medic_row = page_data(page)["tables"][0]["rows"]
         assert erm["cells"]["acc"]["a"] == {"mean": None, "error": None, "text": "–"}
@@ -313,18 +313,18 @@ class TestFolder:
         assert page_data(page)["tables"][0]["runs"][0]["command"] == f"medic report '{tmp_path}/runs/one run'"
 
     def test_a_row_of_the_paper_reads_its_own_keys(self, tmp_path):
-        write_run(tmp_path / "runs", "run", "erm", "a", 0, (0.9, 0.1), asked={})
+        write_run(tmp_path / "runs", "run", "erm", "a", 0, (0.9, 0.1), user_settings={})
         table = tabulate(find_runs([tmp_path / "runs"]).finished, metrics=[METRICS["oscr"]])
         row = replace(table.rows[0], keys={"oscr": "acc"})
-        found = _content(replace(table, rows=(row,)), table.metrics, None, tmp_path)
-        assert found["runs"][0]["values"] == [found["rows"][0]["cells"]["oscr"]["a"]["mean"]] == [90.0]
+        content = _content(replace(table, rows=(row,)), table.metrics, None, tmp_path)
+        assert content["runs"][0]["values"] == [content["rows"][0]["cells"]["oscr"]["a"]["mean"]] == [90.0]
 
     def test_the_direction_of_a_metric(self, tmp_path, monkeypatch):
         monkeypatch.setattr(table_page, "FURTHER", (METRICS["step_time"],))
-        write_run(tmp_path / "runs", "run", "erm", "a", 0, (0.5, 0.1), asked={})
+        write_run(tmp_path / "runs", "run", "erm", "a", 0, (0.5, 0.1), user_settings={})
         page = write_table_report(find_runs([tmp_path / "runs"]), "title", tmp_path / "page.html").read_text()
-        found = [(one["key"], one["lower"], one["percent"]) for one in page_data(page)["metrics"]]
-        assert (found[0], found[-1]) == (("acc", False, True), ("step_time", True, False))
+        metrics = [(one["key"], one["lower"], one["percent"]) for one in page_data(page)["metrics"]]
+        assert (metrics[0], metrics[-1]) == (("acc", False, True), ("step_time", True, False))
 
     def test_a_run_with_a_report_has_a_link(self, folder, tmp_path):
         path = next(folder.glob("*/config.json")).parent

@@ -170,8 +170,8 @@ def write_like(folder, table, label, title, seed=0, weights="w", part=0, protoco
     def described(bench, root, seed):
         return Generated(bench.name, bench.domains, bench.classes, None)
 
-    asked = reproduction(table, protocol=protocol).runs()[label, title][part]
-    settings = {**resolve(asked, described).config.identity, "seed": seed, **changes}
+    user_settings = reproduction(table, protocol=protocol).runs()[label, title][part]
+    settings = {**resolve(user_settings, described).config.identity, "seed": seed, **changes}
     name = f"{label}-{title}-{part}-{seed}".replace(" ", "")
     return write_run(folder, name, settings.pop("method"), "a", settings.pop("seed"), (0.8, 0.1), weights=weights,
                      **settings)  # fmt: skip

@@ -19,14 +19,14 @@ LABELS = {
 
 def tables():
     """The rows of the tables of the page, without their headings."""
-    found, rows = [], []
+    bodies, rows = [], []
     for line in [*PAGE.read_text().splitlines(), ""]:
         if line.startswith("|"):
             rows.append([cell.strip() for cell in line.strip("|").split("|")])
         elif rows:
-            found.append(rows[2:])
+            bodies.append(rows[2:])
             rows = []
-    return found
+    return bodies
 
 
 DEFAULTS, RUNS, DOMAINBED, *_ = tables()
@@ -37,14 +37,14 @@ def written(cell):
     return load_yaml(cell.rpartition("=")[2].strip())
 
 
-def complete(asked):
+def complete(user_settings):
     """The settings of a run on a benchmark of which no image exists."""
 
     def described(bench, root, seed):
         classes = bench.classes or tuple(f"class_{number:03}" for number in range(345))
         return Generated(bench.name, bench.domains, classes, None)
 
-    return resolve(asked, described).config.settings
+    return resolve(user_settings, described).config.settings
 
 
 def check(settings, name, cell):
@@ -58,23 +58,23 @@ def test_every_value_of_a_run(row, protocol):
     run, name, paper, _, authors, _ = row
     method, _, rest = run.partition(" on ")
     dataset, *split = rest.split(", split ")
-    asked = {"method": method, "dataset": dataset, "target": benchmark(dataset).domains[0], "protocol": protocol}
-    asked |= {"split": split[0]} if split else {}
-    check(complete(asked), name, {"paper": paper, "authors": authors}[protocol])
+    settings = {"method": method, "dataset": dataset, "target": benchmark(dataset).domains[0], "protocol": protocol}
+    settings |= {"split": split[0]} if split else {}
+    check(complete(settings), name, {"paper": paper, "authors": authors}[protocol])
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("row", DOMAINBED, ids=lambda row: "-".join(row[:3]))
 def test_every_value_of_domainbed(row, protocol):
     label, column, name, paper, _, authors, _ = row
-    (asked, *_) = reproduction("domainbed", protocol=protocol).runs()[LABELS.get(label, label), column]
-    check(complete(asked), name, {"paper": paper, "authors": authors}[protocol])
+    (settings, *_) = reproduction("domainbed", protocol=protocol).runs()[LABELS.get(label, label), column]
+    check(complete(settings), name, {"paper": paper, "authors": authors}[protocol])
 
 
 def by_protocol(dataset):
     """The settings of MEDIC++ by default, by the paper and by the authors' code."""
-    asked = {"method": "medic++", "dataset": dataset, "target": benchmark(dataset).domains[0]}
-    return [complete(asked | protocol) for protocol in ({}, {"protocol": "paper"}, {"protocol": "authors"})]
+    settings = {"method": "medic++", "dataset": dataset, "target": benchmark(dataset).domains[0]}
+    return [complete(settings | protocol) for protocol in ({}, {"protocol": "paper"}, {"protocol": "authors"})]
 
 
 @pytest.mark.parametrize("row", DEFAULTS, ids=lambda row: row[0])
@@ -87,8 +87,8 @@ def test_every_value_that_differs_from_the_defaults(row):
 
 def test_the_defaults_differ_in_no_other_setting():
     several = [by_protocol(dataset) for dataset in ("pacs", "domainnet", "digits-dg")]
-    found = {name for ours, *others in several for name in ours if any(ours[name] != one[name] for one in others)}
-    assert found == {name.strip("`") for name, *_ in DEFAULTS} | {"protocol", "hparams"}
+    differing = {name for ours, *others in several for name in ours if any(ours[name] != one[name] for one in others)}
+    assert differing == {name.strip("`") for name, *_ in DEFAULTS} | {"protocol", "hparams"}
 
 
 def test_the_paper_is_credited_with_what_it_states_only():
@@ -101,16 +101,16 @@ def test_the_paper_is_credited_with_what_it_states_only():
 
 
 def test_what_is_given_goes_first():
-    asked = {"dataset": "domainnet", "target": "real", "protocol": "authors"}
-    given = {"ova_scale": 0.7, "iterations": 50, "sampling": "random", "class_groups": 4, "averaging": "ema"}
-    found = complete({**asked, **given})
-    assert {name: found[name] for name in given} == given
+    settings = {"dataset": "domainnet", "target": "real", "protocol": "authors"}
+    overrides = {"ova_scale": 0.7, "iterations": 50, "sampling": "random", "class_groups": 4, "averaging": "ema"}
+    resolved = complete({**settings, **overrides})
+    assert {name: resolved[name] for name in overrides} == overrides
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_row_leaves_out_what_it_cannot_use(protocol):
     """Without a one-vs-all loss, without class splits, in one step."""
-    asked = {"dataset": "pacs", "target": "sketch", "protocol": protocol}
-    plain = complete({**asked, "method": "erm"})
+    settings = {"dataset": "pacs", "target": "sketch", "protocol": protocol}
+    plain = complete({**settings, "method": "erm"})
     assert (plain["ova_scale"], plain["ova_floor"], plain["separate"], plain["class_groups"]) == (None,) * 4
-    assert complete({**asked, "method": "medic++", "steps": 1})["separate"] is None
+    assert complete({**settings, "method": "medic++", "steps": 1})["separate"] is None

@@ -93,8 +93,8 @@ def test_every_table_can_be_planned(name, protocol, root, monkeypatch, capsys):
     """Through the command line, with small networks of the same names."""
     shrink_backbones(monkeypatch)
     assert plan(name, root, "--protocol", protocol) == 0
-    asked = {repr(run) for runs in reproduction(name, protocol=protocol).runs().values() for run in runs}
-    assert f"{len(asked)} runs: 0 finished, {len(asked)} to do" in capsys.readouterr().out
+    planned = {repr(run) for runs in reproduction(name, protocol=protocol).runs().values() for run in runs}
+    assert f"{len(planned)} runs: 0 finished, {len(planned)} to do" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -138,7 +138,7 @@ def test_mldg_over_classes_has_two_splits(root):
 def test_time_and_memory_are_of_the_same_images(root):
     """Of ERM too, and without the passes of adaptive sampling."""
     cells = reproduction("time-memory").runs(settings={"root": str(root)})
-    plans = {label: resolve(asked) for (label, _), (asked,) in cells.items()}
+    plans = {label: resolve(settings) for (label, _), (settings,) in cells.items()}
     assert {plan.batch_size * plan.grid.tasks for plan in plans.values()} == {72}
     assert plans["MEDIC++, 9 steps"].batch_size == 8
     assert {plan.grid.sampling for plan in plans.values()} == {"random"}
@@ -149,11 +149,11 @@ def test_time_and_memory_are_of_the_same_images(root):
 def test_draws_of_domainbed(root):
     """They replace the rates, decays and batch sizes of every row but the authors' own."""
     runs = reproduction("domainbed").runs(columns=["PACS"], settings={"root": str(root), "hparams_seed": 1})
-    found = {label: resolve(asked[0]).config.settings for (label, _), asked in runs.items()}
-    assert found["ERM"]["lr"] == pytest.approx(2.702893e-05)
-    assert found["ERM"]["batch_size"] == 3 * 39
-    assert found["MEDIC++, default hyper-parameters, no binary head"]["lr"] == pytest.approx(2.702893e-05)
-    own = found["MEDIC++, own hyper-parameters, with binary head"]
+    settings = {label: resolve(planned[0]).config.settings for (label, _), planned in runs.items()}
+    assert settings["ERM"]["lr"] == pytest.approx(2.702893e-05)
+    assert settings["ERM"]["batch_size"] == 3 * 39
+    assert settings["MEDIC++, default hyper-parameters, no binary head"]["lr"] == pytest.approx(2.702893e-05)
+    own = settings["MEDIC++, own hyper-parameters, with binary head"]
     assert (own["lr"], own["batch_size"], own["hparams_seed"]) == (1.8e-3, 16, 0)
     cells = reproduction("domainbed").runs(columns=["PACS"], settings={"lr": 1e-4})
     assert {run["lr"] for runs in cells.values() for run in runs} == {1e-4}
@@ -161,7 +161,7 @@ def test_draws_of_domainbed(root):
 
 def test_weights_are_for_backbones_that_begin_with_some():
     cells = reproduction("domainbed").runs(settings={"weights": "w"})
-    assert {title: {asked.get("weights") for asked in runs} for (_, title), runs in cells.items()} == {
+    assert {title: {settings.get("weights") for settings in runs} for (_, title), runs in cells.items()} == {
         title: {None if title == "CMNIST" else "w"} for title in reproduction("domainbed").columns
     }
     with pytest.raises(MedicError, match=r"digitsdg-convnet .*leave out --weights"):
@@ -235,8 +235,8 @@ class TestOneRun:
             code, said = run(capsys, place, "confidence-sketch", *self.OPTIONS, "--format", form)
             assert code == 0, said.err
             if form == "json":
-                found = json.loads(said.out)
-                assert (found["title"], found["cells"][0]["column"]) == (title, "street")
+                table = json.loads(said.out)
+                assert (table["title"], table["cells"][0]["column"]) == (title, "street")
             elif form == "csv":
                 assert [row["metric"] for row in csv.DictReader(io.StringIO(said.out))] == ["conf_p", "conf_n"]
             else:
@@ -292,13 +292,13 @@ def test_mistakes_are_named(capsys, tmp_path, arguments, message):
     assert message in said.err
 
 
-@pytest.mark.parametrize(("table", "given", "title"), [
+@pytest.mark.parametrize(("table", "name", "title"), [
     ("pacs-resnet50", "sketch", "Sketch"), ("pacs-resnet50", "art_painting", "Art"), ("pacs-resnet50", "Art", "Art"),
     ("single-domain", "art_painting", "Art"), ("domainbed", "officehome", "OfficeHome"),
     ("domainnet-resnet50", "infograph", "info"),
 ])  # fmt: skip
-def test_a_column_is_found_by_its_domain_and_in_any_case(table, given, title):
-    assert reproduction(table).column(given) == title
+def test_a_column_is_found_by_its_domain_and_in_any_case(table, name, title):
+    assert reproduction(table).column(name) == title
 
 
 def test_a_column_of_several_targets_is_not_one_of_them():

@@ -26,9 +26,9 @@ from tests.results.written import DOMAINS, seal, write_run
 @pytest.fixture
 def folder(tmp_path):
     for seed, value in enumerate((0.84, 0.85, 0.86)):
-        write_run(tmp_path, f"erm-a-{seed}", "erm", "a", seed, (value, 0.1), asked={})
-        write_run(tmp_path, f"erm-b-{seed}", "erm", "b", seed, (value - 0.1, 0.1), asked={})
-        write_run(tmp_path, f"medic-a-{seed}", "medic++", "a", seed, (value + 0.02 + seed / 100, 0.1), asked={})
+        write_run(tmp_path, f"erm-a-{seed}", "erm", "a", seed, (value, 0.1), user_settings={})
+        write_run(tmp_path, f"erm-b-{seed}", "erm", "b", seed, (value - 0.1, 0.1), user_settings={})
+        write_run(tmp_path, f"medic-a-{seed}", "medic++", "a", seed, (value + 0.02 + seed / 100, 0.1), user_settings={})
     return tmp_path
 
 
@@ -78,19 +78,19 @@ def test_evaluations_without_averaged_weights(tmp_path):
 
 
 def test_formats(folder, capsys):
-    shown = {}
+    printed = {}
     for form in ("text", "markdown", "latex", "csv", "json"):
         assert main(["table", str(folder), "--format", form]) == 0
-        shown[form] = capsys.readouterr().out
-    assert "85.0 ± 0.5" in shown["text"]
-    assert "–" in shown["text"].splitlines()[3]  # the missing cell
-    assert "| erm | 85.0 ± 0.5 | 75.0 ± 0.5 | 80.0 |" in shown["markdown"]
-    assert r"erm & 85.0 $\pm$ 0.5 & 21.2 $\pm$ 0.1 & 42.5 $\pm$ 0.2 &" in shown["latex"]
-    rows = list(csv.DictReader(io.StringIO(shown["csv"])))
+        printed[form] = capsys.readouterr().out
+    assert "85.0 ± 0.5" in printed["text"]
+    assert "–" in printed["text"].splitlines()[3]  # the missing cell
+    assert "| erm | 85.0 ± 0.5 | 75.0 ± 0.5 | 80.0 |" in printed["markdown"]
+    assert r"erm & 85.0 $\pm$ 0.5 & 21.2 $\pm$ 0.1 & 42.5 $\pm$ 0.2 &" in printed["latex"]
+    rows = list(csv.DictReader(io.StringIO(printed["csv"])))
     assert [row["mean"] for row in rows if (row["row"], row["target"], row["metric"]) == ("medic++", "b", "Acc")] == [
         ""
     ]
-    cells = json.loads(shown["json"])["cells"]
+    cells = json.loads(printed["json"])["cells"]
     assert len(cells[0]["runs"]) == 3
 
 
@@ -103,59 +103,63 @@ class TestRows:
 
     def test_settings_that_were_given(self, tmp_path):
         derived = {"head": "separate", "score": "bcls"}
-        write_run(tmp_path, "0", "erm", "a", 0, (0.5,), asked={}, objective="ce", lr=0.06, score="cls")
-        write_run(tmp_path, "1", "erm", "a", 0, (0.5,), asked={"lr": 0.1}, objective="ce", lr=0.1, score="cls")
-        write_run(tmp_path, "2", "erm", "a", 0, (0.5,), asked={"objective": "ce+ova"}, objective="ce+ova", lr=0.06,
-                  **derived)  # fmt: skip
+        write_run(tmp_path, "0", "erm", "a", 0, (0.5,), user_settings={}, objective="ce", lr=0.06, score="cls")
+        write_run(tmp_path, "1", "erm", "a", 0, (0.5,), user_settings={"lr": 0.1}, objective="ce", lr=0.1, score="cls")
+        write_run(tmp_path, "2", "erm", "a", 0, (0.5,), user_settings={"objective": "ce+ova"}, objective="ce+ova",
+                  lr=0.06, **derived)  # fmt: skip
         assert labels(tmp_path) == [
             "erm: objective ce+ova, lr 0.06", "erm: objective ce, lr 0.06", "erm: objective ce, lr 0.1",
         ]  # fmt: skip
 
     def test_runs_of_two_protocols(self, tmp_path):
         for protocol, scale in (("paper", 1.0), ("authors", 0.5)):
-            write_run(tmp_path, protocol, "erm", "a", 0, (scale,), asked={"protocol": protocol}, protocol=protocol,
-                      ova_scale=scale)  # fmt: skip
-        write_run(tmp_path, "ours", "erm", "a", 0, (0.7,), asked={}, protocol=None, ova_scale=0.5)
+            write_run(tmp_path, protocol, "erm", "a", 0, (scale,), user_settings={"protocol": protocol},
+                      protocol=protocol, ova_scale=scale)  # fmt: skip
+        write_run(tmp_path, "ours", "erm", "a", 0, (0.7,), user_settings={}, protocol=None, ova_scale=0.5)
         assert labels(tmp_path) == ["erm: protocol authors", "erm: protocol none", "erm: protocol paper"]
 
     def test_a_default_that_was_given_explicitly(self, tmp_path):
-        write_run(tmp_path, "0", "erm", "a", 0, (0.5,), asked={"iterations": 300}, iterations=300)
-        write_run(tmp_path, "1", "erm", "a", 1, (0.5,), asked={}, iterations=300)
+        write_run(tmp_path, "0", "erm", "a", 0, (0.5,), user_settings={"iterations": 300}, iterations=300)
+        write_run(tmp_path, "1", "erm", "a", 1, (0.5,), user_settings={}, iterations=300)
         assert labels(tmp_path) == ["erm"]
 
     def test_derived_settings_and_domains_do_not_count(self, tmp_path):
-        write_run(tmp_path, "0", "erm", "a", 0, (0.5,), asked={}, steps=[3, 3, 3], batch_size=16)
-        write_run(tmp_path, "1", "erm", "b", 0, (0.5,), asked={"sources": ["c"]}, sources=["c"], steps=[3])
+        write_run(tmp_path, "0", "erm", "a", 0, (0.5,), user_settings={}, steps=[3, 3, 3], batch_size=16)
+        write_run(tmp_path, "1", "erm", "b", 0, (0.5,), user_settings={"sources": ["c"]}, sources=["c"], steps=[3])
         assert labels(tmp_path) == ["erm"]
 
     def test_names_that_complete_settings_replace(self, tmp_path):
         """A split counts by its classes: runs with the same classes share a row, whether the split was named or not."""
         for seed, (split, known) in enumerate((("pacs-6-1", ["k"] * 6), ("pacs-5-2", ["k"] * 5), (None, ["k"] * 6))):
-            asked = {"device": "cpu"} if split is None else {"split": split, "device": "cpu"}
-            write_run(tmp_path, f"{split}", "erm", "a", seed, (0.5,), asked=asked, split=None, known=known)
+            user_settings = {"device": "cpu"} if split is None else {"split": split, "device": "cpu"}
+            write_run(
+                tmp_path, f"{split}", "erm", "a", seed, (0.5,), user_settings=user_settings, split=None, known=known
+            )
         assert labels(tmp_path) == ["erm: known k,k,k,k,k", "erm: known k,k,k,k,k,k"]
 
     def test_hyperparameters_show_the_ones_that_differ(self, tmp_path):
         for name, hparams in (("0", {"trust": 5}), ("1", {"trust": 50}), ("2", {})):
-            asked, complete = {"hparams": hparams}, {"prompt": 0.1, **hparams}
-            write_run(tmp_path, name, "l2ot", "a", 0, (0.5,), asked=asked, hparams=complete)
+            user_settings, complete = {"hparams": hparams}, {"prompt": 0.1, **hparams}
+            write_run(tmp_path, name, "l2ot", "a", 0, (0.5,), user_settings=user_settings, hparams=complete)
         assert labels(tmp_path) == ["l2ot: hparams trust=5", "l2ot: hparams trust=50", "l2ot: hparams trust=–"]
 
     def test_partial_classes(self, tmp_path):
         for domain, partial in (("a", {"b": ["k"]}), ("b", {"a": ["k"]})):
-            write_run(tmp_path, f"p{domain}", "erm", domain, 0, (0.5,), asked={"partial": "auto"}, partial=partial)
-            write_run(tmp_path, domain, "erm", domain, 0, (0.5,), asked={}, partial=None)
+            write_run(
+                tmp_path, f"p{domain}", "erm", domain, 0, (0.5,), user_settings={"partial": "auto"}, partial=partial
+            )
+            write_run(tmp_path, domain, "erm", domain, 0, (0.5,), user_settings={}, partial=None)
         assert labels(tmp_path) == ["erm: partial False", "erm: partial True"]
 
     def test_a_setting_that_is_none(self, tmp_path):
         for averaging in ("swad", "none"):
-            asked = {"averaging": averaging}
-            write_run(tmp_path, averaging, "erm", "a", 0, (0.5,), asked=asked, averaging=averaging)
+            user_settings = {"averaging": averaging}
+            write_run(tmp_path, averaging, "erm", "a", 0, (0.5,), user_settings=user_settings, averaging=averaging)
         assert labels(tmp_path) == ["erm: averaging none", "erm: averaging swad"]
 
     def test_weights(self, tmp_path):
         for weights in "vw":
-            write_run(tmp_path, weights, "medic++", "a", 0, (0.5,), weights=weights, asked={})
+            write_run(tmp_path, weights, "medic++", "a", 0, (0.5,), weights=weights, user_settings={})
         assert labels(tmp_path) == ["medic++: weights v", "medic++: weights w"]
 
     def test_several_settings(self, tmp_path):
@@ -218,8 +222,8 @@ def test_a_threshold_by_target_labels_is_noted(folder, capsys):
 
 
 def test_draws_compete_by_validation(tmp_path):
-    def write(name, values, draw, rate, **asked):
-        write_run(tmp_path, name, "erm", "a", 0, values, draw=draw, lr=rate, asked=asked)
+    def write(name, values, draw, rate, **user_settings):
+        write_run(tmp_path, name, "erm", "a", 0, values, draw=draw, lr=rate, user_settings=user_settings)
 
     write("d0", (0.9, 0.1), 0, 0.1, images=96)
     write("d1", (0.3, 0.2, 0.1), 1, 0.2, hparams_seed=1)
@@ -238,7 +242,7 @@ class TestLeavingOut:
     def runs(self, tmp_path):
         """Target a: by validation the second draw is best, but on unseen sources it is worse."""
         for draw, value, met in ((0, 0.9, 0.6), (1, 0.3, 0.5)):
-            settings = {"draw": draw, "lr": 0.1 * (draw + 1), "asked": {"hparams_seed": draw}}
+            settings = {"draw": draw, "lr": 0.1 * (draw + 1), "user_settings": {"hparams_seed": draw}}
             write_run(tmp_path, f"a-{draw}", "erm", "a", 0, (value, 0.1, 0.1)[: draw + 2], steps=[1, 1], **settings)
             for other in "bc":
                 pair = {"target": ["a", other], "sources": [d for d in DOMAINS if d not in ("a", other)]}
@@ -257,18 +261,22 @@ class TestLeavingOut:
     def test_the_runs_that_decided_are_listed(self, runs, capsys):
         arguments = ["table", str(runs), "--selection", "leave-one-out", "--explain", "erm", "a"]
         assert main([*arguments, "--format", "json"]) == 0
-        (found,) = json.loads(capsys.readouterr().out)
-        assert (found["decided by"], found["selection"]) == ("ab-0, ac-0", "leave-one-out")
+        (pick,) = json.loads(capsys.readouterr().out)
+        assert (pick["decided by"], pick["selection"]) == ("ab-0, ac-0", "leave-one-out")
         assert main(arguments) == 0
         assert "ab-0, ac-0" in capsys.readouterr().out
 
     def test_what_was_given_tells_rows_apart(self, tmp_path):
         """The same number of images becomes another batch size if there is one source less."""
         for images in (12, 36):
-            write_run(tmp_path, f"a-{images}", "erm", "a", 0, (0.5,), asked={"images": images}, batch_size=images // 2)
+            write_run(
+                tmp_path, f"a-{images}", "erm", "a", 0, (0.5,), user_settings={"images": images}, batch_size=images // 2
+            )
             for other, source in ("bc", "cb"):
                 pair = {"target": ["a", other], "sources": [source], "batch_size": images}
-                write_run(tmp_path, f"a{other}-{images}", "erm", "a", 0, (0.5,), asked={"images": images}, **pair)
+                write_run(
+                    tmp_path, f"a{other}-{images}", "erm", "a", 0, (0.5,), user_settings={"images": images}, **pair
+                )
         table = tabulate(find_runs([tmp_path]).finished, "leave-one-out")
         assert [row.label for row in table.rows] == ["erm: batch_size 18", "erm: batch_size 6"]
         decided = [[run.path.name for run in row.cells["a"].picks[0].decided_by] for row in table.rows]
@@ -418,11 +426,14 @@ def test_mistakes_are_named(folder, tmp_path_factory, capsys, arguments, message
 def test_a_paired_comparison_of_one_target_is_over_its_seeds(folder, capsys):
     """Differences 2, 3 and 4 points: mean 3, deviation 1, error 1/√3, t = 3√3 with 2 degrees of freedom."""
     table = tabulate(find_runs([folder]).finished)
-    found = compare(find_row(table, "erm"), find_row(table, "medic++"), METRICS["acc"], ["a", "b"])
-    assert (found.pairs, found.columns) == (3, 1)
-    assert found.difference == pytest.approx(3)
-    assert (found.low, found.high) == (pytest.approx(3 - 2.4841, abs=1e-3), pytest.approx(3 + 2.4841, abs=1e-3))
-    assert found.p == pytest.approx(0.03510, abs=1e-4)
+    comparison = compare(find_row(table, "erm"), find_row(table, "medic++"), METRICS["acc"], ["a", "b"])
+    assert (comparison.pairs, comparison.columns) == (3, 1)
+    assert comparison.difference == pytest.approx(3)
+    assert (comparison.low, comparison.high) == (
+        pytest.approx(3 - 2.4841, abs=1e-3),
+        pytest.approx(3 + 2.4841, abs=1e-3),
+    )
+    assert comparison.p == pytest.approx(0.03510, abs=1e-4)
     assert main(["table", str(folder), "--compare", "erm", "medic++"]) == 0
     said = "paired t-test over 3 seeds of one target: the interval does not cover other targets\n"
     assert said in capsys.readouterr().out
@@ -431,14 +442,17 @@ def test_a_paired_comparison_of_one_target_is_over_its_seeds(folder, capsys):
 def test_a_paired_comparison_is_over_targets(folder, capsys):
     """Seeds of a target count once: a, b and c differ by 3, 1 and 2 on average, so the error is 1/√3, and t 2√3."""
     for seed, more in enumerate((0.00, 0.01, 0.02)):
-        write_run(folder, f"medic-b-{seed}", "medic++", "b", seed, (0.74 + seed / 100 + more, 0.1), asked={})
+        write_run(folder, f"medic-b-{seed}", "medic++", "b", seed, (0.74 + seed / 100 + more, 0.1), user_settings={})
     for method, acc in (("erm", 0.5), ("medic++", 0.52)):
-        write_run(folder, f"{method}-c", method, "c", 0, (acc, 0.1), asked={})
+        write_run(folder, f"{method}-c", method, "c", 0, (acc, 0.1), user_settings={})
     table = tabulate(find_runs([folder]).finished)
-    found = compare(find_row(table, "erm"), find_row(table, "medic++"), METRICS["acc"], ["a", "b", "c"])
-    assert (found.pairs, found.columns, found.difference) == (7, 3, pytest.approx(2))
-    assert (found.low, found.high) == (pytest.approx(2 - 2.4841, abs=1e-3), pytest.approx(2 + 2.4841, abs=1e-3))
-    assert found.p == pytest.approx(0.07418, abs=1e-4)
+    comparison = compare(find_row(table, "erm"), find_row(table, "medic++"), METRICS["acc"], ["a", "b", "c"])
+    assert (comparison.pairs, comparison.columns, comparison.difference) == (7, 3, pytest.approx(2))
+    assert (comparison.low, comparison.high) == (
+        pytest.approx(2 - 2.4841, abs=1e-3),
+        pytest.approx(2 + 2.4841, abs=1e-3),
+    )
+    assert comparison.p == pytest.approx(0.07418, abs=1e-4)
     assert main(["table", str(folder), "--compare", "erm", "medic++"]) == 0
     assert "paired t-test over 3 targets, each the mean over its seeds\n" in capsys.readouterr().out
 
@@ -462,8 +476,8 @@ def test_from_a_cell_to_its_runs(folder, capsys):
         assert part in said
     assert "erm-b" not in said
     assert main(["table", str(folder), "--explain", "erm", "a", "--format", "json", "--metrics", "acc"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [one["Acc"] for one in found] == [pytest.approx(value) for value in (84, 85, 86)]
+    picks = json.loads(capsys.readouterr().out)
+    assert [one["Acc"] for one in picks] == [pytest.approx(value) for value in (84, 85, 86)]
     write_run(folder, "old", "fish", "a", 0, (0.5, 0.5))
     text = (folder / "old" / "results.jsonl").read_text()
     (folder / "old" / "results.jsonl").write_text(text.replace('"oscr"', '"other"'))
@@ -474,9 +488,9 @@ def test_from_a_cell_to_its_runs(folder, capsys):
 
 def test_a_comparison_as_json(folder, capsys):
     assert main(["table", str(folder), "--compare", "erm", "medic++", "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)[0]
-    assert (found["of"], found["over"], found["difference"]) == ("medic++", "erm", pytest.approx(3))
-    assert found["test"].startswith("paired t-test over 3 seeds of one target")
+    comparison = json.loads(capsys.readouterr().out)[0]
+    assert (comparison["of"], comparison["over"], comparison["difference"]) == ("medic++", "erm", pytest.approx(3))
+    assert comparison["test"].startswith("paired t-test over 3 seeds of one target")
 
 
 def test_notes_of_a_csv_are_not_in_it(folder, capsys):
@@ -494,9 +508,9 @@ def test_runs_as_a_frame(folder):
     assert frame[frame.method == "erm"]["target/acc"].max() == pytest.approx(0.86)
     assert len(medic.load_runs(folder).to_frame(every=True)) == 18
     write_run(folder, "fast", "erm", "c", 0, (0.5, 0.5), lr=0.1)
-    found = medic.load_runs(folder / "fast").to_frame().iloc[0]
-    assert (found["lr"], found["lr/now"]) == (0.1, 0.01)
-    assert found["targets/c/acc"] == 0.5
+    row = medic.load_runs(folder / "fast").to_frame().iloc[0]
+    assert (row["lr"], row["lr/now"]) == (0.1, 0.01)
+    assert row["targets/c/acc"] == 0.5
 
 
 def test_precisions_and_images_that_are_drawn_by_seed(tmp_path):
@@ -525,8 +539,12 @@ def test_only_the_papers_tables_import_torch():
 def test_defaults_of_two_versions_are_separate_rows(tmp_path):
     """Nobody set batch norm or iterations, but their defaults changed."""
     for seed in range(2):
-        write_run(tmp_path, f"old{seed}", "erm", "a", seed, (0.5,), asked={}, batch_norm="local", iterations=300)
-        write_run(tmp_path, f"new{seed}", "erm", "a", seed, (0.6,), asked={}, batch_norm="frozen", iterations=1200)
+        write_run(
+            tmp_path, f"old{seed}", "erm", "a", seed, (0.5,), user_settings={}, batch_norm="local", iterations=300
+        )
+        write_run(
+            tmp_path, f"new{seed}", "erm", "a", seed, (0.6,), user_settings={}, batch_norm="frozen", iterations=1200
+        )
     rows = tabulate(find_runs([tmp_path]).finished).rows
     assert sorted(row.label for row in rows) == [
         "erm: batch_norm frozen, iterations 1200",

@@ -10,12 +10,12 @@ DOMAINS = ("a", "b", "c")
 
 def write_run(
     folder, name, method, domain, seed, values, commit="c0", images="i0", weights="w", counts=None, draw=0, accs=None,
-    formats=(), asked=None, computed_in="fp32", **settings,
+    formats=(), user_settings=None, computed_in="fp32", **settings,
 ):  # fmt: skip
     """Write a finished run with an evaluation per value; the last but one is best on validation.
 
-    `asked` are the settings that the person gave beside `method`, by default all of `settings`. `accs` has accuracies
-    by domain; without it they are the values. The numbers of images are by default the published ones.
+    `user_settings` are the settings that the person gave beside `method`, by default all of `settings`. `accs` has
+    accuracies by domain; without it they are the values. The numbers of images are by default the published ones.
     """
     path = folder / name
     path.mkdir(parents=True)
@@ -38,7 +38,7 @@ def write_run(
         }
         for step, value in enumerate(values)
     ]  # fmt: skip
-    given = settings if asked is None else asked
+    recorded = settings if user_settings is None else user_settings
     (path / "results.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
     if counts is None and (bench := BENCHMARKS.get(complete["dataset"])):
         counts = {name: sum(numbers) for name, numbers in bench.counts.items()} or {"all": bench.images}
@@ -46,7 +46,7 @@ def write_run(
     environment["precision"] = computed_in
     (path / "environment.json").write_text(json.dumps(environment))
     (path / "config.json").write_text(json.dumps(complete))
-    (path / "settings.json").write_text(json.dumps({"method": method, "target": domain, "output": "runs", **given}))
+    (path / "settings.json").write_text(json.dumps({"method": method, "target": domain, "output": "runs", **recorded}))
     seal(path)
     return path
 

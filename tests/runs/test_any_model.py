@@ -34,12 +34,12 @@ def as_run(run):
 def test_the_metrics_are_those_of_a_run(folder, tmp_path):
     run = medic.train(**{**folder, "method": "medic++"}, output=tmp_path, quiet=True)
     model, target, validation = as_run(run)
-    found = medic.evaluate(model, target, validation=validation)
-    assert found.keys() == run.metrics.keys()
-    assert found == pytest.approx(run.metrics)
+    metrics = medic.evaluate(model, target, validation=validation)
+    assert metrics.keys() == run.metrics.keys()
+    assert metrics == pytest.approx(run.metrics)
     without = medic.evaluate(model, target)
-    assert found.keys() - without.keys() == {"threshold", "threshold_rule", "hscore", "acc_k", "acc_u"}
-    assert without.items() <= found.items()
+    assert metrics.keys() - without.keys() == {"threshold", "threshold_rule", "hscore", "acc_k", "acc_u"}
+    assert without.items() <= metrics.items()
 
 
 def test_every_form_of_data_is_the_same():

@@ -71,17 +71,17 @@ def test_a_table_leaves_a_damaged_run_out_and_names_the_file(copy):
     changed = records.read_text().replace('"acc": 0.', '"acc": 0.9', 1)
     assert changed != records.read_text()
     records.write_text(changed)
-    found = find_runs([path.parent])
-    assert (found.finished, [run.path for run in found.damaged]) == ((), [path])
-    assert "results.jsonl" in found.damaged[0].damage
+    runs = find_runs([path.parent])
+    assert (runs.finished, [run.path for run in runs.damaged]) == ((), [path])
+    assert "results.jsonl" in runs.damaged[0].damage
 
 
 def test_a_table_leaves_out_a_run_whose_environment_is_damaged(copy):
     path = copy()
     flip(path / "environment.json", 20)
-    found = find_runs([path.parent])
-    assert found.finished == ()
-    assert [(run.path, run.damage) for run in found.damaged] == [(path, "its environment.json is damaged")]
+    runs = find_runs([path.parent])
+    assert runs.finished == ()
+    assert [(run.path, run.damage) for run in runs.damaged] == [(path, "its environment.json is damaged")]
 
 
 @pytest.mark.parametrize("position", [0, 2**20 - 1, 2**20, 3 * 2**20 - 1])
@@ -131,10 +131,10 @@ def test_settings_that_were_lost_are_written_again_when_a_run_resumes(mini, tmp_
     settings = {"dataset": mini, "method": "erm", **SHORT}
     train = medic.train
 
-    def losing(**given):
+    def losing(**options):
         for path in tmp_path.glob("*/config.json"):
             path.unlink()
-        return train(**given)
+        return train(**options)
 
     monkeypatch.setattr(medic, "train", losing)
     assert in_parts(settings, tmp_path, monkeypatch, (1,)).settings["method"] == "erm"
@@ -160,8 +160,8 @@ def test_an_unfinished_run_without_a_target(copy):
     (path / "done").unlink()
     settings = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**settings, "target": 3}))
-    found = find_runs([path.parent])
-    assert ([run.path for run in found.unfinished], found.missing) == ([path], [])
+    runs = find_runs([path.parent])
+    assert ([run.path for run in runs.unfinished], runs.missing) == ([path], [])
 
 
 def test_predictions_that_unpack_to_more_than_they_are_are_not_read(copy, monkeypatch):

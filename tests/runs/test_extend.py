@@ -85,11 +85,11 @@ def test_every_domain_is_trained_on(mini, method, tmp_path):
     assert sorted(run.settings["sources"]) == sorted(domains)
     assert run.settings["target"] == ["none"]
     assert sorted(run.record["targets"]) == sorted(domains)
-    found = run.predictions
-    target = found["split"] == "target"
-    held_out = set(found["path"][np.isin(found["split"], ["validation", "source-unknown"])])
-    assert set(found["path"][target]) == held_out
-    assert (found["label"][target] < 0).any()
+    predictions = run.predictions
+    target = predictions["split"] == "target"
+    held_out = set(predictions["path"][np.isin(predictions["split"], ["validation", "source-unknown"])])
+    assert set(predictions["path"][target]) == held_out
+    assert (predictions["label"][target] < 0).any()
     assert run.metrics["oscr"] == pytest.approx(sum(run.record["targets"][name]["oscr"] for name in domains) / 4)
     assert run.predictor.classes == tuple(run.settings["known"])
 

@@ -12,7 +12,7 @@ from tests.built import loaded
 from tests.runs.short import SHORT
 
 
-def found(path="out/a", **settings):
+def facts_of(path="out/a", **settings):
     plan, dataset, problem = loaded(**settings)
     return dict(describe(plan, dataset, problem, path))
 
@@ -44,17 +44,17 @@ def test_nothing_is_said_when_quiet(mini, capfd, tmp_path):
 
 def test_weights_are_named(mini, tmp_path):
     save_file(create_backbone("small").module.state_dict(), tmp_path / "w.safetensors")
-    said = found(dataset=mini, method="erm", weights=str(tmp_path / "w.safetensors"), freeze="backbone")
+    said = facts_of(dataset=mini, method="erm", weights=str(tmp_path / "w.safetensors"), freeze="backbone")
     assert said["backbone"] == f"small, weights {tmp_path / 'w.safetensors'}, 32 px, frozen"
 
 
 def test_a_protocol_is_named_in_place_of_the_starting_point(mini):
-    assert found(dataset=mini, method="erm", protocol="paper")["recipe"].startswith("protocol paper: sgd lr ")
-    assert found(dataset=mini, method="erm")["recipe"].startswith("scratch: sgd lr ")
+    assert facts_of(dataset=mini, method="erm", protocol="paper")["recipe"].startswith("protocol paper: sgd lr ")
+    assert facts_of(dataset=mini, method="erm")["recipe"].startswith("scratch: sgd lr ")
 
 
 def test_several_targets_and_no_unknown_class(mini):
-    said = found(
+    said = facts_of(
         dataset=mini, method="erm", target=["street", "printed"], unknown=[], known=[str(i) for i in range(10)]
     )
     assert said["unknown"] == "no class"
@@ -63,10 +63,10 @@ def test_several_targets_and_no_unknown_class(mini):
 
 def test_long_lists_are_cut(mini, monkeypatch):
     monkeypatch.setattr(facts, "MAX_LISTED", 3)
-    assert found(dataset=mini, method="erm")["known"] == "0, 1, 2, … (6 in all)"
+    assert facts_of(dataset=mini, method="erm")["known"] == "0, 1, 2, … (6 in all)"
 
 
 @pytest.mark.gpu
 def test_a_gpu_is_named(mini):
-    said = found(dataset=mini, method="erm", device="cuda")
+    said = facts_of(dataset=mini, method="erm", device="cuda")
     assert said["device"] == f"{torch.cuda.get_device_name()}, bf16"

@@ -130,7 +130,7 @@ def test_a_run_keeps_its_number_of_threads_when_it_resumes(mini, tmp_path, monke
 
     threads = iter([3, 1])
     monkeypatch.setattr(Trainer, "step", counted)
-    monkeypatch.setattr(medic, "train", lambda **given: train(**given, threads=next(threads)))
+    monkeypatch.setattr(medic, "train", lambda **options: train(**options, threads=next(threads)))
     in_parts(settings, tmp_path, monkeypatch, (2,))
     assert used == [3] * 4
     assert torch.get_num_threads() == before

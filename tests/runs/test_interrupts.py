@@ -24,9 +24,9 @@ def hangup():
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_is_recorded_and_the_second_stops_at_once(number):
     before = signal.getsignal(number)
-    with Interrupts("stopping soon") as found:
+    with Interrupts("stopping soon") as handler:
         signal.raise_signal(number)
-        assert found.received == number
+        assert handler.received == number
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
     assert signal.getsignal(number) is before
@@ -34,9 +34,9 @@ def test_the_first_is_recorded_and_the_second_stops_at_once(number):
 
 def test_an_ignored_signal_stays_ignored():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with Interrupts("stopping soon") as found:
+    with Interrupts("stopping soon") as handler:
         signal.raise_signal(signal.SIGHUP)
-    assert found.received is None
+    assert handler.received is None
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
@@ -55,9 +55,9 @@ def test_an_acknowledgement_that_cannot_be_shown_does_not_end_a_run(monkeypatch,
         raise error
 
     monkeypatch.setattr(logging.Logger, "warning", fail)
-    with Interrupts("stopping soon") as found:
+    with Interrupts("stopping soon") as handler:
         signal.raise_signal(signal.SIGHUP)
-        assert found.received == signal.SIGHUP
+        assert handler.received == signal.SIGHUP
 
 
 SLOWLY = """
@@ -78,9 +78,9 @@ sys.exit(run())
 
 def start(folder, output, module, owner, function, seconds, prefix=()):
     code = SLOWLY.format(module=module, owner=owner, function=function, seconds=seconds)
-    given = {**folder, "output": output, "track": "none"}
-    options = [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if name != "known"]
-    command = [*prefix, sys.executable, "-c", code, "train", *options, "--known", *given["known"]]
+    settings = {**folder, "output": output, "track": "none"}
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items() if name != "known"]
+    command = [*prefix, sys.executable, "-c", code, "train", *options, "--known", *settings["known"]]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     assert any(line == "now\n" for line in process.stderr)
     return process
@@ -141,10 +141,10 @@ sys.exit(run())
 @pytest.mark.parametrize("iteration", [0, 2])
 def test_sigterm_in_a_long_iteration_is_answered_within_seconds(folder, tmp_path, python, iteration):
     """The iteration is dropped, and the run resumes at its last checkpoint as if it had not begun."""
-    given = {**folder, "iterations": 4, "checkpoint_every": 1, "track": "none", "evaluate_every": 4, "threads": 1}
-    options = [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if name != "known"]
+    settings = {**folder, "iterations": 4, "checkpoint_every": 1, "track": "none", "evaluate_every": 4, "threads": 1}
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items() if name != "known"]
     code = STUCK.format(python=python, iteration=iteration)
-    command = [sys.executable, "-c", code, "train", *options, "--known", *given["known"], f"--output={tmp_path}"]
+    command = [sys.executable, "-c", code, "train", *options, "--known", *settings["known"], f"--output={tmp_path}"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
         assert any(line == "now\n" for line in process.stderr)
         time.sleep(0.5)  # until it is inside the function of C
@@ -155,8 +155,8 @@ def test_sigterm_in_a_long_iteration_is_answered_within_seconds(folder, tmp_path
     stopped = f"stopped after iteration {iteration}: rerun the same command to resume at iteration {iteration}"
     assert said[-1] == f"medic: {stopped}"
     assert process.returncode == 128 + signal.SIGTERM
-    resumed = medic.train(**given, output=str(tmp_path), quiet=True)
-    whole = medic.train(**given, output=str(tmp_path / "whole"), quiet=True)
+    resumed = medic.train(**settings, output=str(tmp_path), quiet=True)
+    whole = medic.train(**settings, output=str(tmp_path / "whole"), quiet=True)
     for name in ("model.safetensors", "predictions.npz"):
         assert (resumed.path / name).read_bytes() == (whole.path / name).read_bytes()
 

@@ -19,17 +19,17 @@ def test_thresholds_are_mean_self_confidences():
     probability = np.array([[0.9, 0.1], [0.3, 0.7], [0.1, 0.9], [0.5, 0.5]])
     label = np.array([0, 0, 1, 1])
     assert confident_classes(probability, label).tolist() == [0, 1, 1, 1]
-    found = wrong_labels(HeldOut(["a", "b"], list("wxyz"), label, probability))
-    assert [(one.path, one.label, one.probably, one.confidence) for one in found] == [("x", "a", "b", 0.3)]
+    suspects = wrong_labels(HeldOut(["a", "b"], list("wxyz"), label, probability))
+    assert [(one.path, one.label, one.probably, one.confidence) for one in suspects] == [("x", "a", "b", 0.3)]
 
 
 def test_the_confident_joint_is_that_of_its_definition():
     rng = np.random.default_rng(0)
     probability, label = rng.dirichlet(np.ones(4), 500), rng.integers(0, 4, 500)
-    found = confident_classes(probability, label)
+    confident = confident_classes(probability, label)
     for row in range(500):
         reached = [j for j in range(4) if probability[row, j] >= probability[label == j, j].mean()]
-        assert found[row] == max(reached, key=lambda j: probability[row, j], default=label[row])
+        assert confident[row] == max(reached, key=lambda j: probability[row, j], default=label[row])
 
 
 def test_a_class_without_images_is_never_suggested():
@@ -49,9 +49,9 @@ def test_predictions_of_several_runs_are_averaged_by_path():
     labels = {"x": "a", "y": "b", "moved": "a"}
     one = run(["a", "b"], ["x", "y", "gone", "moved"], ["a", "b", "a", "b"], [[0.8, 0.2]] * 4)
     two = run(["b", "a"], ["x", "y"], ["a", "b"], [[0.6, 0.4]] * 2, ["validation", "target"])
-    found = held_out([one, two], labels)
-    assert (found.classes, found.path, found.label.tolist()) == (["a", "b"], ["x", "y"], [0, 1])
-    np.testing.assert_allclose(found.probability, [[0.6, 0.4], [0.8, 0.2]])
+    averaged = held_out([one, two], labels)
+    assert (averaged.classes, averaged.path, averaged.label.tolist()) == (["a", "b"], ["x", "y"], [0, 1])
+    np.testing.assert_allclose(averaged.probability, [[0.6, 0.4], [0.8, 0.2]])
     with pytest.raises(MedicError, match="different known classes"):
         held_out([one, run(["a", "c"], ["x"], ["a"], [[0.5, 0.5]])], labels)
     with pytest.raises(MedicError, match="held out none of these images"):
@@ -90,13 +90,13 @@ def test_flipped_labels_are_found(tmp_path, monkeypatch, capsys):
     assert main(["data", "check", "folder", "--root", str(root), "-o", str(output), "--runs", str(run.path)]) == 0
     held = set(run.predictions["path"].tolist())
     with output.open() as file:
-        found = {row["path"]: row for row in csv.DictReader(file) if row["finding"] == "label"}
+        flagged = {row["path"]: row for row in csv.DictReader(file) if row["finding"] == "label"}
     there = flips & held
     assert len(there) >= 5
-    assert len(found.keys() & there) / len(there) >= 0.8  # recall
-    assert len(found.keys() & there) / len(found) >= 0.8  # precision
-    right = [row["path"].rpartition("/")[2].startswith(row["other_class"]) for row in found.values()]
+    assert len(flagged.keys() & there) / len(there) >= 0.8  # recall
+    assert len(flagged.keys() & there) / len(flagged) >= 0.8  # precision
+    right = [row["path"].rpartition("/")[2].startswith(row["other_class"]) for row in flagged.values()]
     assert np.mean(right) >= 0.8
     out = capsys.readouterr().out
-    assert f"labels that are probably wrong: {len(found)} of {len(held)} held-out images" in out
+    assert f"labels that are probably wrong: {len(flagged)} of {len(held)} held-out images" in out
     assert f"labels that were not checked: {360 - len(held)} images" in out

@@ -38,18 +38,18 @@ def test_a_finished_run_is_found_by_its_name(settings, tmp_path, monkeypatch):
 
 
 def test_a_sweep_takes_a_finished_run_by_its_settings(settings, tmp_path):
-    asked = {**settings, "output": str(tmp_path)}
-    del asked["quiet"]
+    sweep_settings = {**settings, "output": str(tmp_path)}
+    del sweep_settings["quiet"]
     run = medic.train(**settings, output=tmp_path, name="a")
     (tmp_path / "b").mkdir()
     for content in ("{", "[]", "{}"):  # of a directory that holds no run
         (tmp_path / "b" / "done").touch()
         (tmp_path / "b" / "environment.json").write_text(content)
-        jobs = Planner().jobs({**asked, "seed": seed} for seed in (0, 1))
+        jobs = Planner().jobs({**sweep_settings, "seed": seed} for seed in (0, 1))
         assert jobs[0].directory.path == run.path
         assert jobs[1].directory.path.name not in ("a", "b")
     (run.path / "done").unlink()
-    assert Planner().job(asked).directory.path != run.path
+    assert Planner().job(sweep_settings).directory.path != run.path
 
 
 def test_a_named_run_resumes(settings, tmp_path, monkeypatch):
@@ -106,9 +106,9 @@ def test_names_that_are_refused(settings, tmp_path, name):
 
 
 def test_a_sweep_takes_no_name(settings, tmp_path):
-    asked = {name: value for name, value in settings.items() if name != "quiet"}
+    sweep_settings = {name: value for name, value in settings.items() if name != "quiet"}
     with pytest.raises(MedicError, match=naming("'a' sweep --name")):
-        Planner().jobs([{**asked, "name": "a"}])
+        Planner().jobs([{**sweep_settings, "name": "a"}])
     pytest.importorskip("optuna")
     with pytest.raises(MedicError, match=naming("'a' search --name")):
-        Study({**asked, "name": "a"}, "study", f"sqlite:///{tmp_path}/study.db", 1).run()
+        Study({**sweep_settings, "name": "a"}, "study", f"sqlite:///{tmp_path}/study.db", 1).run()

@@ -279,8 +279,8 @@ INSTALLED = CALM + "scores = [half]\ndel medic.METHODS['calm'], medic.openset.SC
 
 def test_a_method_of_an_installed_package(site, folder, tmp_path, capsys):
     distribution(site, "calm_methods", "1.2", POINTS, calm_methods=INSTALLED)
-    given = {**folder, "method": "calm", "score": "half", "output": str(tmp_path / "runs"), "track": "none"}
-    assert main(["train", *options(given)]) == 0
+    calm_settings = {**folder, "method": "calm", "score": "half", "output": str(tmp_path / "runs"), "track": "none"}
+    assert main(["train", *options(calm_settings)]) == 0
     (path,) = (tmp_path / "runs").iterdir()
     digest = hashlib.sha256(INSTALLED.encode()).hexdigest()
     assert medic.Run(path).plugins == [("calm_methods 1.2", digest)]
@@ -294,11 +294,11 @@ def test_a_method_of_an_installed_package(site, folder, tmp_path, capsys):
 
 def test_other_versions_of_a_package_are_other_runs(site, folder, tmp_path):
     distribution(site, "calm_methods", "1.2", POINTS, calm_methods=INSTALLED)
-    given = {**folder, "method": "calm", "output": str(tmp_path / "runs"), "track": "none", "quiet": True}
-    first = medic.train(**given)
+    calm_settings = {**folder, "method": "calm", "output": str(tmp_path / "runs"), "track": "none", "quiet": True}
+    first = medic.train(**calm_settings)
     del sys.modules["calm_methods"], medic.METHODS["calm"]
     (site / "calm_methods.py").write_text(INSTALLED + "# longer\n")
-    assert medic.train(**given).path != first.path
+    assert medic.train(**calm_settings).path != first.path
 
 
 def test_a_broken_entry_point_breaks_nothing_else(site, folder, capsys):

@@ -38,51 +38,51 @@ def lines(caplog):
     [(5, "2.0 it/s  left 2 s"), (40, "4.0 s/it  left 20 s"), (300, "30.0 s/it  left 2 min 30 s")],
 )
 def test_the_speed_of_a_run_is_logged(clock, lines, seconds, said):
-    with Progress("erm", start=5, iterations=20) as shown:
+    with Progress("erm", start=5, iterations=20) as reporter:
         clock(seconds)
-        shown.advance(15, 0.5)
-        shown.advance(16, 0.5)  # too soon for another line
+        reporter.advance(15, 0.5)
+        reporter.advance(16, 0.5)  # too soon for another line
     assert lines.messages == [f"erm  15/20  training  loss 0.500  {said}"]
 
 
 def test_lines_come_soon_and_then_now_and_then(clock, lines):
-    with Progress("erm", 0, 100) as shown:
+    with Progress("erm", 0, 100) as reporter:
         for iteration in range(1, 24):
             clock(1)
-            shown.advance(iteration, None)
+            reporter.advance(iteration, None)
     assert [line.split()[1] for line in lines.messages] == ["2/100", "12/100", "22/100"]
 
 
 def test_the_first_iteration_does_not_count(clock, lines):
     """It compiles the network and captures the graph."""
-    with Progress("erm", 0, 21) as shown:
+    with Progress("erm", 0, 21) as reporter:
         clock(60)
-        shown.advance(1, 1.0)
+        reporter.advance(1, 1.0)
         clock(10)
-        shown.advance(11, 1.0)
+        reporter.advance(11, 1.0)
     assert "  1.0 it/s  left 10 s" in lines.messages[-1]
-    assert shown.speed == "1.0 it/s"
+    assert reporter.speed == "1.0 it/s"
 
 
 def test_evaluations_slow_nothing_down_and_are_part_of_what_is_left(clock, lines):
-    with Progress("erm", 0, 20, {"evaluating": 3, "validating": 1}) as shown:
-        assert shown.speed is None
+    with Progress("erm", 0, 20, {"evaluating": 3, "validating": 1}) as reporter:
+        assert reporter.speed is None
         clock(10)
-        shown.advance(10, 1.0)
-        with shown.pause("evaluating"):
+        reporter.advance(10, 1.0)
+        with reporter.pause("evaluating"):
             clock(50)
         clock(1)
-        shown.advance(11, 1.0)
-        with shown.pause("validating"):
+        reporter.advance(11, 1.0)
+        with reporter.pause("validating"):
             clock(15)
-        assert shown.training == 11
+        assert reporter.training == 11
         clock(4)
-        shown.advance(15, 1.0)
-        with shown.pause("evaluating"):
+        reporter.advance(15, 1.0)
+        with reporter.pause("evaluating"):
             clock(30)
         clock(5)
-        shown.advance(20, 1.0)
-        with shown.pause("evaluating"):
+        reporter.advance(20, 1.0)
+        with reporter.pause("evaluating"):
             clock(30)
     assert lines.messages == [
         "erm  10/20  training  loss 1.000  1.0 it/s  left > 10 s",  # nobody knows how long an evaluation takes
@@ -90,15 +90,15 @@ def test_evaluations_slow_nothing_down_and_are_part_of_what_is_left(clock, lines
         "erm  15/20  training  loss 1.000  1.0 it/s  left 1 min 45 s",
         "erm  20/20  training  loss 1.000  1.0 it/s  left 30 s",
     ]
-    assert shown.speed == "1.0 it/s"
+    assert reporter.speed == "1.0 it/s"
 
 
 def test_a_long_evaluation_is_named(clock, lines):
-    with Progress("erm", 0, 20) as shown:
+    with Progress("erm", 0, 20) as reporter:
         clock(1)
-        shown.advance(10, 1.0)
+        reporter.advance(10, 1.0)
         clock(4)
-        with shown.pause("evaluating"):
+        with reporter.pause("evaluating"):
             pass
     assert lines.messages == ["erm  10/20  evaluating  left 1 s"]
 
@@ -114,10 +114,10 @@ def test_the_bar_fits_into_a_line(monkeypatch, columns):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", str(columns))
     console.cache_clear()
-    with medic.utils.logs.log_output(), Progress("medic++ → street", 0, 6000, {"evaluating": 3}) as shown:
-        shown.advance(1234, 0.1234)
-        with shown.pause("evaluating"):
-            shown._bar.refresh()
+    with medic.utils.logs.log_output(), Progress("medic++ → street", 0, 6000, {"evaluating": 3}) as reporter:
+        reporter.advance(1234, 0.1234)
+        with reporter.pause("evaluating"):
+            reporter._bar.refresh()
     console.cache_clear()
     text = sys.stderr.getvalue()
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1

@@ -31,13 +31,13 @@ def test_the_rate_of_the_inner_steps_is_blamed_if_it_was_given(mini, tmp_path):
     assert str(error.value).endswith("is kept; try a lower --inner-lr than 1e+06")
 
 
-@pytest.mark.parametrize(("given", "hint"), [
+@pytest.mark.parametrize(("settings", "hint"), [
     ({"method": "medic"}, "try a lower --lr than 0.06 or --inner-lr than 0.01"),
     ({"method": "medic", "lr": 2, "inner_lr": 3}, "try a lower --lr than 2 or --inner-lr than 3"),
     ({"method": "erm"}, "try a lower --lr than 0.06"),
 ])  # fmt: skip
-def test_the_rates_to_lower(given, hint):
-    assert lower_rates(resolve({"target": "street", **given})) == hint
+def test_the_rates_to_lower(settings, hint):
+    assert lower_rates(resolve({"target": "street", **settings})) == hint
 
 
 def test_outputs_that_are_not_numbers_stop_the_run(mini, tmp_path):

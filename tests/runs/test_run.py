@@ -37,13 +37,13 @@ def test_the_files_of_a_run(run):
 
 def test_a_run_stores_what_was_asked_and_what_it_became(finished, mini):
     run = medic.Run(finished)
-    asked, became = read_settings(run.path / "settings.json"), read_settings(run.path / "config.json")
-    given = {name: value for name, value in SHORT.items() if name != "quiet"}
-    assert asked == {"dataset": mini, "method": "medic++", "output": str(finished.parent), **given}
+    user_settings, became = read_settings(run.path / "settings.json"), read_settings(run.path / "config.json")
+    settings = {name: value for name, value in SHORT.items() if name != "quiet"}
+    assert user_settings == {"dataset": mini, "method": "medic++", "output": str(finished.parent), **settings}
     assert became == run.settings
     assert became.keys() == SETTINGS.keys()
     assert (became["target"], became["steps"], became["score"]) == (["street"], [3, 3, 3], "bcls")
-    assert run.user_settings == asked
+    assert run.user_settings == user_settings
     assert all(record["hparams"].keys() >= {"lr", "weight_decay", "batch_size"} for record in run.records)
 
 
@@ -79,13 +79,13 @@ def test_the_papers_result_is_in_a_run_with_averaged_weights(run, mini, tmp_path
     assert run.best_evaluation["iteration"] == plain.record["iteration"]
 
 
-@pytest.mark.parametrize(("asked", "method", "said"), [
+@pytest.mark.parametrize(("overrides", "method", "said"), [
     ({}, "erm", False), ({"averaging": "swad"}, "erm", True), ({}, "swad", True),
 ])  # fmt: skip
-def test_a_valley_that_was_not_found_is_news_only_if_one_was_asked_for(asked, method, said, mini, tmp_path, caplog):
+def test_a_valley_that_was_not_found_is_news_only_if_one_was_asked_for(overrides, method, said, mini, tmp_path, caplog):
     settings = {**SHORT, "iterations": 2, "quiet": False}
     caplog.set_level("INFO", "medic")
-    run = medic.train(dataset=mini, method=method, output=tmp_path, **settings, **asked)
+    run = medic.train(dataset=mini, method=method, output=tmp_path, **settings, **overrides)
     assert not run.records[-1]["converged"]
     assert ("did not converge" in caplog.text) == said
 
@@ -124,8 +124,8 @@ def test_predictions_repeat_every_metric(run):
     assert run.record["targets"] == {"street": run.metrics}
     assert set(again) == {"cls", "bcls", "max-logit", "energy"}
     assert set(review(run, None, "fixed")) == {"cls", "bcls"}
-    (given,) = review(run, None, 0.5).values()
-    assert given == review(run, "bcls", "fixed")["bcls"]
+    (at_half,) = review(run, None, 0.5).values()
+    assert at_half == review(run, "bcls", "fixed")["bcls"]
     with pytest.raises(MedicError, match=r"1\.5: score 'bcls' is a probability"):
         review(run, None, 1.5)
 
@@ -164,8 +164,8 @@ def test_scores_are_fitted_on_features_that_were_kept(mini, tmp_path):
     assert run.splits == ["validation", "source-unknown", "target", "train"]
     kept, again = review(run, None, "source"), review(run, None, "source", recompute_outputs(run, "cpu"))
     assert set(kept) == set(again) == {"cls", "max-logit", "energy", "openmax", "knn", "mahalanobis"}
-    for score, found in kept.items():
-        assert found["target"]["auroc"] == pytest.approx(again[score]["target"]["auroc"], abs=1e-6)
+    for score, metrics in kept.items():
+        assert metrics["target"]["auroc"] == pytest.approx(again[score]["target"]["auroc"], abs=1e-6)
 
 
 def test_a_system_with_an_output_for_unknown(mini, tmp_path):

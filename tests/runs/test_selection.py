@@ -10,16 +10,16 @@ from medic.evaluation import selection
 
 def record(step, target, out, inside=None, acc=None, **values):
     """An evaluation with `target` (in, out) accuracies of domain 0, and those of validation of the others."""
-    given = {f"env{i + 1}_out_acc": value for i, value in enumerate(out)}
-    given |= {f"env{i + 1}_in_acc": value for i, value in enumerate(inside or out)}
+    accuracies = {f"env{i + 1}_out_acc": value for i, value in enumerate(out)}
+    accuracies |= {f"env{i + 1}_in_acc": value for i, value in enumerate(inside or out)}
     mean = sum(out) / len(out) if acc is None else acc
     return {
-        "iteration": step, "step": step, "env0_in_acc": target[0], "env0_out_acc": target[1], **given,
+        "iteration": step, "step": step, "env0_in_acc": target[0], "env0_out_acc": target[1], **accuracies,
         "validation": {"acc": mean}, "target": {"acc": target[0]}, **values,
     }  # fmt: skip
 
 
-def shown(records):
+def hide_target(records):
     return [selection.without_target(one, [0]) for one in records]
 
 
@@ -28,7 +28,7 @@ class TestGoldenRecords:
 
     def test_training_domain_validation(self):
         records = [record(0, (0.1, 0.2), (0.6, 0.7), (1, 1)), record(1, (0.3, 0.4), (0.7, 0.8), (0, 0))]
-        chosen = selection.by_domains([shown(records)])
+        chosen = selection.by_domains([hide_target(records)])
         assert (chosen.record, chosen.value) == (1, pytest.approx(0.75))
         assert records[chosen.record]["env0_in_acc"] == 0.3
 
@@ -47,17 +47,17 @@ class TestGoldenRecords:
 
     def test_last_takes_the_last_evaluation_of_the_run_that_ends_best(self):
         accuracies = ((0.9, 0.9, 0.2), (0.1, 0.1, 0.3), (0.3, 0.3, 0.1))
-        runs = [shown([record(step, (0, 0), (acc,)) for step, acc in enumerate(run)]) for run in accuracies]
+        runs = [hide_target([record(step, (0, 0), (acc,)) for step, acc in enumerate(run)]) for run in accuracies]
         assert selection.by_last(runs) == (1, 2, 0.3)
 
     def test_leave_one_domain_out(self):
         single = [record(0, (0.1, 0.1), (0.9, 0.9))]
         pairs = {1: [record(0, (0, 0), (0, 0), (0.5, 0))], 2: [record(0, (0, 0), (0, 0), (0, 0.6))]}
-        chosen = selection.by_leaving_out([shown(single)], [pairs], 2)
+        chosen = selection.by_leaving_out([hide_target(single)], [pairs], 2)
         assert chosen.value == pytest.approx(0.55)
         assert single[chosen.record]["env0_in_acc"] == 0.1
         del pairs[2]
-        assert selection.by_leaving_out([shown(single)], [pairs], 2) is None
+        assert selection.by_leaving_out([hide_target(single)], [pairs], 2) is None
 
     def test_leave_one_domain_out_of_averaged_weights(self):
         """They are measured at the step of the last ones; neither stands in for the other, nor for a missing pair."""
@@ -66,21 +66,21 @@ class TestGoldenRecords:
             return [record(9, (0, 0), (0, 0), last), record(9, (0, 0), (0, 0), averaged, averaged=True)]
 
         single, pairs = run((0, 0), (0, 0)), {1: run((0.9, 0), (0.5, 0)), 2: run((0, 0.9), (0, 0.6))}
-        chosen = selection.by_leaving_out([shown(single)], [pairs], 2)
+        chosen = selection.by_leaving_out([hide_target(single)], [pairs], 2)
         assert (chosen.record, chosen.value) == (1, pytest.approx(0.55))
         del pairs[2]
-        assert selection.by_leaving_out([shown(single)], [pairs], 2) is None
+        assert selection.by_leaving_out([hide_target(single)], [pairs], 2) is None
 
     def test_ties_do_not_look_at_the_target(self):
         better, worse = (record(0, (value, value), (0.5, 0.5)) for value in (0.9, 0.1))
         for runs in ([[better], [worse]], [[worse], [better]]):
             # Across draws the last wins, as DomainBed's stable sort has it; within a run the first.
-            assert selection.by_validation([shown(run) for run in runs]).run == 1
-        assert selection.select(shown([better, worse])) == selection.select(shown([worse, better])) == 0
+            assert selection.by_validation([hide_target(run) for run in runs]).run == 1
+        assert selection.select(hide_target([better, worse])) == selection.select(hide_target([worse, better])) == 0
 
     def test_what_is_no_number_is_worst(self):
         runs = [[record(0, (0, 0), (0.1, 0.1))], [record(0, (0, 0), (float("nan"),) * 2)]]
-        assert selection.by_domains([shown(run) for run in runs]).run == 0
+        assert selection.by_domains([hide_target(run) for run in runs]).run == 0
 
     def test_honest_rules_see_no_target(self):
         assert (
@@ -140,10 +140,12 @@ class TestSelection:
 def evaluation(*domains, **values):
     """An evaluation in which a text of 0 and 1 says which held-out images of each source domain are correct."""
     accuracies = [domain.count("1") / len(domain) for domain in domains]
-    found = {f"env{i}_out_acc": accuracy for i, accuracy in enumerate(accuracies)}
-    found |= {f"env{i}_out_correct": selection.pack(bit == "1" for bit in domain) for i, domain in enumerate(domains)}
+    by_domain = {f"env{i}_out_acc": accuracy for i, accuracy in enumerate(accuracies)}
+    by_domain |= {
+        f"env{i}_out_correct": selection.pack(bit == "1" for bit in domain) for i, domain in enumerate(domains)
+    }
     whole = "".join(domains)
-    return {"validation": {"acc": whole.count("1") / len(whole), "images": len(whole)}, **found, **values}
+    return {"validation": {"acc": whole.count("1") / len(whole), "images": len(whole)}, **by_domain, **values}
 
 
 def models(both, best, average, neither=0):
@@ -208,14 +210,14 @@ class TestPairedComparison:
     def test_leave_one_domain_out_compares_the_runs_that_left_it_out(self):
         def run(source, best, average):
             """The run that has a source as a second target; its `in` part is all that counts."""
-            found = [
+            evaluations = [
                 {
                     f"env{source}_in_acc": bits.count("1") / len(bits),
                     f"env{source}_in_correct": selection.pack(map(int, bits)),
                 }
                 for bits in (best, average)
             ]
-            return [{"step": 9, **found[0]}, {"step": 9, "averaged": True, **found[1]}]
+            return [{"step": 9, **evaluations[0]}, {"step": 9, "averaged": True, **evaluations[1]}]
 
         single = [{"step": 9}, {"step": 9, "averaged": True}]
         noisy = {1: run(1, *models(50, 20, 14, 16)), 2: run(2, *models(50, 20, 14, 16))}

@@ -25,11 +25,11 @@ SHORT = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size":
 def test_tensorboard_has_every_evaluation(mini, tmp_path):
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     run = medic.train(dataset=mini, method="erm", output=tmp_path, track="tensorboard", **SHORT)
-    found = events.EventAccumulator(str(run.path / "tensorboard"))
-    found.Reload()
-    written = [(event.step, event.value) for event in found.Scalars("target/acc")]
+    accumulator = events.EventAccumulator(str(run.path / "tensorboard"))
+    accumulator.Reload()
+    written = [(event.step, event.value) for event in accumulator.Scalars("target/acc")]
     assert written == [(record["iteration"], pytest.approx(record["target"]["acc"])) for record in run.records]
-    assert "validation/acc" in found.Tags()["scalars"]
+    assert "validation/acc" in accumulator.Tags()["scalars"]
 
 
 @pytest.mark.slow
@@ -39,18 +39,18 @@ def test_mlflow_has_every_evaluation(mini, tmp_path, monkeypatch):
     run = medic.train(dataset=mini, method="erm", output=tmp_path, track="mlflow", **SHORT)
     client = mlflow.MlflowClient()
     experiment = client.get_experiment_by_name("medic").experiment_id
-    (found,) = client.search_runs([experiment])
-    written = [(one.step, one.value) for one in client.get_metric_history(found.info.run_id, "target/acc")]
+    (tracked,) = client.search_runs([experiment])
+    written = [(one.step, one.value) for one in client.get_metric_history(tracked.info.run_id, "target/acc")]
     assert written == [(record["iteration"], pytest.approx(record["target"]["acc"])) for record in run.records]
-    assert (found.data.params["method"], found.info.status) == ("erm", "FINISHED")
+    assert (tracked.data.params["method"], tracked.info.status) == ("erm", "FINISHED")
 
 
 @pytest.mark.slow
 def test_wandb_takes_a_run_offline(mini, tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    asked = ["/bin/medic", "search", "--storage", "postgresql://me:S3CRET@host/db"]
-    monkeypatch.setattr(sys, "argv", asked)
+    argv = ["/bin/medic", "search", "--storage", "postgresql://me:S3CRET@host/db"]
+    monkeypatch.setattr(sys, "argv", argv)
     run = medic.train(dataset=mini, method="erm", output=tmp_path, track="wandb", **SHORT)
     assert list((run.path / "wandb").glob(f"offline-run-*/run-{run.path.name}.wandb"))
     assert sys.argv == ["/bin/medic", "search", "--storage", "postgresql://me:S3CRET@host/db"]
@@ -80,11 +80,11 @@ def test_where_numbers_go_does_not_change_the_run(mini, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"), [("tensorbord", "'tensorbord' 'tensorboard'"), ("a,b", "'a' tensorboard")]
+    ("names", "message"), [("tensorbord", "'tensorbord' 'tensorboard'"), ("a,b", "'a' tensorboard")]
 )
-def test_mistakes_are_named(asked, message):
+def test_mistakes_are_named(names, message):
     with pytest.raises(MedicError, match=naming(message)):
-        tracker_names(asked)
+        tracker_names(names)
 
 
 def test_a_package_that_is_not_there_is_named(monkeypatch):
@@ -130,7 +130,7 @@ def test_credentials_in_what_others_say_are_left_out(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "kept"),
+    ("address", "kept"),
     [
         ("postgresql://me:secret@host/db", "postgresql://host/…"),
         ("--x=mysql+pymysql://root:pa55@10.0.0.1:3306/x", "--x=mysql+pymysql://10.0.0.1/…"),
@@ -151,8 +151,8 @@ def test_credentials_in_what_others_say_are_left_out(monkeypatch, tmp_path):
         ("--seed=3", "--seed=3"),
     ],
 )
-def test_addresses_lose_their_secrets(given, kept):
-    assert without_secrets(given) == kept
+def test_addresses_lose_their_secrets(address, kept):
+    assert without_secrets(address) == kept
     assert without_secrets(kept) == kept
 
 

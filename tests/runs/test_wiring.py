@@ -91,8 +91,8 @@ class TestWiring:
         assert trainer.model.training
 
     def test_order_of_the_inner_steps(self, mini):
-        def settings(**asked):
-            return plan_of(dataset=mini, **asked).parts.strategy.values
+        def settings(**options):
+            return plan_of(dataset=mini, **options).parts.strategy.values
 
         assert settings(method="medic++", order="second")["second_order"]
         assert settings(method="medic", order="first") == settings(method="medic-fo")
@@ -168,8 +168,8 @@ def test_views_do_not_depend_on_batches(monkeypatch):
             return x[:, :, 0, 0]
 
     images = Resident(torch.randint(0, 256, (6, 3, 32, 32), dtype=torch.uint8))
-    found = []
+    logits = []
     for batch in (256, 4):
         monkeypatch.setattr(inference, "BATCH", batch)
-        found.append(Inference(Corner(), images, HALVES, torch.device("cpu"), views=3)(torch.arange(6)).logits)
-    assert torch.equal(*found)
+        logits.append(Inference(Corner(), images, HALVES, torch.device("cpu"), views=3)(torch.arange(6)).logits)
+    assert torch.equal(*logits)

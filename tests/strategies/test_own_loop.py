@@ -47,17 +47,17 @@ class Mean(nn.Module):
 ])  # fmt: skip
 def test_a_loss_of_ones_own_is_computed_per_task(loss, strategy):
     expected, risks = gradients(medic.objective(medic.ce), strategy)
-    found, own = gradients(medic.objective(loss), strategy)
+    own_gradients, own = gradients(medic.objective(loss), strategy)
     torch.testing.assert_close(own, risks)
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(own_gradients, expected, strict=True):
         torch.testing.assert_close(one, other)
 
 
 def test_a_loss_of_torch_is_an_objective_by_itself():
     expected, risks = gradients(medic.objective(medic.ce))
-    found, own = gradients(nn.CrossEntropyLoss())
+    own_gradients, own = gradients(nn.CrossEntropyLoss())
     torch.testing.assert_close(own, risks)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(own_gradients, expected)
 
 
 def test_losses_of_both_kinds_add_up():
@@ -176,11 +176,11 @@ def test_mistakes_of_a_batch(batch, message):
 
 def test_labels_of_any_integer_type():
     for kind in (torch.int32, torch.uint8):
-        (found, _), (expected, _) = (
+        (steps, _), (expected, _) = (
             (grid := medic.Grid(3, 3)(X, Y.to(one), DOMAIN.to(one)), grid) for one in (kind, torch.int64)
         )
-        assert [step.y.tolist() for step in found] == [step.y.tolist() for step in expected]
-        medic.Joint()(network(), found, LOSS)
+        assert [step.y.tolist() for step in steps] == [step.y.tolist() for step in expected]
+        medic.Joint()(network(), steps, LOSS)
 
 
 class Returning(nn.Module):

@@ -361,17 +361,17 @@ def test_layers_are_differentiated_twice_as_torch_does(device, monkeypatch):
     model = Convolutional().double().to(device)
     images, labels = torch.randn(2, 6, 3, 9, 9, dtype=torch.double).to(device), torch.tensor([0, 1, 2, 0, 1, 2])
     taken = [Step(batch, labels.to(device), (3, 3), index=index) for index, batch in enumerate(images)]
-    found = []
+    flattened = []
     for mode in (inner.CheapSecondDerivatives, contextlib.nullcontext):
         monkeypatch.setattr(inner, "CheapSecondDerivatives", mode)
         fresh = copy.deepcopy(model)
         TwoStep(lr=0.5, second_order=True)(fresh, taken, objective(ce))
         gradients = [parameter.grad for parameter in fresh.parameters()]
-        found.append(torch.cat([tensor.flatten() for tensor in (*gradients, *fresh.buffers())]))
+        flattened.append(torch.cat([tensor.flatten() for tensor in (*gradients, *fresh.buffers())]))
     TwoStep(lr=0.5)(model, taken, objective(ce))
-    assert (found[0] - found[1]).abs().max() < 1e-13
+    assert (flattened[0] - flattened[1]).abs().max() < 1e-13
     first = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-    assert (first - found[0][: len(first)]).abs().max() > 1e-4
+    assert (first - flattened[0][: len(first)]).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -56,10 +56,10 @@ def test_losses_are_no_failures_but_end(kinds, retries, failed, mini, tmp_path):
     schedule = Schedule([job], retries)
     schedule.run(Scripted(*kinds), Overview())
     assert (job.name in schedule.failed, job.name in schedule.done) == (failed, not failed)
-    found = json.loads((job.directory.path / ERROR).read_text())
+    error = json.loads((job.directory.path / ERROR).read_text())
     *earlier, last = [f"was {kind}" for kind in kinds if kind != "done"]
-    assert (found["reason"], found["attempts"]) == (last, len(earlier) + 1)
-    assert [one["reason"] for one in found.get("earlier", [])] == earlier
+    assert (error["reason"], error["attempts"]) == (last, len(earlier) + 1)
+    assert [one["reason"] for one in error.get("earlier", [])] == earlier
 
 
 def test_progress_is_logged(mini, tmp_path, caplog):

@@ -34,13 +34,13 @@ def jobs(settings, output, seeds=(0,)):
 
 def measured(output):
     """Return what a table is made of, by run."""
-    found = find_runs([output])
-    assert (found.unfinished, found.failed, found.damaged) == ((), (), ())
+    runs = find_runs([output])
+    assert (runs.unfinished, runs.failed, runs.damaged) == ((), (), ())
     return {
         result.path.name: [
             {key: value for key, value in record.items() if key not in TIMES} for record in result.records
         ]
-        for result in found.finished
+        for result in runs.finished
     }
 
 
@@ -127,7 +127,7 @@ class TestCluster:
     def test_a_started_ray_listens_on_this_machine_alone(self, running):
         host, port = running.split(":")
         assert host == "127.0.0.1"
-        others = {found[4][0] for found in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)} - {host}
+        others = {address[4][0] for address in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)} - {host}
         for other in others:
             with pytest.raises(OSError, match="refused"):
                 socket.create_connection((other, int(port)), 1)

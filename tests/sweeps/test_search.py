@@ -25,8 +25,8 @@ SHORT = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size":
 
 
 def study(mini, tmp_path, trials=2, **settings):
-    asked = {"dataset": mini, "method": "vrex", "output": str(tmp_path), **SHORT, **settings}
-    return Study(asked, "s", f"sqlite:///{tmp_path}/study.db", trials)
+    study_settings = {"dataset": mini, "method": "vrex", "output": str(tmp_path), **SHORT, **settings}
+    return Study(study_settings, "s", f"sqlite:///{tmp_path}/study.db", trials)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -67,14 +67,14 @@ def test_a_study_is_of_one_kind_of_runs(mini, tmp_path):
 
 
 def test_a_stopped_trial_is_resumed(mini, tmp_path, monkeypatch, logged):
-    asked = []
+    attempts = []
 
     def watched(settings, watch, **options):
-        asked.append(settings)
+        attempts.append(settings)
 
         def interrupted(record):
             watch(record)
-            if len(asked) == 1:
+            if len(attempts) == 1:
                 os.kill(os.getpid(), signal.SIGINT)
 
         return train(settings, watch=interrupted, **options)
@@ -84,9 +84,9 @@ def test_a_stopped_trial_is_resumed(mini, tmp_path, monkeypatch, logged):
         study(mini, tmp_path).run()
     assert [message.partition(" ")[0] for message in logged.messages] == ["stopping", "trial"]
     assert logged.messages[1] == "trial 0: stopped; the next trial of this study resumes it"
-    found = study(mini, tmp_path, trials=1).run()
-    assert (len(found.trials), len(finished_trials(found))) == (2, 1)
-    assert asked[0] == asked[1]
+    optuna_study = study(mini, tmp_path, trials=1).run()
+    assert (len(optuna_study.trials), len(finished_trials(optuna_study))) == (2, 1)
+    assert attempts[0] == attempts[1]
     assert len(list(tmp_path.glob("*/done"))) == 1
 
 
@@ -111,35 +111,35 @@ def test_processes_that_share_a_study_draw_other_numbers(mini, tmp_path):
 def test_a_failed_trial_does_not_end_the_search(mini, tmp_path, monkeypatch, logged):
     outcomes = [BusyError("run x is being written by another process"), MedicError("no room"), None]
 
-    def first(asked, **_):
+    def first(settings, **_):
         if (outcome := outcomes.pop(0)) is not None:
             raise outcome
         return SimpleNamespace(path=tmp_path, record={"validation": {"acc": 0.5}}, learned=True)
 
     monkeypatch.setattr("medic.sweeps.search.train", first)
-    found = study(mini, tmp_path, trials=3).run()
+    optuna_study = study(mini, tmp_path, trials=3).run()
     assert logged.messages[:2] == ["trial 0: run x is being written by another process", "trial 1: no room"]
-    assert (len(found.trials), len(finished_trials(found)), found.best_value) == (3, 1, 0.5)
-    assert len({str(trial.params) for trial in found.trials}) == 3
+    assert (len(optuna_study.trials), len(finished_trials(optuna_study)), optuna_study.best_value) == (3, 1, 0.5)
+    assert len({str(trial.params) for trial in optuna_study.trials}) == 3
     outcomes.append(DiskFullError("the disk is full"))
     with pytest.raises(DiskFullError):
         study(mini, tmp_path, trials=2).run()
 
 
 def test_a_diverging_trial_does_not_end_the_search(mini, tmp_path, logged):
-    found = study(mini, tmp_path, lr=1e30).run()
+    optuna_study = study(mini, tmp_path, lr=1e30).run()
     with pytest.raises(MedicError, match="no trial was trained to the end"):
-        finished_trials(found)
+        finished_trials(optuna_study)
     assert re.match(naming("trial 0: became iteration 1"), logged.messages[0])
 
 
 def test_given_hyperparameters_are_not_searched(mini):
-    asked = {"dataset": mini, "method": "vrex", "target": "street"}
-    assert set(search_space(asked)) == {"lr", "weight", "anneal"}
-    assert set(search_space({**asked, "lr": 0.1, "hparams": "weight=3"})) == {"anneal"}
-    assert set(search_space({**asked, "penalty": "coral", "optimizer": "adam"})) == {"lr", "gamma"}
+    settings = {"dataset": mini, "method": "vrex", "target": "street"}
+    assert set(search_space(settings)) == {"lr", "weight", "anneal"}
+    assert set(search_space({**settings, "lr": 0.1, "hparams": "weight=3"})) == {"anneal"}
+    assert set(search_space({**settings, "penalty": "coral", "optimizer": "adam"})) == {"lr", "gamma"}
     with pytest.raises(MedicError, match="'erm'"):
-        search_space({**asked, "method": "erm", "lr": 0.1})
+        search_space({**settings, "method": "erm", "lr": 0.1})
 
 
 def test_laws_are_asked_for_as_they_are():
@@ -208,10 +208,10 @@ def test_what_cannot_be_rehearsed(mini, settings, message):
 
 def test_a_search_by_rehearsals(mini, tmp_path, logged):
     search = rehearsed(mini, tmp_path)
-    found = search.run()
-    best = max(finished_trials(found), key=lambda trial: trial.value)
+    optuna_study = search.run()
+    best = max(finished_trials(optuna_study), key=lambda trial: trial.value)
     runs = [Run(path.parent) for path in sorted((tmp_path / "rehearsals").glob("*/done"))]
-    assert len(runs) == 3 * len(finished_trials(found))
+    assert len(runs) == 3 * len(finished_trials(optuna_study))
     rate = best.params["lr"]
     values = [run.metrics["oscr"] for run in runs if run.settings["lr"] == pytest.approx(rate)]
     assert best.value == pytest.approx(fmean(values))

@@ -98,11 +98,11 @@ def test_what_is_submitted(sweep, slurm, tmp_path):
         out == f"0 of 2 runs are finished in {output}\n2 runs are queued as Slurm job 4711; logs are in {output}/logs\n"
     )
     assert (slurm / "arguments").read_text() == f"--parsable {output}/slurm/sweep.sh\n"
-    given = (slurm / "given.sh").read_text()
-    assert "--array=0-1\n" in given
+    script = (slurm / "given.sh").read_text()
+    assert "--array=0-1\n" in script
     configs = sorted((output / "slurm").glob("*.yaml"))
     assert sorted(yaml.safe_load(path.read_text())["seed"] for path in configs) == [0, 1]
-    assert all(path.stem in given for path in configs)
+    assert all(path.stem in script for path in configs)
     for path in output.rglob("*"):
         assert path.is_dir() or SECRET not in path.read_text()
 
@@ -119,10 +119,10 @@ def test_what_is_queued_is_not_submitted_again(sweep, slurm, tmp_path):
     (slurm / "queue").write_text("4711 1\n")  # the first task has ended without a result
     _, out, _ = sweep("--quiet")
     assert "2 runs are queued" in out
-    given = (slurm / "given.sh").read_text()
-    assert names[0] in given
-    assert names[1] not in given
-    assert f"{sys.executable} -P -m medic train" in given
+    script = (slurm / "given.sh").read_text()
+    assert names[0] in script
+    assert names[1] not in script
+    assert f"{sys.executable} -P -m medic train" in script
 
 
 def test_what_is_there_is_not_submitted(sweep, slurm, tmp_path):

@@ -160,9 +160,9 @@ def test_a_failing_run_among_good_ones(folder, tmp_path, capsys):
     said = capsys.readouterr()
     assert "1 of 2 runs are finished in" in said.out
     assert "failed: erm → z, seed 0, lr 1e+30: " in said.err
-    found = find_runs([tmp_path / "out"])
-    assert len(found.finished) == 1
-    (path,) = (run.path for run in found.failed)
+    runs = find_runs([tmp_path / "out"])
+    assert len(runs.finished) == 1
+    (path,) = (run.path for run in runs.failed)
     kept = json.loads((path / "error.json").read_text())
     assert kept["attempts"] == 2
     assert re.search(naming("--lr 1e+30"), kept["reason"])

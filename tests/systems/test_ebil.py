@@ -109,8 +109,8 @@ def test_the_second_order_is_that_of_differences():
         return (first + loss(call, pair[1]).total).item()
 
     strategy(model, pair, loss)
-    found = sum((p.grad * b).sum() for p, b in zip(model.parameters(), direction, strict=True)).item() * 4
-    assert found == pytest.approx((value(1e-5) - value(-1e-5)) / 2e-5, rel=1e-6)
+    derivative = sum((p.grad * b).sum() for p, b in zip(model.parameters(), direction, strict=True)).item() * 4
+    assert derivative == pytest.approx((value(1e-5) - value(-1e-5)) / 2e-5, rel=1e-6)
 
 
 def test_the_main_loss_does_not_reach_the_follower():
@@ -150,10 +150,10 @@ def test_the_confidence_is_that_of_inference():
     """q of the class that branch 1 says, from the mean of both branches' one-vs-all logits."""
     model, _ = make()
     x = steps()[0].x
-    found = confidence(model, x)
+    confidences = confidence(model, x)
     first, second = model.eval()(x).branches
     odds = ((first.ova + second.ova) / 2).softmax(1)[:, 1]
-    torch.testing.assert_close(found, odds.gather(1, first.logits.argmax(1, keepdim=True)).squeeze(1))
+    torch.testing.assert_close(confidences, odds.gather(1, first.logits.argmax(1, keepdim=True)).squeeze(1))
 
 
 @pytest.mark.parametrize("norms", ["trained", "frozen"])

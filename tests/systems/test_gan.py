@@ -38,13 +38,13 @@ def test_discriminator(size):
     discriminator = Discriminator(3).double()
     assert count(discriminator) == 16 * (3 * 128 + 128 * 256 + 256 * 512 + 512 * 1024) + 2 * (256 + 512) + 1025
     pixels = torch.rand(2, 3, size, size, dtype=torch.float64)
-    found = discriminator(pixels)
+    logits = discriminator(pixels)
     maps = pixels
     for layer in list(discriminator.layers)[:-2]:
         maps = layer(maps)
     maps = nn.functional.conv2d(maps, discriminator.layers[-2].weight).sigmoid()
     assert maps.shape[1:] == (1024, *[1 if size == 32 else 5] * 2)
-    torch.testing.assert_close(found, discriminator.head(maps.mean((2, 3))).squeeze(1))
+    torch.testing.assert_close(logits, discriminator.head(maps.mean((2, 3))).squeeze(1))
 
 
 def test_other_channels():

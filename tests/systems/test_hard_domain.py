@@ -60,9 +60,9 @@ def test_every_so_many_iterations(mini):
     turns, held = [], []
     turn = callback.on_iteration
 
-    def counted(given):
-        turns.append(given.iteration)
-        turn(given)
+    def counted(current):
+        turns.append(current.iteration)
+        turn(current)
 
     callback.on_iteration = counted
     drawn = record_draws(trainer)

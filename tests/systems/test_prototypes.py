@@ -30,7 +30,7 @@ FLIPPED = [3, 12, 17, 30]
 """Rows whose label is made wrong: one of every cell."""
 
 
-def trainer(callback, batch_size=4, seed=0):
+def make_trainer(callback, batch_size=4, seed=0):
     """Two domains, grey and bright, with red and green images: classes 0 and 1. The features are the pixels."""
     draws = torch.Generator().manual_seed(seed)
     domain = torch.arange(4 * EACH) // (2 * EACH)
@@ -68,25 +68,25 @@ def wrong(samples):
 
 
 def test_it_finds_what_was_flipped_and_nothing_else():
-    found, true = trainer(Prototypes(trust=2))
-    original = found.samples.label.clone()
-    assert found.callbacks[0].every == 32 // (4 * 4)
+    trainer, true = make_trainer(Prototypes(trust=2))
+    original = trainer.samples.label.clone()
+    assert trainer.callbacks[0].every == 32 // (4 * 4)
     for _ in range(4):  # two epochs of two iterations
-        assert wrong(found.samples) == []
-        found.step()
-    assert torch.equal(found.samples.label, original)
-    assert found.callbacks[0].metrics() == {"noisy": 0}
-    found.step()
-    assert wrong(found.samples) == FLIPPED
-    assert found.callbacks[0].metrics() == {"noisy": len(FLIPPED) / 32}
-    assert torch.equal(found.samples.label, true)
-    assert torch.equal(found.callbacks[0].original_label, original)
-    assert {cell[1] for cell in found.cells.keys} == {0, 1}
+        assert wrong(trainer.samples) == []
+        trainer.step()
+    assert torch.equal(trainer.samples.label, original)
+    assert trainer.callbacks[0].metrics() == {"noisy": 0}
+    trainer.step()
+    assert wrong(trainer.samples) == FLIPPED
+    assert trainer.callbacks[0].metrics() == {"noisy": len(FLIPPED) / 32}
+    assert torch.equal(trainer.samples.label, true)
+    assert torch.equal(trainer.callbacks[0].original_label, original)
+    assert {cell[1] for cell in trainer.cells.keys} == {0, 1}
 
 
 def test_clean_and_noisy_samples_have_equal_parts_in_every_task():
-    found, _ = trainer(Prototypes(trust=0))
-    steps = trained_on(found)
+    trainer, _ = make_trainer(Prototypes(trust=0))
+    steps = trained_on(trainer)
     assert [step.index for step in steps] == [0, 1]
     assert [len(step.sizes) for step in steps] == [2, 2]
     for step in steps:
@@ -97,15 +97,15 @@ def test_clean_and_noisy_samples_have_equal_parts_in_every_task():
 
 def test_labels_can_become_right_again():
     """What was noisy is compared with the label it came with, not with the last one."""
-    found, _ = trainer(Prototypes(trust=0))
-    found.step()
-    callback = found.callbacks[0]
-    assert wrong(found.samples) == FLIPPED
-    found.model.backbone = nn.Sequential(nn.Flatten(), Named(found.images, callback.original_label))
-    found.iteration = callback.every
-    found.step()
-    assert wrong(found.samples) == []
-    assert torch.equal(found.samples.label, callback.original_label)
+    trainer, _ = make_trainer(Prototypes(trust=0))
+    trainer.step()
+    callback = trainer.callbacks[0]
+    assert wrong(trainer.samples) == FLIPPED
+    trainer.model.backbone = nn.Sequential(nn.Flatten(), Named(trainer.images, callback.original_label))
+    trainer.iteration = callback.every
+    trainer.step()
+    assert wrong(trainer.samples) == []
+    assert torch.equal(trainer.samples.label, callback.original_label)
 
 
 class Named(nn.Module):
@@ -122,13 +122,13 @@ class Named(nn.Module):
 
 
 def test_it_goes_on_where_it_was():
-    whole, _ = trainer(Prototypes(trust=1), batch_size=8)
-    parts, _ = trainer(Prototypes(trust=1), batch_size=8)
+    whole, _ = make_trainer(Prototypes(trust=1), batch_size=8)
+    parts, _ = make_trainer(Prototypes(trust=1), batch_size=8)
     assert whole.callbacks[0].every == 1
     for _ in range(5):
         assert whole.step() == parts.step()
         state = parts.state_dict()
-        parts, _ = trainer(Prototypes(trust=1), batch_size=8)
+        parts, _ = make_trainer(Prototypes(trust=1), batch_size=8)
         parts.load_state_dict(state)
         assert wrong(parts.samples) == wrong(whole.samples)
         assert parts.cells.keys == whole.cells.keys
@@ -140,13 +140,13 @@ def test_it_goes_on_where_it_was():
 
 def test_it_looks_once_an_iteration(monkeypatch):
     """Batch-norm statistics of averaged weights are estimated from many draws at the same iteration."""
-    found, _ = trainer(Prototypes(trust=0))
+    trainer, _ = make_trainer(Prototypes(trust=0))
     looks = []
-    infer = found.callbacks[0]._infer
-    monkeypatch.setattr(found.callbacks[0], "_infer", lambda indices: looks.append(1) or infer(indices))
+    infer = trainer.callbacks[0]._infer
+    monkeypatch.setattr(trainer.callbacks[0], "_infer", lambda indices: looks.append(1) or infer(indices))
     for _ in range(3):
-        found.iteration = 0
-        found.step()
+        trainer.iteration = 0
+        trainer.step()
     assert looks == [1]
 
 
@@ -165,13 +165,13 @@ def test_statistics_are_estimated_as_tasks_are_passed():
     """By itself a task is of one domain and one class here, which differ by more than they vary within."""
     spread = {}
     for forward in ("task", "step"):
-        found, _ = trainer(Prototypes(trust=1000), batch_size=8)
-        model = Classifier(Backbone(PerTask(), 3 * SIDE**2, found.preprocessing), 2, "prompted")
-        found.model, found.objective.passes = model, forward
-        found.refresh_statistics(40)
+        trainer, _ = make_trainer(Prototypes(trust=1000), batch_size=8)
+        model = Classifier(Backbone(PerTask(), 3 * SIDE**2, trainer.preprocessing), 2, "prompted")
+        trainer.model, trainer.objective.passes = model, forward
+        trainer.refresh_statistics(40)
         spread[forward] = model.backbone.norm.running_var
-    pixels = found.preprocessing(found.images.gather(found.samples.indices, torch.device("cpu")).float() / 255)
-    cells = 2 * found.samples.domain + found.samples.label
+    pixels = trainer.preprocessing(trainer.images.gather(trainer.samples.indices, torch.device("cpu")).float() / 255)
+    cells = 2 * trainer.samples.domain + trainer.samples.label
     within = torch.stack([pixels[cells == cell].var((0, 2, 3)) for cell in cells.unique()]).mean(0)
     torch.testing.assert_close(spread["task"], within, rtol=0.25, atol=0)
     assert (spread["step"][:2] > 2 * within[:2]).all()
@@ -200,12 +200,12 @@ def test_prototypes_are_means_of_domain_means():
     """A domain with many samples counts no more than one with few."""
     points = exp0(torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
     label, domain = torch.tensor([0, 0, 0, 0, 2]), torch.tensor([0, 0, 0, 1, 1])
-    found = find_prototypes(points, label, domain, 3)
-    assert torch.allclose(found[0], mean(torch.stack([mean(points[:3]), points[3]])))
-    assert torch.allclose(found[2], points[4])
-    assert found[1].isnan().all()
-    assert 1 not in find_nearest(points, found)
-    assert torch.equal(find_nearest(points, found)[4:], torch.tensor([2]))
+    prototypes = find_prototypes(points, label, domain, 3)
+    assert torch.allclose(prototypes[0], mean(torch.stack([mean(points[:3]), points[3]])))
+    assert torch.allclose(prototypes[2], points[4])
+    assert prototypes[1].isnan().all()
+    assert 1 not in find_nearest(points, prototypes)
+    assert torch.equal(find_nearest(points, prototypes)[4:], torch.tensor([2]))
 
 
 def test_the_nearest_prototype_in_parts(monkeypatch):
@@ -219,15 +219,15 @@ def test_the_nearest_prototype_in_parts(monkeypatch):
 
 
 def test_a_class_without_clean_samples_keeps_its_prototype():
-    found, _ = trainer(Prototypes(trust=0))
-    found.step()
-    callback = found.callbacks[0]
+    trainer, _ = make_trainer(Prototypes(trust=0))
+    trainer.step()
+    callback = trainer.callbacks[0]
     old = callback.prototypes.clone()
     callback.clean = (callback.original_label == 1).long()
     with torch.no_grad():
-        found.images.pixels.copy_(found.images.pixels.flip(3))
-    found.iteration = callback.every
-    found.step()
+        trainer.images.pixels.copy_(trainer.images.pixels.flip(3))
+    trainer.iteration = callback.every
+    trainer.step()
     assert torch.equal(callback.prototypes[0], old[0])
     assert not torch.equal(callback.prototypes[1], old[1])
 

@@ -26,14 +26,14 @@ def dealt(grid, cells):
 def test_candidates_are_the_tasks_of_independent_splits(grid):
     y, domain = full(3, 6, 4)
     cells = grid.index(y, domain)
-    found = [grid.candidates(cells, splits=2) for _ in range(5)]
-    for candidates in found:
+    draws = [grid.candidates(cells, splits=2) for _ in range(5)]
+    for candidates in draws:
         half = len(candidates) // 2
         assert half == sum(grid.spec.round)
         for split in (candidates[:half], candidates[half:]):
             assert sorted(itertools.chain(*split)) == cells.keys
-    assert len({tuple(map(tuple, candidates)) for candidates in found}) == 5
-    assert any(set(map(tuple, c[: len(c) // 2])) != set(map(tuple, c[len(c) // 2 :])) for c in found)
+    assert len({tuple(map(tuple, candidates)) for candidates in draws}) == 5
+    assert any(set(map(tuple, c[: len(c) // 2])) != set(map(tuple, c[len(c) // 2 :])) for c in draws)
 
 
 @pytest.mark.parametrize(

@@ -399,10 +399,10 @@ class TestHeld:
         parts = set()
         for _ in range(20):
             tasks = [task for step in partition(grid, y, domain) for task in step.tasks()]
-            found = {frozenset(task.domain.tolist()) for task in tasks}
-            assert {1} in found
-            assert len(found) == 3
-            parts |= found
+            domains = {frozenset(task.domain.tolist()) for task in tasks}
+            assert {1} in domains
+            assert len(domains) == 3
+            parts |= domains
         assert parts == {frozenset(part) for part in ({1}, {0}, {2}, {3}, {0, 2}, {0, 3}, {2, 3})}
 
     def test_drawn_from_a_dataset_tasks_are_full(self):

@@ -82,10 +82,10 @@ def summary(tree):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_falling_loss_counts_the_first_of_the_valley_twice(dtype):
-    swad, found = counted(FALLING, dtype)
+    swad, segment_shares = counted(FALLING, dtype)
     assert swad.valley == (6, pytest.approx(0.680333, abs=1e-6))
     assert not swad.dead
-    assert found == shares({5: 1, 6: 2, **dict.fromkeys(range(7, 15), 1)})
+    assert segment_shares == shares({5: 1, 6: 2, **dict.fromkeys(range(7, 15), 1)})
 
 
 def test_convergence_is_found_two_evaluations_later():
@@ -95,19 +95,19 @@ def test_convergence_is_found_two_evaluations_later():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_rising_loss_is_dead_when_it_rose_for_good(dtype):
-    swad, found = counted(RISING, dtype)
+    swad, segment_shares = counted(RISING, dtype)
     assert swad.valley == (6, pytest.approx(0.680333, abs=1e-6))
     assert swad.dead
-    assert found == shares(dict.fromkeys(range(6, 15), 1))
+    assert segment_shares == shares(dict.fromkeys(range(6, 15), 1))
     assert not counted(RISING[:20])[0].dead
     assert counted(RISING[:21])[0].dead
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_convergence_before_the_queue_is_full_counts_the_oldest_again(dtype):
-    swad, found = counted(AT_ONCE, dtype)
+    swad, segment_shares = counted(AT_ONCE, dtype)
     assert swad.valley == (0, pytest.approx(0.736667, abs=1e-6))
-    assert found == shares({0: 3, 1: 2, 2: 2, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1})
+    assert segment_shares == shares({0: 3, 1: 2, 2: 2, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1})
 
 
 def test_tolerance_less_than_converge():
@@ -115,14 +115,14 @@ def test_tolerance_less_than_converge():
     # after it is added, 2. k=4 adds the oldest of two, 3, and k=5 adds 4. At k=6 both are above T: dead. 1 itself
     # is never the oldest of two, so never counted.
     losses = [1, 0.5, 0.6, 0.7, 0.6, 0.9, 0.9]
-    swad, found = counted(losses, converge=3, tolerance=2)
+    swad, segment_shares = counted(losses, converge=3, tolerance=2)
     assert swad.valley == (1, pytest.approx(0.78))
     assert swad.dead
-    assert found == shares({2: 1, 3: 1, 4: 1})
+    assert segment_shares == shares({2: 1, 3: 1, 4: 1})
     # Ended at k=4: 2 and 3 were added, and of the queue (3, 4) all but the oldest follow while one is at most T.
-    swad, found = counted(losses[:5], converge=3, tolerance=2)
+    swad, segment_shares = counted(losses[:5], converge=3, tolerance=2)
     assert not swad.dead
-    assert found == shares({2: 1, 3: 1, 4: 1})
+    assert segment_shares == shares({2: 1, 3: 1, 4: 1})
     # Ended at k=5: of the queue (4, 5) the oldest was added, and 5 is above T.
     assert counted(losses[:6], converge=3, tolerance=2)[1] == shares({2: 1, 3: 1, 4: 1})
 
@@ -131,10 +131,10 @@ def test_tolerance_as_large_as_converge():
     # T = 1.3 · mean(.5, .6) = .715 at k=2, from 1; nothing is added. k=3 adds the oldest of two, 2, and k=4 adds 3.
     # At k=5 both are above T: dead. 1 left the queue before it was looked at, so it is never counted.
     losses = [1, 0.5, 0.6, 0.7, 0.8, 0.8, 0.1]
-    swad, found = counted(losses, converge=2, tolerance=2)
+    swad, segment_shares = counted(losses, converge=2, tolerance=2)
     assert swad.valley == (1, pytest.approx(0.715))
     assert swad.dead
-    assert found == shares({2: 1, 3: 1})
+    assert segment_shares == shares({2: 1, 3: 1})
     # Ended at k=2: of the queue (1, 2) the oldest is dropped, and 2 is at most T.
     assert counted(losses[:3], converge=2, tolerance=2)[1] == shares({2: 1})
 
@@ -142,9 +142,9 @@ def test_tolerance_as_large_as_converge():
 @pytest.mark.parametrize("losses", [[0.1, 1], [0.1, 1, 1]])
 def test_a_loss_that_rises_at_once_leaves_the_segment_before(losses):
     # T = 1.3 · .55, so nothing after the first is ever below it, and nothing is added to the final mean.
-    swad, found = counted(losses, converge=2, tolerance=2)
+    swad, segment_shares = counted(losses, converge=2, tolerance=2)
     assert swad.dead == (len(losses) == 3)
-    assert found == {0: 1.0}
+    assert segment_shares == {0: 1.0}
     assert same(through_a_file(swad).result(), swad.result())
 
 
@@ -153,9 +153,9 @@ def test_equal_losses_converge():
 
 
 def test_a_run_that_never_converges_uses_its_last_segment():
-    swad, found = counted([1 / (k + 1) for k in range(12)])
+    swad, segment_shares = counted([1 / (k + 1) for k in range(12)])
     assert not swad.converged
-    assert found == {11: 1.0}
+    assert segment_shares == {11: 1.0}
     swad.update(one_hot(0, 12))  # of a segment that was not ended
     assert torch.equal(swad.result()[0], one_hot(11, 12)[0])
 
@@ -176,9 +176,9 @@ def test_running_mean(dtype):
     for iterate in iterates:
         mean.add(iterate)
     assert mean.count == 20
-    for found, all_of_it in zip(mean.tensors, zip(*iterates, strict=True), strict=True):
-        assert found.dtype == dtype
-        torch.testing.assert_close(found, torch.stack(all_of_it).mean(0))
+    for average, all_of_it in zip(mean.tensors, zip(*iterates, strict=True), strict=True):
+        assert average.dtype == dtype
+        torch.testing.assert_close(average, torch.stack(all_of_it).mean(0))
 
 
 def test_the_mean_of_one_is_itself_to_the_bit_and_stays_in_place():
@@ -352,8 +352,8 @@ def test_a_run_on_a_gpu_goes_on_from_one_on_the_host_without_waiting(at):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert all(tensor.is_cuda for tensor in result)
-    for found, expected in zip(result, whole.result(), strict=True):
-        torch.testing.assert_close(found.cpu(), expected)
+    for actual, expected in zip(result, whole.result(), strict=True):
+        torch.testing.assert_close(actual.cpu(), expected)
 
 
 def test_the_tolerance_of_its_authors_depends_on_the_benchmark():

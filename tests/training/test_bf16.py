@@ -29,13 +29,13 @@ def steps(device):
 def test_gradients_are_those_of_autocast(device, strategy):
     torch.manual_seed(0)
     model = Classifier(create_backbone("small"), 3).to(device)
-    found = []
+    updates = []
     for network in (model, Bf16Weights(model, model.backbone, compiled=False)):
         model.zero_grad()
         with torch.autocast(device, torch.bfloat16, cache_enabled=False):
             update = strategy(network, steps(device), objective(ce, ova))
-        found.append((update.risks, [p.grad.clone() for p in model.parameters()]))
-    (risks, plain), (lowered_risks, lowered) = found
+        updates.append((update.risks, [p.grad.clone() for p in model.parameters()]))
+    (risks, plain), (lowered_risks, lowered) = updates
     torch.testing.assert_close(lowered_risks, risks, rtol=0, atol=0)
     for one, other in zip(lowered, plain, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
@@ -62,7 +62,7 @@ def test_heads_and_parameters_keep_their_precision():
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("capabilities", "said"),
     [
         ({"avx512_f": True, "avx512_bf16": False, "amx_bf16": False}, True),
         ({"avx512_bf16": True}, False),
@@ -71,8 +71,8 @@ def test_heads_and_parameters_keep_their_precision():
         ({}, False),  # torch does not know this CPU
     ],
 )
-def test_a_cpu_that_emulates_bf16_is_warned_of(monkeypatch, found, said):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found)
+def test_a_cpu_that_emulates_bf16_is_warned_of(monkeypatch, capabilities, said):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for precision in ("bf16", "fp32", "auto"):

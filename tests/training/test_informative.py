@@ -67,17 +67,17 @@ def test_a_candidate_is_known_by_one_plain_step(mini, settings, rate):
     trainer = made(mini, backbone="test_resnet", **settings)
     model = trainer.model.eval()
     chosen, held = torch.arange(0, 12), torch.arange(40, 60)
-    shown = [module._inputs(trainer, held)]
-    found = module._after_a_step(trainer, chosen, shown)
+    inputs = [module._inputs(trainer, held)]
+    probabilities = module._after_a_step(trainer, chosen, inputs)
     by_hand = copy.deepcopy(model)
     step = Step(module._inputs(trainer, chosen), trainer.samples.label[chosen], (12,))
     gradients = torch.autograd.grad(trainer.objective(by_hand, step).total, list(by_hand.parameters()))
     with torch.no_grad():
         for parameter, gradient in zip(by_hand.parameters(), gradients, strict=True):
             parameter -= rate * gradient
-        expected = by_hand(shown[0]).logits.double().softmax(1)
-        torch.testing.assert_close(found, expected)
-        assert not torch.allclose(found, model(shown[0]).logits.double().softmax(1), atol=1e-5)
+        expected = by_hand(inputs[0]).logits.double().softmax(1)
+        torch.testing.assert_close(probabilities, expected)
+        assert not torch.allclose(probabilities, model(inputs[0]).logits.double().softmax(1), atol=1e-5)
 
 
 def test_images_are_as_in_evaluation(mini):
@@ -90,19 +90,19 @@ def test_images_are_as_in_evaluation(mini):
 @pytest.mark.parametrize(("most", "shown_of_each"), [(5, 5), (64, 48)])
 def test_it_asks_about_images_of_every_source(mini, monkeypatch, most, shown_of_each):
     """As many of each as there are, if they are fewer."""
-    trainer, asked = made(mini), []
+    trainer, batches = made(mini), []
     monkeypatch.setattr(module, "IMAGES_PER_DOMAIN", most)
 
     def inputs(trainer, chosen, original=module._inputs):
-        asked.append(chosen)
+        batches.append(chosen)
         return original(trainer, chosen)
 
     monkeypatch.setattr(module, "_inputs", inputs)
     InformativeTasks().on_iteration(trainer)
-    shown, tried = asked[:3], asked[3:]
-    domains = [trainer.samples.domain[batch] for batch in shown]
+    probes, tried = batches[:3], batches[3:]
+    domains = [trainer.samples.domain[batch] for batch in probes]
     assert [batch.unique().tolist() for batch in domains] == [[0], [1], [2]]
-    assert [len(batch.unique()) for batch in shown] == [shown_of_each] * 3
+    assert [len(batch.unique()) for batch in probes] == [shown_of_each] * 3
     assert 9 <= len(tried) <= 18
     for batch in tried:
         assert len(batch) == 4
@@ -132,10 +132,10 @@ def test_tasks_stay_until_the_next_turn(mini):
 
 def test_statistics_of_one_iteration_ask_once(mini, monkeypatch, tmp_path):
     """Averaged weights are followed by many draws at the last iteration, where no gradient is recorded."""
-    asked, original = [], module.choose
+    calls, original = [], module.choose
 
     def counted(*arguments):
-        asked.append(1)
+        calls.append(1)
         return original(*arguments)
 
     monkeypatch.setattr(module, "choose", counted)
@@ -148,7 +148,7 @@ def test_statistics_of_one_iteration_ask_once(mini, monkeypatch, tmp_path):
     }
     settings |= {"domain_splits": 1, "class_splits": 2, "batch_size": 2, "output": tmp_path, "quiet": True}
     medic.train(**settings, sampling="informative", iterations=4, evaluate_every=4, hparams=OFTEN)
-    assert len(asked) == 3  # before iterations 0 and 2, and after the last
+    assert len(calls) == 3  # before iterations 0 and 2, and after the last
 
 
 @pytest.mark.parametrize("method", ["reptile", "medic"])

@@ -47,9 +47,9 @@ def train_in_group(rank: int, port: int, file: Path) -> None:
     torch.set_num_threads(1)
     OURS["float64"] = (in_float64, HALVES)
     with distributed.group():
-        found = {method: trained(method) for method in METHODS}
+        results = {method: trained(method) for method in METHODS}
         if distributed.rank() == 0:
-            torch.save(found, file)
+            torch.save(results, file)
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ class TestCheckpoint:
                 save_checkpoint(path, {"a": torch.zeros(2_000), "b": torch.zeros(2_000)})
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        assert [found.name for found in tmp_path.iterdir()] == ["last.pt"]
+        assert [file.name for file in tmp_path.iterdir()] == ["last.pt"]
         assert torch.equal(load_checkpoint(path)["a"], torch.arange(3))
 
     @pytest.mark.parametrize("share", [0.0, 0.3, 0.99])

@@ -43,9 +43,9 @@ def test_a_bar_on_a_terminal(site, toy, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(module, "console", lambda: Console(stderr=True, force_terminal=True, width=100))
     fetch(toy(files(site.put("/toy.zip", PACKED))), tmp_path)
-    shown = capsys.readouterr().err
-    assert "toy.zip" in shown
-    assert f"{len(PACKED) / 1000:.1f}/{len(PACKED) / 1000:.1f} kB" in shown
+    bar = capsys.readouterr().err
+    assert "toy.zip" in bar
+    assert f"{len(PACKED) / 1000:.1f}/{len(PACKED) / 1000:.1f} kB" in bar
 
 
 def test_a_connection_that_breaks_is_resumed(site, toy, tmp_path, monkeypatch):
@@ -197,10 +197,10 @@ def test_a_url_of_your_own_is_not_kept(site, toy, tmp_path, logged):
 
 
 def test_links_to_google_drive(toy, tmp_path, monkeypatch):
-    asked = []
+    urls = []
 
     def download(url, path, **options):
-        asked.append(url)
+        urls.append(url)
         raise sys.modules["gdown"].FileURLRetrievalError("Failed to retrieve file url:\n\nsecret")
 
     monkeypatch.setattr("gdown.download", download)
@@ -209,7 +209,7 @@ def test_links_to_google_drive(toy, tmp_path, monkeypatch):
     assert "secret" not in message
     for link in (f"{plain}?resourcekey=0-k", "https://drive.google.com/open?id=A_b-1&resourcekey=0-k"):
         refused(lambda link=link: fetch(toy(), tmp_path, url=link))
-    assert asked == [plain, *[keyed_drive("A_b-1", "0-k")] * 2]
+    assert urls == [plain, *[keyed_drive("A_b-1", "0-k")] * 2]
 
 
 def test_the_published_sources():

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.folds import Fold, find_folds
-from benchmarks.study import interval
+from benchmarks.study.intervals import target_interval
 from benchmarks.views import read_views
 from medic import openset
 from medic.evaluation.evaluator import LabelledOutputs
@@ -252,7 +252,7 @@ def print_table(benchmark: str, records: Sequence[Record]) -> None:
     for rule, row in cells.items():
         means = [fmean(row[column]) for column in columns if column in row]
         shown = [f"{fmean(row[column]):.1f}" if column in row else "–" for column in columns]
-        shift, half = interval({run: fmean(values) for run, values in changes[rule].items()})
+        shift, half = target_interval({run: fmean(values) for run, values in changes[rule].items()})
         print(f"| {rule} | {' | '.join(shown)} | {fmean(means):.2f} | {shift:+.2f} ± {half:.2f} |")
 
 

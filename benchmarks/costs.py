@@ -46,22 +46,23 @@ def main() -> None:
     for own, methods in grouped(arguments.methods, arguments.backbone):
         base: dict[str, float] = {}
         for name in methods:
-            asked = {"dataset": "pacs", "root": arguments.root, "target": "sketch", "method": name, "compile": "off"}
-            plan = resolve({**asked, **own})
+            settings = {"dataset": "pacs", "root": arguments.root, "target": "sketch", "method": name, "compile": "off"}
+            plan = resolve({**settings, **own})
             dataset = dataset or load_images(plan, torch.device("cuda"))
-            found, captured = cost(plan, dataset, arguments.seconds)
-            base = base or found
-            relative = {f"× {key}": value / base[key] for key, value in found.items()}
-            rows.append({"method": name, "backbone": own["backbone"], **found, **relative, "graph": captured})
+            measured, captured = cost(plan, dataset, arguments.seconds)
+            base = base or measured
+            relative = {f"× {key}": value / base[key] for key, value in measured.items()}
+            rows.append({"method": name, "backbone": own["backbone"], **measured, **relative, "graph": captured})
             print(json.dumps(rows[-1]), flush=True)
     print_rows(
-        [{key: shown(value) for key, value in row.items()} for row in rows], numeric=["ms", "GiB", "× ms", "× GiB"]
+        [{key: format_cell(value) for key, value in row.items()} for row in rows],
+        numeric=["ms", "GiB", "× ms", "× GiB"],
     )
     if arguments.output:
         arguments.output.write_text(json.dumps({"device": torch.cuda.get_device_name(), "rows": rows}, indent=2) + "\n")
 
 
-def shown(value: str | float | bool) -> str:
+def format_cell(value: str | float | bool) -> str:
     """Format a cell of the table."""
     if isinstance(value, bool):
         return "yes" if value else "no"

@@ -93,8 +93,8 @@ def in_child(cache: Path, *arguments: str) -> dict[str, float]:
     command = [sys.executable, __file__, "--child", *arguments]
     environment = {**os.environ, "MEDIC_CACHE": str(cache)}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    measured: dict[str, float] = json.loads(done.stdout)
+    return measured
 
 
 def pacs(root: Path | None) -> list[dict[str, str]]:
@@ -198,8 +198,8 @@ def compare(photo: Image.Image, store: int, seed: int) -> float:
     squashed = torch.from_numpy(pixels)[None].float() / 255
     frames, flip = torch.tensor([[height, width]]), torch.zeros(1, 1)
     theirs, ours = (
-        augmentation.draw(1, *shape, torch.Generator().manual_seed(seed), given)[:, :4]
-        for shape, given in (((height, width), None), ((store, store), frames))
+        augmentation.draw(1, *shape, torch.Generator().manual_seed(seed), frame)[:, :4]
+        for shape, frame in (((height, width), None), ((store, store), frames))
     )
     one, other = resample(whole, theirs, flip, (224, 224)), resample(squashed, ours, flip, (224, 224))
     return 255 * float((one - other).abs().mean())

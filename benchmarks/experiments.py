@@ -128,10 +128,12 @@ def kill(folder: Path, count: int) -> None:
         process.send_signal(draws.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
         process.wait()
     train(*command, "--output", str(disturbed))
-    found = [{r.path.name: r.records[-1]["target"] for r in find_runs([path]).finished} for path in (quiet, disturbed)]
+    metrics = [
+        {r.path.name: r.records[-1]["target"] for r in find_runs([path]).finished} for path in (quiet, disturbed)
+    ]
     print(
-        f"{len(found[0])} runs, killed {working} times while running: "
-        f"the results are {'identical' if found[0] == found[1] else 'DIFFERENT'}"
+        f"{len(metrics[0])} runs, killed {working} times while running: "
+        f"the results are {'identical' if metrics[0] == metrics[1] else 'DIFFERENT'}"
     )
 
 

@@ -35,13 +35,12 @@ class Fold(NamedTuple):
 
 def describe_folds(run: Run) -> Iterator[dict[str, Any]]:
     """Yield the settings of every fold of a run: as many as it has source domains."""
-    asked = run.user_settings
     known = list(run.predictor.classes)
     sources = run.settings["sources"]
     for number, domain in enumerate(sources):
         left_out = known[number :: len(sources)]
         yield {
-            **{name: value for name, value in asked.items() if name not in ("output", "name", "split")},
+            **{name: value for name, value in run.user_settings.items() if name not in ("output", "name", "split")},
             "sources": [source for source in sources if source != domain],
             "target": [domain],
             "known": [name for name in known if name not in left_out],

@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from benchmarks.recipes import BASES
-from benchmarks.study import Records, Run, read_runs
+from benchmarks.study.runs import Records, Run, read_runs
 
 COLLAPSED = 0.35
 """Validation accuracy up to which a run on PACS is called at chance; the most frequent class has a fifth."""

@@ -44,8 +44,8 @@ def main() -> None:
     parser.add_argument("--pid", type=int)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
-    found = [path for given in arguments.images for path in (sorted(given.rglob("*")) if given.is_dir() else [given])]
-    paths = [path for path in found if path.suffix.lower() in IMAGE_SUFFIXES]
+    files = [file for path in arguments.images for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
+    paths = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
     expected = medic.load(arguments.run).predict(paths)
     if arguments.url:
         facts = asyncio.run(load(arguments, arguments.url, arguments.pid, paths, expected))
@@ -169,8 +169,8 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     return int(head.split()[1]), body
 
 
-def check(found: dict[str, Any], expected: Prediction, wrong: Counter[str]) -> None:
-    (entry,) = found["predictions"]
+def check(response: dict[str, Any], expected: Prediction, wrong: Counter[str]) -> None:
+    (entry,) = response["predictions"]
     if abs(entry["score"] - expected.score) > TOLERANCE or entry["top"][0]["class"] != expected.top[0][0]:
         wrong["different"] += 1
     elif entry["label"] != expected.label:

@@ -108,8 +108,8 @@ def mutants(module: str, tree: ast.AST) -> Iterator[Mutant]:
             if field == "test" or (field == "ifs" and isinstance(tree, ast.comprehension)):
                 new.append(ast.UnaryOp(ast.Not(), node))
             for other in new:
-                shown = node if isinstance(node, ast.expr | ast.stmt) else tree
-                text = f"{_unparsed(shown)}  →  {_unparsed(other)}"
+                original = node if isinstance(node, ast.expr | ast.stmt) else tree
+                text = f"{_unparsed(original)}  →  {_unparsed(other)}"
                 yield Mutant(module, tree, field, position, other, line, text)
             yield from mutants(module, node)
 
@@ -136,8 +136,8 @@ def outcome(tree: ast.Module, mutant: Mutant | None, module: str, limit: float) 
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.dup2(null, 2)
-        given = [*TESTS[module].split(), "-x", "-q", "-n0", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
-        os._exit(int(pytest.main(given)))
+        options = [*TESTS[module].split(), "-x", "-q", "-n0", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
+        os._exit(int(pytest.main(options)))
 
     child = multiprocessing.get_context("fork").Process(target=run)
     child.start()

@@ -113,8 +113,8 @@ def better(output: Path, target: str, method: str, seed: int) -> float:
     """The learning rate whose selected model has the higher accuracy on source validation, or the lower loss."""
 
     def validation(lr: float) -> tuple[float, float]:
-        found = records(output, Job(target, method, lr, seed))
-        chosen = found[select(found)]["validation"]
+        evaluations = records(output, Job(target, method, lr, seed))
+        chosen = evaluations[select(evaluations)]["validation"]
         return chosen["acc"], -chosen["loss"]
 
     return max(RATES, key=validation)
@@ -128,8 +128,10 @@ def table(jobs: list[Job], output: Path) -> None:
     rows = []
     for (target, label, lr), runs in groups.items():
         row = {"target": target, "method": label, "lr": f"{lr:g}", "seeds": str(len(runs))}
+        selected = [evaluations[select(evaluations)] for evaluations in runs]
+        last = [evaluations[-1] for evaluations in runs]
         for name, key in METRICS.items():
-            for which, chosen in (("", [found[select(found)] for found in runs]), (" last", [f[-1] for f in runs])):
+            for which, chosen in (("", selected), (" last", last)):
                 values = [100 * record["target"][key] for record in chosen]
                 row[name + which] = f"{np.mean(values):.1f} ± {np.std(values):.1f}"
         rows.append(row)

@@ -60,14 +60,17 @@ def main() -> None:
             rows.append(row)
     bare = rows[0]["images/s"]
     print_rows(
-        [{name: shown(value) for name, value in {**row, "× bare": row["images/s"] / bare}.items()} for row in rows],
+        [
+            {name: format_cell(value) for name, value in {**row, "× bare": row["images/s"] / bare}.items()}
+            for row in rows
+        ],
         numeric=["images", "images/s", "peak MiB", "× bare"],
     )
     if arguments.output is not None:
         arguments.output.write_text(json.dumps({"cores": os.cpu_count(), "rows": rows}, indent=2) + "\n")
 
 
-def shown(value: Any) -> str:
+def format_cell(value: Any) -> str:
     return value if isinstance(value, str) else f"{value:.2f}" if value < 10 else f"{value:,.0f}"
 
 

@@ -64,13 +64,13 @@ def main() -> None:
     arguments = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     rows = [measure(work, arguments.backbone, arguments.size, device, arguments.seconds) for work in WORK]
-    print_rows([{key: shown(value) for key, value in row.items()} for row in rows], numeric=list(rows[0])[1:])
+    print_rows([{key: format_cell(value) for key, value in row.items()} for row in rows], numeric=list(rows[0])[1:])
     if arguments.output:
         name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
         arguments.output.write_text(json.dumps({"device": name, "rows": rows}, indent=2) + "\n")
 
 
-def shown(value: Any) -> str:
+def format_cell(value: Any) -> str:
     return "–" if value is None else f"{value:,.2f}" if isinstance(value, float) else str(value)
 
 

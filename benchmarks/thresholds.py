@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.folds import Fold, find_folds
-from benchmarks.study import interval
+from benchmarks.study.intervals import target_interval
 from benchmarks.views import read_views
 from medic import openset
 from medic.evaluation.evaluator import LabelledOutputs
@@ -192,16 +192,16 @@ def measure(run: Run, score: Score, folds: Sequence[Fold]) -> dict[str, float]:
     readable = [fold for fold in folds if fold.reads(score)]
     seen = Seen(score, validation.output, validation.label, target.output, *views, readable)
     prediction = openset.predicted_class(target.output)
-    found = {}
+    hscores = {}
     for rule, choose in RULES.items():
         accepted = choose(seen)
         if accepted is not None:
             decided = torch.where(accepted, prediction, -1)
-            found[rule] = 100 * openset.hard_hscore(decided, target.label).hscore
+            hscores[rule] = 100 * openset.hard_hscore(decided, target.label).hscore
     confidence = score(target.output)
     best = openset.best_threshold(confidence, prediction, target.label)
-    found[ORACLE] = 100 * openset.hscore(confidence, prediction, target.label, best).hscore
-    return found
+    hscores[ORACLE] = 100 * openset.hscore(confidence, prediction, target.label, best).hscore
+    return hscores
 
 
 def finished(folder: Path) -> list[Run]:
@@ -251,9 +251,9 @@ def print_table(benchmark: str, records: Sequence[Record]) -> None:
     print("|---" * (len(columns) + 3) + "|")
     for rule, row in cells.items():
         means = [fmean(row[column]) for column in columns if column in row]
-        shown = [f"{fmean(row[column]):.1f}" if column in row else "–" for column in columns]
-        shift, half = interval({run: fmean(values) for run, values in changes[rule].items()})
-        print(f"| {rule} | {' | '.join(shown)} | {fmean(means):.2f} | {shift:+.2f} ± {half:.2f} |")
+        formatted = [f"{fmean(row[column]):.1f}" if column in row else "–" for column in columns]
+        shift, half = target_interval({run: fmean(values) for run, values in changes[rule].items()})
+        print(f"| {rule} | {' | '.join(formatted)} | {fmean(means):.2f} | {shift:+.2f} ± {half:.2f} |")
 
 
 def read(place: Path, scores: Sequence[str]) -> list[Record]:

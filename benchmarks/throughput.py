@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     rows = gpu_rows(arguments) if torch.cuda.is_available() else cpu_rows(arguments.seconds)
-    print_rows([{key: shown(value) for key, value in row.items()} for row in rows], numeric=list(rows[0])[1:])
+    print_rows([{key: format_cell(value) for key, value in row.items()} for row in rows], numeric=list(rows[0])[1:])
     if arguments.output:
         arguments.output.write_text(json.dumps({"device": device_name(), "rows": rows}, indent=2) + "\n")
 
@@ -51,7 +51,7 @@ def device_name() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
 
 
-def shown(value: Any) -> str:
+def format_cell(value: Any) -> str:
     if value is None:
         return "–"
     return (
@@ -106,8 +106,8 @@ def gpu_rows(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         if arguments.only is not None and label not in arguments.only:
             continue
         compiled = "off" if label == "medic" else arguments.compile
-        asked = {"dataset": "pacs", "root": arguments.root, "target": "sketch", "backbone": arguments.backbone}
-        plan = resolve({**asked, "compile": compiled, **settings})
+        shared = {"dataset": "pacs", "root": arguments.root, "target": "sketch", "backbone": arguments.backbone}
+        plan = resolve({**shared, "compile": compiled, **settings})
         dataset = dataset or load_images(plan, device)
         row, trainer = product(label, plan, dataset, arguments.seconds)
         print(f"{label}: {row['images/s']:,.0f} images/s", file=sys.stderr, flush=True)
@@ -152,12 +152,12 @@ KERNELS = {
 
 def profile(label: str, step: Callable[[], object], wait: Callable[[], object]) -> None:
     """Print where the device spends the time of an iteration, by kind of kernel."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         for _ in range(5):
             step()
         wait()
     spent: dict[str, list[float]] = {}
-    for event in found.key_averages():
+    for event in profiler.key_averages():
         kind = next((kind for kind, names in KERNELS.items() if any(name in event.key for name in names)), "other")
         total = spent.setdefault(kind, [0.0, 0.0])
         total[0] += event.self_device_time_total / 5e3

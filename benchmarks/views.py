@@ -32,7 +32,7 @@ def write_views(run: Run, views: int, device: str) -> None:
     dataset = load_images(plan, place)
     problem, model = divide_images(plan, dataset), run.model.to(place).eval()
     augmentation, generator = make_augmentation(run.settings["augment"]), torch.Generator().manual_seed(0)
-    found = {}
+    arrays = {}
     for split, samples in {"validation": problem.validation, "target": problem.target}.items():
         outputs = []
         for positions in samples.indices.repeat(views).split(GPU_BATCH):
@@ -40,8 +40,8 @@ def write_views(run: Run, views: int, device: str) -> None:
             varied = augmentation(pixels, generator, run.preprocessing.size)
             outputs.append(Output.of(model(run.preprocessing(varied)))._replace(features=None, branches=None))
         output = Output.cat(outputs).map(lambda rows: rows.cpu().unflatten(0, (views, -1)))
-        found |= {f"{split}/{name}": part.numpy() for name, part in output._asdict().items() if part is not None}
-    np.savez_compressed(run.path / FILE, **{name: part.astype(np.float16) for name, part in found.items()})
+        arrays |= {f"{split}/{name}": part.numpy() for name, part in output._asdict().items() if part is not None}
+    np.savez_compressed(run.path / FILE, **{name: part.astype(np.float16) for name, part in arrays.items()})
 
 
 def read_views(run: Run, split: str) -> list[Output] | None:

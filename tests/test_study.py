@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import judges, recipes, soups, study
+from benchmarks import judges, recipes, soups
+from benchmarks.study import intervals, training
+from benchmarks.study.__main__ import main
+from benchmarks.study.results import Study
+from benchmarks.study.runs import Run, make_run, read_runs
 
 
 def write(folder, rate, acc):
@@ -20,26 +24,23 @@ def write(folder, rate, acc):
 
 def test_the_rate_of_a_method_is_that_of_its_runs(tmp_path):
     """An arm with its own rate ignores --rates; older records named the given one."""
-    assert study.make_run("erm adam", "a", 0, 0.0054).lr == 5e-5
-    assert study.make_run("erm", "a", 0, 0.0054).lr == 0.0054
+    assert make_run("erm adam", "a", 0, 0.0054).lr == 5e-5
+    assert make_run("erm", "a", 0, 0.0054).lr == 0.0054
     for rate in (0.0054, 0.016):
         write(tmp_path, rate, 0.5)
-    ((run, lines),) = study.read_runs(tmp_path).items()
+    ((run, lines),) = read_runs(tmp_path).items()
     assert (run.lr, len(lines)) == (5e-5, 2)
 
 
 def test_seeds_of_a_target_count_once():
     differences = {("a", 0): 2.0, ("a", 1): 4.0, ("b", 0): 1.0}
-    assert study.interval(differences) == (pytest.approx(2), pytest.approx(12.7062, abs=1e-3))
-    assert str(study.interval({("a", 0): 2.0, ("a", 1): 4.0})) == "(3.0, nan)"
+    assert intervals.target_interval(differences) == (pytest.approx(2), pytest.approx(12.7062, abs=1e-3))
+    assert str(intervals.target_interval({("a", 0): 2.0, ("a", 1): 4.0})) == "(3.0, nan)"
 
 
 def test_rules_that_every_run_allows():
-    rules_by_run = {
-        study.Run("erm", "a", 0, None): {"last": {}, "swad": {}},
-        study.Run("erm", "b", 0, None): {"last": {}},
-    }
-    assert study.Study(rules_by_run).rules == ["last"]
+    metrics = {Run("erm", "a", 0, None): {"last": {}, "swad": {}}, Run("erm", "b", 0, None): {"last": {}}}
+    assert Study(metrics).rules == ["last"]
 
 
 PAGE = (Path(__file__).parents[1] / "docs" / "studies.md").read_text()
@@ -50,7 +51,7 @@ COMMANDS = re.findall(r"^ +python -m benchmarks\.study ((?:rules|rates|methods|v
 def test_commands_that_the_page_shows(command, monkeypatch, capsys):
     """They print the tables of the page from the records in the repository."""
     monkeypatch.setattr(sys, "argv", ["study", *shlex.split(command)])
-    study.main()
+    main()
     assert capsys.readouterr().out.count("\n|") >= 3
 
 
@@ -71,7 +72,7 @@ def test_the_defaults_that_the_page_compares(monkeypatch, capsys):
     section = PAGE[PAGE.index("### The new defaults") : PAGE.index("## How classes are dealt")]
     command = re.search(r"python -m benchmarks\.study (versions .*)", section)[1]
     monkeypatch.setattr(sys, "argv", ["study", *shlex.split(command)])
-    study.main()
+    main()
     rows = [[cell.strip() for cell in line.split("|")] for line in capsys.readouterr().out.splitlines()]
     printed = {(row[1], row[2].lower()): row for row in rows if len(row) > 10}
     for line in section.splitlines():
@@ -110,12 +111,12 @@ def test_the_same_number_of_trials_for_every_method():
 
 def test_rehearsals_of_a_target_leave_out_every_class_once():
     """Runs on two of the four domains of the digits share one third of the six known classes."""
-    images, left_out = study.Images(), {}
+    images, left_out = training.Images(), {}
     for target in ("printed,street", "handwritten,street", "blended,street"):
         settings = {"dataset": "digits", "method": "erm", "target": target}
-        left_out[target] = study.rehearsed(settings, images)["unknown"]
+        left_out[target] = training.leave_out_classes(settings, images)["unknown"]
     assert sorted(name for names in left_out.values() for name in names) == list("012345")
-    assert study.rehearsed({"dataset": "digits", "target": "street"}, images) == {
+    assert training.leave_out_classes({"dataset": "digits", "target": "street"}, images) == {
         "dataset": "digits",
         "target": "street",
     }
@@ -133,10 +134,10 @@ def test_regret_and_order():
 def test_intervals_over_seeds_for_fixed_targets(monkeypatch, capsys):
     """A seed that lacks a target does not count."""
     differences = {("a", 0): 2.0, ("b", 0): 4.0, ("a", 1): 1.0, ("b", 1): 1.0, ("a", 2): 9.0}
-    assert study.seed_interval(differences) == (pytest.approx(2), pytest.approx(12.7062, abs=1e-3), 2)
+    assert intervals.seed_interval(differences) == (pytest.approx(2), pytest.approx(12.7062, abs=1e-3), 2)
     records = "benchmarks/records/defaults_0.3.jsonl.gz"
     monkeypatch.setattr(sys, "argv", ["study", "versions", records, records])
-    study.main()
+    main()
     out = capsys.readouterr().out
     assert "| erm | oscr | 67.2 | 67.2 | +0.00 ± 0.00 | 5 |" in out
     assert "| medic++ over erm, after | oscr |" in out

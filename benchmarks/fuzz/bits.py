@@ -80,19 +80,19 @@ def _unchanged(done: dict[str, Callable[[], Any]], whole: dict[str, str], file: 
 
     for name, use in done.items():
         try:
-            found = use()
+            value = use()
         except MedicError as error:
             if file not in str(error):
                 raise Fault(f"{name} does not name {file}: {str(error)[-80:]}") from error
             yield False
             continue
-        if isinstance(found, tuple) and found[0]:  # a command that printed an error or left the run out
+        if isinstance(value, tuple) and value[0]:  # a command that printed an error or left the run out
             yield False
-        elif isinstance(found, dict) and name in ("train", "resume"):
-            if not found.items() <= whole.items():
+        elif isinstance(value, dict) and name in ("train", "resume"):
+            if not value.items() <= whole.items():
                 raise Fault(f"a flipped bit in {file} changes what {name} gives, without a word")
             yield True
-        elif digest(found) != whole[name]:
+        elif digest(value) != whole[name]:
             raise Fault(f"a flipped bit in {file} changes what {name} gives, without a word")
         else:
             yield True

@@ -140,12 +140,12 @@ def _collect(summary: Summary, waiting: deque[int], pipe: Connection, child: Any
     while waiting:
         started = time.monotonic()
         try:
-            found = pipe.recv() if pipe.poll(SECONDS) else (f"hangs at {_stack(folder)}", SECONDS, 0)
+            report = pipe.recv() if pipe.poll(SECONDS) else (f"hangs at {_stack(folder)}", SECONDS, 0)
         except EOFError:
             child.join()
-            found = (f"dies with exit code {child.exitcode}", time.monotonic() - started, 0)
-        summary.add(waiting.popleft(), *found)
-        if "hangs at" in str(found[0]) or "dies with" in str(found[0]):
+            report = (f"dies with exit code {child.exitcode}", time.monotonic() - started, 0)
+        summary.add(waiting.popleft(), *report)
+        if "hangs at" in str(report[0]) or "dies with" in str(report[0]):
             return False
     return True
 

@@ -39,7 +39,7 @@ def originals() -> tuple[bytes, ...]:
         "GIF": [{"save_all": True, "append_images": [grey, rgba]}, {"interlace": 1}],
         "PNG": [{"exif": upright}, {"save_all": True, "append_images": [rgba]}],
     }
-    found = {POSTSCRIPT}
+    encoded = {POSTSCRIPT}
     for kind in sorted(Image.SAVE):
         for image in modes:
             for settings in [{}, *kinds.get(kind, [])]:
@@ -49,22 +49,22 @@ def originals() -> tuple[bytes, ...]:
                     Image.open(io.BytesIO(buffer.getvalue())).close()
                 except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error, SystemError):
                     continue  # this format has no such mode, or is written only
-                found.add(buffer.getvalue())
+                encoded.add(buffer.getvalue())
     common = [
-        data for data in found if data[:2] in (b"\x89P", b"\xff\xd8", b"II", b"MM", b"BM", b"RI", b"GI", b"P5", b"P6")
+        data for data in encoded if data[:2] in (b"\x89P", b"\xff\xd8", b"II", b"MM", b"BM", b"RI", b"GI", b"P5", b"P6")
     ]
-    return tuple(sorted([*found, *common, *common]))  # the formats of datasets are drawn three times as often
+    return tuple(sorted([*encoded, *common, *common]))  # the formats of datasets are drawn three times as often
 
 
 def with_checksums(data: bytes) -> bytes:
     """Return a PNG whose chunks have the right checksums, so that damage reaches the decoder."""
-    found, place = data[:8], 8
+    repaired, place = data[:8], 8
     while data[:4] == b"\x89PNG" and place + 12 <= len(data):
         length = struct.unpack(">I", data[place : place + 4])[0]
         body = data[place + 4 : place + 8 + length]
-        found += data[place : place + 4] + body + struct.pack(">I", zlib.crc32(body))
+        repaired += data[place : place + 4] + body + struct.pack(">I", zlib.crc32(body))
         place += 12 + length
-    return found + data[place:]
+    return repaired + data[place:]
 
 
 def make_image(draw: random.Random) -> bytes:

@@ -90,7 +90,7 @@ def bases() -> tuple[tuple[dict[str, Any], bytes], ...]:
     from medic.utils.outputs import Output
 
     torch.manual_seed(0)
-    found = []
+    models = []
     for name, (head, networks) in BASES.items():
         network = assemble([create_backbone("convnet") for _ in range(networks)], len(CLASSES), head)
         label = torch.arange(40) % 2
@@ -106,8 +106,8 @@ def bases() -> tuple[tuple[dict[str, Any], bytes], ...]:
                               "std": [0.5] * 3, "size": 32},
             "threshold": {"value": 0.0, "rule": "fixed", "probability": 0.5 if score.probability else None},
         }  # fmt: skip
-        found.append((described, weights))
-    return tuple(found)
+        models.append((described, weights))
+    return tuple(models)
 
 
 def make_model(draw: random.Random) -> tuple[bytes, bytes]:
@@ -204,8 +204,8 @@ def attempt(folder: Path, draw: random.Random) -> bool:
     if draw.random() < 0.005:
         write_special(folder / "model", draw)
     if draw.random() < 0.02:
-        given = [str(folder / "model"), str(folder / "image.png"), "--quiet", "--device", "cpu"]
-        return command("predict", *given, "--format", draw.choice(("csv", "jsonl")))[0] == 0
+        options = [str(folder / "model"), str(folder / "image.png"), "--quiet", "--device", "cpu"]
+        return command("predict", *options, "--format", draw.choice(("csv", "jsonl")))[0] == 0
     return _decide(folder / "model")
 
 
@@ -216,7 +216,7 @@ def _decide(folder: Path) -> bool:
 
     try:
         predictor = medic.load(folder)
-        (found,) = predictor.predict(image())
+        (prediction,) = predictor.predict(image())
     except MedicError as error:
         if "\n" in str(error):
             raise Fault(f"an error of several lines: {str(error)[:80]!r}") from error
@@ -224,18 +224,18 @@ def _decide(folder: Path) -> bool:
     classes = set(predictor.classes)
     sane = (
         len(classes) == len(predictor.classes)
-        and found.label in (classes if found.known else {"unknown"})
-        and {name for name, _ in found.top} <= classes
-        and all(0 <= value <= 1 for _, value in found.top)
-        and not math.isnan(found.score)
+        and prediction.label in (classes if prediction.known else {"unknown"})
+        and {name for name, _ in prediction.top} <= classes
+        and all(0 <= value <= 1 for _, value in prediction.top)
+        and not math.isnan(prediction.score)
         and (
-            found.score == predictor.shown_threshold  # both may be infinite
-            or abs(found.score - predictor.shown_threshold) < 1e-6
-            or found.known == (found.score > predictor.shown_threshold)
+            prediction.score == predictor.shown_threshold  # both may be infinite
+            or abs(prediction.score - predictor.shown_threshold) < 1e-6
+            or prediction.known == (prediction.score > predictor.shown_threshold)
         )
     )
     if not sane:
-        raise Fault(f"a wrong answer: {str(found)[:120]}")
+        raise Fault(f"a wrong answer: {str(prediction)[:120]}")
     return True
 
 

@@ -69,7 +69,7 @@ def attempt(folder: Path, draw: random.Random) -> bool:
     """Evaluate a damaged file; what is accepted has metrics from 0 to 1."""
     kind = draw.choice(KINDS)
     file, labels = folder / f"file.{kind}", folder / "labels.csv"
-    given = ["evaluate", "--predictions", str(file), "--json"]
+    arguments = ["evaluate", "--predictions", str(file), "--json"]
     if draw.random() < 0.5 and kind in ("csv", "jsonl"):
         rows = list(make_rows())
         for _ in range(draw.randint(1, 3)):
@@ -81,10 +81,10 @@ def attempt(folder: Path, draw: random.Random) -> bool:
     if draw.random() < 0.2:
         damaged = folder / "damaged.csv"
         damaged.write_bytes(damage(labels.read_bytes(), draw))
-        given += ["--labels", str(damaged)]
-    given += [] if draw.random() < 0.1 else ["--known", "cat", "dog"]
-    given += draw.choice(([], ["--threshold", "0.5"], ["--per-class"], ["--by", "domain"]))
-    code, out, _ = command(*given)
+        arguments += ["--labels", str(damaged)]
+    arguments += [] if draw.random() < 0.1 else ["--known", "cat", "dog"]
+    arguments += draw.choice(([], ["--threshold", "0.5"], ["--per-class"], ["--by", "domain"]))
+    code, out, _ = command(*arguments)
     if code == 0:
         for name, value in json.loads(out).items():
             if isinstance(value, float) and name != "threshold" and not 0 <= value <= 1:

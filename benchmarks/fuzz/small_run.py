@@ -11,12 +11,12 @@ from PIL import Image
 
 def settings(folder: Path, **others: Any) -> dict[str, Any]:
     """Return the settings of a run on the images that `write_images` writes."""
-    given = {
+    defaults = {
         "dataset": "folder", "root": str(folder / "images"), "target": "z", "known": ["cat", "dog"],
         "backbone": "convnet", "image_size": 32, "method": "erm", "iterations": 4, "evaluate_every": 2,
         "checkpoint_every": 1, "batch_size": 2, "device": "cpu", "track": "none", "threads": 1,
     }  # fmt: skip
-    return {**given, **others}
+    return {**defaults, **others}
 
 
 def write_images(folder: Path) -> None:
@@ -34,17 +34,17 @@ class _Interrupted(BaseException):
     pass
 
 
-def interrupt(asked: dict[str, Any]) -> Path:
+def interrupt(run_settings: dict[str, Any]) -> Path:
     """Train a run up to its last evaluation, and return its directory: a checkpoint of the last iteration but one."""
     from medic.runs.train import train
 
     def stop(record: Any) -> None:
-        if record["iteration"] == asked["iterations"]:
+        if record["iteration"] == run_settings["iterations"]:
             raise _Interrupted
 
     with contextlib.suppress(_Interrupted):
-        train(asked, quiet=True, watch=stop)
-    return only_run(Path(asked["output"]))
+        train(run_settings, quiet=True, watch=stop)
+    return only_run(Path(run_settings["output"]))
 
 
 def make_runs(folder: Path) -> None:

@@ -86,7 +86,7 @@ def make_runs(methods: Sequence[str], inputs: Path) -> dict[str, dict[str, Any]]
         "setting/balance": {"method": "medic++", "penalty": "balance", "ova_scale": 1.0},
         "setting/paper": {"method": "medic++", "protocol": "paper", "iterations": 3},
         "setting/authors": {"method": "medic++", "protocol": "authors", "iterations": 3},
-        "setting/frozen": {"method": "erm", "freeze": "backbone"},
+        "setting/frozen": {"method": "erm", "tune": "head"},
         "setting/noise": {
             "method": "medic", "label_noise": 0.3, "optimizer": "adamw", "schedule": "cosine", "warmup": 1,
         },
@@ -106,7 +106,7 @@ def make_runs(methods: Sequence[str], inputs: Path) -> dict[str, dict[str, Any]]
         "setting/swad": {"method": "medic++", "averaging": "swad", "iterations": 12, "evaluate_every": 1},
         "weights/resnet": {"method": "medic++", **resnet},
         "weights/resnet-erm": {"method": "erm", **resnet, "batch_norm": "local"},
-        "weights/resnet-frozen": {"method": "medic++", **resnet, "freeze": "backbone"},
+        "weights/resnet-frozen": {"method": "medic++", **resnet, "tune": "head"},
         "weights/miro": {"method": "miro", **resnet},
         "weights/vit": {"method": "medic++", **vit},
     }  # fmt: skip

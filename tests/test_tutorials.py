@@ -52,7 +52,7 @@ def test_photographs(here, capsys, monkeypatch):
     smaller = {**SMALLER, "--weights imagenet-v1": "--weights imagenet-v1 --image-size 32"}
     names = run_page("docs/tutorials/photographs.md", smaller)
     pretrained, product = (medic.Run(here / "runs" / name) for name in ("pretrained", "product"))
-    assert pretrained.settings["freeze"] == "backbone"
+    assert pretrained.settings["tune"] == "head"
     assert pretrained.environment["weights"] is not None
     assert product.settings["target"] == ["none"]
     assert len((here / "product.csv").read_text().splitlines()) == 21

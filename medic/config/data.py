@@ -194,7 +194,7 @@ def _resolve_augmentation(settings: Mapping[str, Any], bench: "Benchmark") -> "A
     from medic.data import make_augmentation
 
     augment = settings["augment"]
-    if settings["freeze"] is not None:
+    if settings["tune"] == "head":
         if augment not in (None, "none"):
             raise MedicError(f"augment {augment!r} has no effect on a frozen backbone: leave out --augment")
         return make_augmentation("none")

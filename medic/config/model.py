@@ -1,19 +1,23 @@
 """The model of a run: its backbone, head and layers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from medic.config.fields import PathLike, setting
 from medic.errors import MedicError, check_choice
+from medic.utils.parts import COUNT, POSITIVE, Limits
 
 if TYPE_CHECKING:
     from medic.data import Benchmark
     from medic.models.heads import Head
+    from medic.models.tuning import Tune
     from medic.objectives import ObjectiveKind
     from medic.systems.base import Method
 
 BatchNorm = Literal["local", "sync", "frozen"]
+LORA = {"lora_rank": 8, "lora_alpha": 16.0, "lora_dropout": 0.0}
+"""The settings of adapters, unless the user gives others."""
 
 
 class ModelSettings(TypedDict, total=False):
@@ -35,8 +39,22 @@ class ModelSettings(TypedDict, total=False):
             takes="FILE|NAME",
         ),
     ]
-    freeze: Annotated[
-        Literal["backbone"], setting("`backbone` trains the head alone, on features that are computed once")
+    tune: Annotated[
+        str,
+        setting(
+            "what is trained beside the head: all, last:N (blocks), norm (layers), adapters (LoRA), or head, which "
+            "trains nothing else, on features that are computed once",
+            "all",
+            takes="PART",
+        ),
+    ]
+    lora_rank: Annotated[int, setting("rank of the adapters", default_rule="8", limits=COUNT, takes="N")]
+    lora_alpha: Annotated[
+        float, setting("scale of the adapters, divided by their rank", default_rule="16", limits=POSITIVE, takes="X")
+    ]
+    lora_dropout: Annotated[
+        float,
+        setting("dropout of the adapters' inputs", default_rule="none", limits=Limits(0, 1, below=True), takes="P"),
     ]
     head: Annotated[
         str,
@@ -62,10 +80,30 @@ class ModelConfig:
     backbone: str
     weights: str | None
     """None for weights that are drawn at random."""
-    freeze: Literal["backbone"] | None
+    tune: str
+    """What is trained beside the head; `medic.models.Tune` reads it."""
+    lora_rank: int | None
+    """The settings of the adapters are None without adapters."""
+    lora_alpha: float | None
+    lora_dropout: float | None
     head: str
     layer: str
     batch_norm: BatchNorm
+
+    @property
+    def tuning(self) -> "Tune":
+        """What is trained, with the settings of the adapters."""
+        from medic.models.tuning import Tune
+
+        tune = Tune.parse(self.tune)
+        if self.lora_rank is None or self.lora_alpha is None or self.lora_dropout is None:
+            return tune
+        return replace(tune, rank=self.lora_rank, alpha=self.lora_alpha, dropout=self.lora_dropout)
+
+    @property
+    def head_alone(self) -> bool:
+        """Whether the head alone is trained, on features of the backbone."""
+        return self.tune == "head"
 
     @property
     def head_kind(self) -> "type[Head]":
@@ -78,19 +116,35 @@ class ModelConfig:
 def resolve_model(settings: Mapping[str, Any], kind: "ObjectiveKind") -> ModelConfig:
     """Complete the settings of the model for an objective."""
     from medic.models import HEADS, LAYERS
+    from medic.models.tuning import Tune
 
     head = check_choice("head", settings["head"] or kind.heads[0], HEADS)
     if head not in kind.heads:
         fitting, objective = " or ".join(kind.heads), settings["objective"]
         raise MedicError(f"head {head!r} does not fit objective {objective!r}: use --head {fitting}")
+    tune = settings["tune"]
+    lora = _resolve_lora(settings, Tune.parse(tune))
     return ModelConfig(
         backbone=settings["backbone"],
         weights=settings["weights"],
-        freeze=settings["freeze"],
+        tune=tune,
+        lora_rank=lora.get("lora_rank"),
+        lora_alpha=lora.get("lora_alpha"),
+        lora_dropout=lora.get("lora_dropout"),
         head=head,
         layer=check_choice("layer", settings["layer"], ["none", *LAYERS]),
         batch_norm=settings["batch_norm"],
     )
+
+
+def _resolve_lora(settings: Mapping[str, Any], tune: "Tune") -> dict[str, Any]:
+    """Return the complete settings of the adapters, if there are any."""
+    set_by_user = {name: settings[name] for name in LORA if settings[name] is not None}
+    if tune.kind == "adapters":
+        return {**LORA, **set_by_user}
+    if set_by_user:
+        raise MedicError(f"{next(iter(set_by_user))} has no effect on tune {settings['tune']!r}: use --tune adapters")
+    return {}
 
 
 def find_backbone(chosen: str | None, method: "Method", bench: "Benchmark") -> str:

@@ -209,9 +209,9 @@ def _resolve_execution(settings: Mapping[str, Any]) -> ExecutionConfig:
 def _find_start(user: Mapping[str, Any], backbone: str, image_size: int) -> str:
     """Return the name of the starting point; a protocol of the paper does not depend on it."""
     weights = None if "protocol" in user else user.get("weights")
-    freeze = None if "protocol" in user else user.get("freeze")
-    trained = weights is not None and freeze is None
-    return find_start(weights, freeze, trained and has_batch_norm(backbone, image_size))
+    tune = "all" if "protocol" in user else user.get("tune", "all")
+    trained = weights is not None and tune != "head"
+    return find_start(weights, tune, trained and has_batch_norm(backbone, image_size))
 
 
 def _layer(
@@ -338,12 +338,12 @@ def _check_speed(plan: Plan) -> None:
             raise MedicError(
                 f"compile 'on': {parts.inspecting} works inside the network, which then cannot be compiled"
             )
-    if config.model.freeze is None:
+    if not config.model.head_alone:
         return
     if config.evaluation.views > 1:
         raise MedicError(f"{config.evaluation.views} views have no effect on a frozen backbone: leave out --views")
     layer = f"layer {parts.layer.name!r}" if parts.layer is not None else None
     if part := layer or parts.inspecting:
-        raise MedicError(f"{part} works inside the backbone, which is frozen: leave out --freeze")
+        raise MedicError(f"{part} works inside the backbone, which is frozen: leave out --tune")
     if plan.networks > 1:
-        raise MedicError(f"objective {parts.objective.name!r} has several backbones: leave out --freeze")
+        raise MedicError(f"objective {parts.objective.name!r} has several backbones: leave out --tune")

@@ -52,6 +52,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     "methods": ("span", "use --span method=erm,medic++"),
     "pretrained": ("weights", "use --weights FILE, or --weights imagenet-v1"),
     "rule": ("threshold", "use --threshold RULE"),
+    "freeze": ("tune", "use --tune head"),
     "soup": ("output", "use `medic soup` to average the weights of finished runs"),
 }
 """Options of other tools: the setting that people mean, and what to do. A hint is for commands with that option."""

@@ -49,14 +49,14 @@ STARTS: Mapping[str, Start] = {
         inner=0.2,
         iterations=1200,
     ),
-    "frozen backbone": Start(when="--freeze backbone", batch_norm="local", rate=1.0, iterations=1000),
+    "frozen backbone": Start(when="--tune head", batch_norm="local", rate=1.0, iterations=1000),
 }
 """The starting points by name."""
 
 
-def find_start(weights: str | None, freeze: str | None, batch_norm: bool) -> str:
+def find_start(weights: str | None, tune: str, batch_norm: bool) -> str:
     """Return the name of a run's starting point; `batch_norm` says whether its backbone has such layers."""
-    if freeze is not None:
+    if tune == "head":
         return "frozen backbone"
     if weights is None:
         return "scratch"

@@ -1,7 +1,5 @@
 """Backbones by name: ours, or any of timm's."""
 
-import inspect
-import pickle
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -10,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -18,6 +15,7 @@ from medic.errors import LONGEST_NAME, MedicError, closest, counted, first_line
 from medic.models import _torchvision
 from medic.models.convnet import ConvNet, MnistCnn
 from medic.models.gfnet import GFNet, load_official
+from medic.models.weights import CLASSIFIERS, is_torchvision, missing_tensors, read_tensors, resample, translate
 from medic.utils.pixels import normalised
 
 
@@ -54,8 +52,6 @@ COMMON = (
 """Common timm models, in the order in which weights are compared with them to suggest a backbone."""
 FITS = 0.9
 """Share of common tensors above which weights are said to fit a backbone."""
-CLASSIFIERS = ("fc.", "classifier.", "head.", "head_dist.", "aux_head.", "close_head.", "ova_head.", "last_linear.")
-"""The prefixes of a classifier's tensors, which weights of a backbone may have."""
 
 
 @dataclass(frozen=True)
@@ -167,16 +163,19 @@ def load_weights(module: nn.Module, path: Path, size: int | None = None) -> None
     for key, tensor in expected.items():  # first of all, because a GFNet's are resized
         if key in state and tensor.is_floating_point() and not state[key].is_floating_point():
             raise MedicError(f"weights {path} have {key!r} as {state[key].dtype}: save them in floating point")
+    if path.suffix == ".safetensors" and is_torchvision(state):  # which sort their tensors
+        raise MedicError(f"weights {path} are torchvision's, which are matched by order: give its .pth file")
+    state = translate(module, state)
+    for key, tensor in expected.items():
         if key in state and state[key].ndim != tensor.ndim:
             raise _misshapen(path, key, state, tensor)
     if isinstance(module, GFNet):
         state = load_official(state, module.image_size)
-    missing = [key for key in expected if key not in state and not key.endswith("num_batches_tracked")]
-    if missing:
+    if missing := missing_tensors(state, expected):
         lacking = f"weights {path} lack {counted(len(missing), 'tensor')} of this backbone, such as {missing[0]!r}"
         raise MedicError(f"{lacking}: {_fitting(state)}")
     if size is not None:
-        state |= _resampled(module, state, expected)
+        state |= resample(module, state)
     for key, tensor in expected.items():
         if key in state and state[key].shape != tensor.shape:
             raise _misshapen(path, key, state, tensor, size)
@@ -185,52 +184,6 @@ def load_weights(module: nn.Module, path: Path, size: int | None = None) -> None
         raise MedicError(f"weights {path} have {extra[0]!r}, which this backbone lacks: {_fitting(state)}")
     # Weights may be in half precision; the module keeps its own.
     module.load_state_dict({key: state[key] for key in expected if key in state}, strict=False)
-
-
-def _resampled(module: nn.Module, state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors that belong to another image size, such as position embeddings, as timm resamples them.
-
-    Each family of timm's models has a function for weight files. It also guesses the origin of a file and renames its
-    tensors, so only tensors of another shape are taken from it.
-    """
-    # The weights of these layers do not depend on the image size: another shape is that of another network.
-    layers = {name for name, part in module.named_modules() if isinstance(part, nn.Linear | nn.Conv2d)}
-    changed = [
-        key
-        for key, tensor in expected.items()
-        if key in state and state[key].shape != tensor.shape and key.rpartition(".")[0] not in layers
-    ]
-    if not changed:
-        return {}
-    name: str = module.pretrained_cfg["architecture"]  # type: ignore[index, assignment]
-    family: Any = inspect.getmodule(import_timm(name).models.model_entrypoint(name))
-    try:
-        filtered: dict[str, Tensor] = family.checkpoint_filter_fn(dict(state), module)
-    except Exception:  # a family without this function, or tensors of another network
-        return {}
-    return {key: filtered[key] for key in changed if key in filtered and filtered[key].shape == expected[key].shape}
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a state dict from safetensors, or from a torch file of tensors and containers only."""
-    if not path.is_file():
-        raise MedicError(f"weights {path} {'are not a file' if path.exists() else 'do not exist'}")
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # its message has many lines
-        raise MedicError(f"weights {path} are not a plain state dict of tensors") from error
-    except Exception as error:  # torch raises any type for a damaged file
-        raise MedicError(f"weights {path} cannot be read: {first_line(error)}") from error
-    for key in ("state_dict", "model"):
-        state = state.get(key, state) if isinstance(state, dict) else state
-    if not isinstance(state, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items()):
-        raise MedicError(f"weights {path} are not a state dict of tensors")
-    for key, tensor in state.items():
-        if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
-            raise MedicError(f"weights {path} have {key!r} in a form without plain values: save dense tensors")
-    return state
 
 
 def _misshapen(

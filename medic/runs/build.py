@@ -14,6 +14,7 @@ from medic.data import Dataset, Images, Problem, make_augmentation
 from medic.data.cache import cache_directory
 from medic.errors import MedicError, first_line
 from medic.models import Backbone, Classifier, Ensemble, Preprocessing, assemble, create_backbone
+from medic.models.tuning import tune_backbone
 from medic.objectives import Objective, Setup
 from medic.runs.optimizer import make_optimizer, rate_factor
 from medic.tasks import Grid
@@ -70,9 +71,12 @@ def _assembled(plan: Plan) -> Network:
     backbones = build_backbones(plan)
     preprocessing = backbones[0].preprocessing
     frozen = None
-    if plan.config.model.freeze:
+    if plan.config.model.head_alone:
         (frozen,) = backbones
         backbones = [replace(frozen, module=nn.Flatten())]
+    else:
+        for backbone in backbones:
+            tune_backbone(backbone.module, plan.config.model.tuning)
     inputs = torch.zeros(1, len(preprocessing.mean), preprocessing.size, preprocessing.size)
     if plan.parts.layer is not None:
         layer = plan.parts.layer.build()
@@ -124,7 +128,7 @@ def _check_pass(plan: Plan, model: nn.Module, inputs: Tensor) -> None:
 
 def compiles(plan: Plan, device: torch.device) -> bool:
     """Return whether the network is compiled on a device: never through second derivatives or hooks inside it."""
-    if plan.parts.inspecting or plan.config.model.freeze or plan.parts.second_order:
+    if plan.parts.inspecting or plan.config.model.head_alone or plan.parts.second_order:
         return False
     images = plan.config.optim.iterations * plan.batch_size * plan.grid.tasks
     auto = device.type == "cuda" and images >= COMPILED
@@ -169,7 +173,7 @@ def build_trainer(plan: Plan, dataset: Dataset, problem: Problem, network: Netwo
         batch_size=plan.batch_size,
         generator=generator(plan.seed, "augment"),
         clip_norm=plan.config.optim.clip_norm,
-        frames=None if plan.config.model.freeze else dataset.frames,
+        frames=None if plan.config.model.head_alone else dataset.frames,
         device=device,
         precision=precision,
         capture=plan.config.execution.capture,
@@ -183,7 +187,7 @@ def _setup(plan: Plan, problem: Problem, images: Images, preprocessing: Preproce
     grid, size = plan.grid, plan.batch_size
     tasks = max(grid.sizes)
     side = preprocessing.size
-    shape = images.shape[1:2] if plan.config.model.freeze else (images.shape[1], side, side)
+    shape = images.shape[1:2] if plan.config.model.head_alone else (images.shape[1], side, side)
     epoch = max(1, len(problem.train) // (grid.tasks * size))
     return Setup(
         tasks=tasks,

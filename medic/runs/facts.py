@@ -35,8 +35,8 @@ def describe(plan: Plan, dataset: Dataset, problem: Problem, path: Path) -> Iter
     seen = "" if problem.targets else "none; held-out images of "
     yield "target", seen + _listed([_target(dataset.domains[domain], problem.target, domain) for domain in places])
     weights = "from scratch" if plan.weights is None else f"weights {plan.weights}"
-    pixels = f"{data.image_size} px"
-    yield "backbone", ", ".join([str(model.backbone), weights, pixels, *(["frozen"] if model.freeze else [])])
+    trained = "" if model.tune == "all" else f", trains {model.tune}"
+    yield "backbone", f"{model.backbone}, {weights}, {data.image_size} px{trained}"
     device = plan.device
     place = f"cpu, threads {torch.get_num_threads()}"
     if device.type == "cuda":
@@ -59,7 +59,7 @@ def notes(plan: Plan) -> Iterator[str]:
     if plan.config.model.backbone not in OURS and plan.weights is None:
         yield f"backbone {plan.config.model.backbone} starts from random weights: give trained ones with --weights FILE"
     size, smaller = plan.config.data.image_size, " or ".join(_smaller(plan.config.model.backbone))
-    slow = plan.config.model.backbone not in OURS and size >= LARGE and plan.config.model.freeze is None
+    slow = plan.config.model.backbone not in OURS and size >= LARGE and not plan.config.model.head_alone
     if slow and plan.device.type == "cpu":
         way = f"use a GPU, or a smaller network with {smaller}"
         yield f"backbone {plan.config.model.backbone} at {size} px may take hours on a CPU: {way}"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from medic.errors import MedicError, memory_checked
 from medic.evaluation.selection import validation_accuracy
+from medic.models.tuning import merge_adapters
 from medic.runs.build import build_network, generators_kept
 from medic.runs.reevaluate import load_run_images
 from medic.runs.run import Run
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-SHARED = ("dataset", "sources", "target", "known", "unknown", "partial", "backbone", "objective", "head", "freeze",
+SHARED = ("dataset", "sources", "target", "known", "unknown", "partial", "backbone", "objective", "head", "tune",
           "batch_norm", "image_size", "store_size", "score", "views")  # fmt: skip
 """Settings that define the model and its images, which all runs must share."""
 SPLIT = ("validation", "holdout", "trial_seed", "label_noise")
@@ -114,6 +115,7 @@ class Soup(UnfinishedRun):
 
     def make(self, runs: Sequence[Run]) -> None:
         """Choose among the runs, the best first, and write everything."""
+        merge_adapters(self.trainer.model)  # as in the files of the runs
         self._kept = self._tried = RunningMean()
         trials = choose(runs, self._accuracy_with, self._keep)
         self.trainer.model.load_state_dict(self.best)

@@ -53,7 +53,7 @@ def train(
             torch.cuda.reset_peak_memory_stats(device)
         network = build_network(plan)
         # A run on features of a frozen backbone reads images at most once, so they need no room on the GPU.
-        once = plan.config.model.freeze is not None and plan.config.data.store == "auto"
+        once = plan.config.model.head_alone and plan.config.data.store == "auto"
         dataset = load_images(plan, torch.device("cpu") if once else device)
         run, directory = find_directory(plan, dataset)
         if directory.done:

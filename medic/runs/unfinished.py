@@ -20,6 +20,7 @@ from medic.evaluation.evaluator import Evaluator, Outputs, choose_threshold, pre
 from medic.evaluation.learning import learning_failure
 from medic.evaluation.selection import select, without_target
 from medic.models import Classifier
+from medic.models.tuning import merge_adapters
 from medic.runs.build import COMPILED, Network, build_trainer, compiles
 from medic.runs.data import divide_images, fingerprint
 from medic.runs.directory import RunDirectory, run_hash
@@ -141,6 +142,7 @@ class UnfinishedRun:
         """
         model, saves = self.trainer.model, self.plan.config.evaluation.save_features
         model.load_state_dict(self.best)
+        merge_adapters(model)
         score = self.evaluator.fitted_score()
         outputs = self.evaluator.infer_all(saves or "features" in score.needs)
         threshold = choose_threshold(outputs, score, self.rule)

@@ -240,7 +240,7 @@ def test_rates_of_domainbed_follow_the_outer_rate():
     ({"axes": "hospital"}, "axes 'hospital'"),
     ({"method": "hyprometa", "axes": "clean=2"}, "'clean' 'hyprometa'"),
     ({"method": "hyprometa", "hparams": "trust=-1"}, "trust -1"),
-    ({"method": "hyprometa", "freeze": "backbone"}, "'hyprometa' backbone"),
+    ({"method": "hyprometa", "tune": "head"}, "'hyprometa' backbone"),
     ({"method": "hyprometa", "head": "separate"}, "head 'separate' objective 'hyprometa'"),
     ({"root": "somewhere"}, "'digits' root"),
     ({"dataset": "pacs"}, "'pacs' --root"),
@@ -338,7 +338,7 @@ def test_a_large_network_on_a_cpu_is_said(mini):
         notes = [line for line in notes_of(plan) if "hours on a CPU" in line]
         assert len(notes) == said
         assert all(("--backbone resnet18" in line) == (backbone == "resnet50") for line in notes)
-    frozen = plan_of(dataset=mini, method="erm", backbone="resnet50", image_size=224, device="cpu", freeze="backbone")
+    frozen = plan_of(dataset=mini, method="erm", backbone="resnet50", image_size=224, device="cpu", tune="head")
     assert not [line for line in notes_of(frozen) if "hours on a CPU" in line]
 
 

@@ -51,7 +51,7 @@ def test_each_starting_point_has_its_settings(plan):
     assert trained.config.optim.lr == pytest.approx(3 * 0.06)
     assert trained.config.objective.inner_lr == pytest.approx(0.2 * 3 * 0.06)
     assert plan(backbone="small").start == "pretrained without batch norm"
-    assert plan(freeze="backbone").start == "frozen backbone"
+    assert plan(tune="head").start == "frozen backbone"
 
 
 def test_user_settings_win_and_the_inner_rate_follows(plan):

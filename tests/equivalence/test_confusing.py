@@ -272,7 +272,7 @@ def test_what_is_not_prepared_or_has_no_points_is_explained():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"freeze": "backbone"}, "'arpl-cs' backbone"),
+        ({"tune": "head"}, "'arpl-cs' backbone"),
         ({"compile": "on"}, "'arpl-cs' compile"),
         ({"head": "close"}, "head 'close' objective 'arpl-cs'"),
         ({"hparams": "gama=1"}, "'gama' 'arpl-cs'"),

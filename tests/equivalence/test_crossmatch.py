@@ -308,6 +308,6 @@ def test_a_run_of_it(mini):
     assert not compiles(plan, torch.device("cuda"))
     assert plan_of(**settings, head="shared").config.model.head == "shared"
     with pytest.raises(MedicError, match=naming("'crossmatch' backbone")):
-        plan_of(**settings, freeze="backbone")
+        plan_of(**settings, tune="head")
     with pytest.raises(MedicError, match=naming("ascents 0")):
         plan_of(**settings, hparams="ascents=0")

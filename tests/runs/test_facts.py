@@ -44,7 +44,7 @@ def test_nothing_is_said_when_quiet(mini, capfd, tmp_path):
 
 def test_weights_are_named(mini, tmp_path):
     save_file(create_backbone("small").module.state_dict(), tmp_path / "w.safetensors")
-    said = facts_of(dataset=mini, method="erm", weights=str(tmp_path / "w.safetensors"), freeze="backbone")
+    said = facts_of(dataset=mini, method="erm", weights=str(tmp_path / "w.safetensors"), tune="head")
     assert said["backbone"] == f"small, weights {tmp_path / 'w.safetensors'}, 32 px, frozen"
 
 

@@ -14,7 +14,7 @@ from medic.training import Inference
 from tests.built import plan_of
 from tests.messages import naming
 
-SETTINGS = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 4, "freeze": "backbone"}
+SETTINGS = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 4, "tune": "head"}
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def test_features_are_computed_with_fewer_images_at_a_time_if_memory_is_short(mi
 
 
 def test_features_of_images_that_are_decoded_to_another_size_are_others(folder, tmp_path):
-    settings = {**folder, "freeze": "backbone", "output": str(tmp_path / "runs"), "track": "none"}
+    settings = {**folder, "tune": "head", "output": str(tmp_path / "runs"), "track": "none"}
     for store in (32, 48):
         medic.train(**settings, store_size=store)
     assert len(kept()) == 2
@@ -84,11 +84,11 @@ def test_features_of_images_that_are_decoded_to_another_size_are_others(folder, 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"freeze": "head"}, "freeze 'head' backbone"),
+        ({"tune": "backbone"}, "tune 'backbone' head"),
         ({"augment": "digits"}, "augment 'digits' backbone"),
         ({"layer": "mixstyle"}, "'mixstyle' backbone"),
         ({"method": "miro"}, "'miro' backbone"),
-        ({"method": "daml"}, "'daml' --freeze"),
+        ({"method": "daml"}, "'daml' --tune"),
     ],
 )
 def test_what_works_inside_the_backbone_is_refused(mini, settings, message):
@@ -100,9 +100,7 @@ def test_what_works_inside_the_backbone_is_refused(mini, settings, message):
 def test_a_transformer_sees_images_of_its_own_size(mini, tmp_path):
     """The built-in images are of 32 pixels, and this one is made for 160."""
     settings = {"dataset": mini, "target": "street", "method": "erm", "backbone": "test_vit", "device": "cpu"}
-    run = medic.train(
-        **settings, freeze="backbone", iterations=2, batch_size=4, output=tmp_path, track="none", quiet=True
-    )
+    run = medic.train(**settings, tune="head", iterations=2, batch_size=4, output=tmp_path, track="none", quiet=True)
     assert run.settings["image_size"] == 160
     data = plan_of(**{**settings, "dataset": "digits"}).config.data
     assert (data.image_size, data.store_size) == (160, 32)

@@ -143,13 +143,13 @@ def test_a_soup_of_one_run_is_that_run(folder, monkeypatch, tmp_path):
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-@pytest.mark.parametrize("settings", [{"batch_norm": "frozen"}, {"freeze": "backbone"}])
+@pytest.mark.parametrize("settings", [{"batch_norm": "frozen"}, {"tune": "head"}])
 def test_what_is_frozen_stays(folder, settings, tmp_path):
     shutil.copy(folder / "weights.safetensors", tmp_path)
     train(tmp_path, **settings)
     run = medic.soup([tmp_path / name for name in "abc"], output=tmp_path, quiet=True)
     pretrained, ours = load_file(folder / "weights.safetensors"), run.model.backbone.state_dict()
-    frozen = pretrained if "freeze" in settings else [name for name in pretrained if "running" in name]
+    frozen = pretrained if "tune" in settings else [name for name in pretrained if "running" in name]
     assert all(torch.equal(ours[name], pretrained[name]) for name in frozen)
 
 

@@ -106,7 +106,7 @@ def test_a_checkpoint_goes_on_with_the_same_domains(mini):
         ({"sources": ["printed"]}, "2 source domains"),
         ({"hparams": "every=0"}, "every 0"),
         ({"hparams": "lam=-1"}, "lam -1"),
-        ({"freeze": "backbone"}, "'ebil' backbone"),
+        ({"tune": "head"}, "'ebil' backbone"),
         ({"backbone": "mnist-cnn"}, "MnistCnn stages"),
     ],
 )

@@ -43,7 +43,7 @@ def tensors(trainer):
     {"penalty": "coral"},
     {"method": "medic"},
     {"method": "rsc", "domain_splits": 2, "class_splits": 2},
-    {"freeze": "backbone"},
+    {"tune": "head"},
 ])  # fmt: skip
 def test_it_leaves_everything_but_the_tasks_alone(mini, settings):
     trainer = made(mini, **settings)

@@ -1,0 +1,129 @@
+"""What is trained of a backbone, and adapters that are merged into its weights."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from medic.errors import MedicError
+from medic.models import create_backbone
+from medic.models.tuning import LowRank, Tune, find_blocks, merge_adapters, tune_backbone
+from tests.messages import naming
+
+VIT, CONVNEXT, RESNET = "test_vit", "test_convnext", "test_resnet"
+"""Networks of timm with a few thousand weights."""
+
+
+def make_backbone(name=VIT):
+    torch.manual_seed(0)
+    return create_backbone(name).module
+
+
+def trained(module):
+    return [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+
+
+def tuned(name, text, **numbers):
+    module = make_backbone(name)
+    tune_backbone(module, Tune(**{**vars(Tune.parse(text)), **numbers}))
+    return module
+
+
+@pytest.fixture
+def adapted():
+    """A transformer whose adapters have moved."""
+    module = tuned(VIT, "adapters", rank=4, alpha=8.0)
+    for part in module.modules():
+        if isinstance(part, LowRank):
+            nn.init.normal_(part.lora_b, std=0.1)
+    return module.eval()
+
+
+@pytest.mark.parametrize("name", [VIT, CONVNEXT])
+def test_adapters_start_at_the_pretrained_network(name):
+    x = torch.randn(2, 3, 160, 160)
+    plain, module = make_backbone(name).eval(), tuned(name, "adapters").eval()
+    with torch.no_grad():
+        assert torch.equal(plain(x), module(x))
+    assert all(".lora_" in parameter for parameter in trained(module))
+
+
+def test_adapters_of_attention_and_mlp():
+    layers = {name.rpartition(".")[0].rpartition(".")[2] for name in trained(tuned(VIT, "adapters"))}
+    assert layers == {"qkv", "proj", "fc1", "fc2"}
+
+
+def test_merged_adapters_compute_the_same(adapted):
+    x = torch.randn(4, 3, 160, 160)
+    merged = copy.deepcopy(adapted)
+    merge_adapters(merged)
+    plain = make_backbone().eval()
+    with torch.no_grad():
+        assert (adapted(x) - plain(x)).abs().max() > 0.1
+        assert (adapted(x) - merged(x)).abs().max() < 1e-5
+        plain.load_state_dict(merged.state_dict())  # it has the tensors of the plain network, and no others
+        assert torch.equal(plain(x), merged(x))
+
+
+def test_an_adapter_by_its_formula():
+    torch.manual_seed(0)
+    layer = nn.Linear(5, 3).double()
+    adapter = LowRank(layer, rank=2, alpha=3.0, dropout=0.0)
+    nn.init.normal_(adapter.lora_b)
+    x = torch.randn(4, 5, dtype=torch.float64)
+    expected = layer(x) + 3.0 / 2 * x @ adapter.lora_a.T @ adapter.lora_b.T
+    assert torch.allclose(adapter(x), expected, rtol=0, atol=1e-14)
+    assert torch.allclose(adapter.merged()(x), expected, rtol=0, atol=1e-14)
+
+
+def test_dropout_of_an_adapter_in_training_alone():
+    adapter = LowRank(nn.Linear(50, 3), rank=2, alpha=2.0, dropout=0.5)
+    nn.init.normal_(adapter.lora_b)
+    x = torch.randn(4, 50)
+    assert not torch.equal(adapter(x), adapter(x))
+    adapter.eval()
+    assert torch.equal(adapter(x), adapter(x))
+
+
+@pytest.mark.parametrize("name", [VIT, CONVNEXT, RESNET, "mnist-cnn"])
+def test_norms(name):
+    module = tuned(name, "norm")
+    parts = dict(module.named_modules())
+    assert trained(module)
+    assert all("norm" in type(parts[parameter.rpartition(".")[0]]).__name__.lower() for parameter in trained(module))
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [(VIT, ["blocks.5", "norm"]), (CONVNEXT, ["stages.3", "head.norm"]), (RESNET, ["layer4.0"])],
+)
+def test_the_last_block(name, parts):
+    names = trained(tuned(name, "last:1"))
+    assert all(any(parameter.startswith(f"{part}.") for parameter in names) for part in parts)
+    assert all(parameter.startswith(tuple(f"{part}." for part in parts)) for parameter in names)
+
+
+@pytest.mark.parametrize("name", [VIT, CONVNEXT, RESNET, "convnet", "gfnet_h_ti"])
+def test_blocks_are_all_parameters_once(name):
+    module = make_backbone(name)
+    blocks = find_blocks(module)
+    assert len(blocks) > 1
+    flat = [parameter for block in blocks for parameter in block]
+    assert len(flat) == len(set(flat))
+    assert set(flat) == set(module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (RESNET, "adapters", "'adapters' linear --tune norm last:N"),
+        (RESNET, "last:99", "'last:99' blocks --tune all"),
+        ("convnet", "norm", "'norm' normalisation last:1"),
+        ("convnet", "nothing", "'nothing' adapters head"),
+        ("convnet", "last:0", "'last:0' last:N"),
+    ],
+)
+def test_mistakes(name, text, message):
+    with pytest.raises(MedicError, match=naming(message)):
+        tuned(name, text)

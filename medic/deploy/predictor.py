@@ -47,7 +47,7 @@ class Prediction(NamedTuple):
     """The decision on one image.
 
     `label` is a class, or "unknown" if the score is below the threshold, and `known` says which. `score` is a
-    probability if the model's score is one. `top` has the likeliest known classes, with their close-set probabilities.
+    probability if the model's score is one. `top` has the likeliest known classes, with their closed-set probabilities.
     """
 
     label: str

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from medic.api import analyze as analyze
     from medic.api import calibrate as calibrate
     from medic.api import export as export
+    from medic.api import push as push
     from medic.api import report as report
     from medic.api import serve as serve
     from medic.api import sweep as sweep
@@ -21,7 +22,6 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from medic.config.settings import Settings as Settings
     from medic.data import list_datasets as list_datasets
     from medic.deploy.hub import pull as pull
-    from medic.deploy.hub import push as push
     from medic.deploy.predictor import Prediction as Prediction
     from medic.deploy.predictor import Predictor as Predictor
     from medic.deploy.predictor import load as load
@@ -56,10 +56,10 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from medic.utils.outputs import Output as Output
 
 _HOMES = {
-    "medic.api": ["Export", "analyze", "calibrate", "export", "report", "serve", "sweep", "train"],
+    "medic.api": ["Export", "analyze", "calibrate", "export", "push", "report", "serve", "sweep", "train"],
     "medic.config.settings": ["Settings"],
     "medic.data": ["list_datasets"],
-    "medic.deploy.hub": ["pull", "push"],
+    "medic.deploy.hub": ["pull"],
     "medic.deploy.predictor": ["Prediction", "Predictor", "load"],
     "medic.errors": ["MedicError", "TrainingError"],
     "medic.estimator": ["OpenSetClassifier"],

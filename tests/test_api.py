@@ -1,12 +1,16 @@
 """The public functions, each on real runs: what the commands do, from Python."""
 
+import asyncio
 import json
 import shutil
+from typing import get_type_hints
 
 import numpy as np
 import pytest
 
 import medic
+from medic.api import _values
+from medic.cli import main
 from medic.config.settings import SETTINGS
 from medic.errors import MedicError
 from tests.messages import naming
@@ -98,8 +102,12 @@ def test_reports(runs, tmp_path):
     assert medic.report(runs, tmp_path / "runs.html").read_text().startswith("<!doctype html>")
     assert medic.report(runs[0].path) == runs[0].path / "report.html"
     assert medic.report(runs[0].path.parent) == runs[0].path.parent / "report.html"
+    assert medic.report(runs) == runs[0].path.parent / "report.html"
+    assert medic.report([runs[0].path, runs[1]], tmp_path / "two.html") == tmp_path / "two.html"
     with pytest.raises(MedicError, match=naming("path")):
-        medic.report(runs)
+        medic.report(list(runs))
+    with pytest.raises(MedicError, match=naming("path")):  # not the page of the run
+        medic.report(medic.load_runs(runs[0].path))
     with pytest.raises(MedicError, match=naming("--paper")):
         medic.report(runs[0], tmp_path / "run.html", paper="pacs-resnet50")
     with pytest.raises(MedicError, match=naming("--root")):
@@ -165,6 +173,78 @@ def test_a_service_beyond_this_machine_needs_a_token(runs):
 def test_lists():
     assert {entry["method"] for entry in medic.list_methods()} >= {"erm", "medic++", "arpl"}
     assert {entry["dataset"] for entry in medic.list_datasets()} >= {"digits", "pacs"}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda run: medic.calibrate(run.model, accept=0.8), "Classifier Predictor"),
+        (lambda run: medic.calibrate(run, accept="0.8"), "'0.8' number"),
+        (lambda run: medic.calibrate(run, accept=0.8, labels=[], force=True), "labels empty"),
+        (lambda run: medic.calibrate(run, accept=0.8, labels=["a.png"], force=True), "'a.png' class"),
+        (lambda run: medic.export(run.model, "x.onnx", images=["x.png"]), "Classifier Predictor"),
+        (lambda run: medic.report([None], "page.html"), "NoneType directory"),
+        (lambda run: medic.report(run, "gone/page.html"), "gone/page.html folder"),
+        (lambda run: medic.load_runs(["runs"]), "list load_runs"),
+        (lambda run: medic.analyze("errors", [None]), "NoneType directory"),
+        (lambda run: medic.analyze("gradients", run, moment=3), "'moment' 'moments'"),
+        (lambda run: medic.sweep({"backbone": print}, method="erm"), "backbone MODULE:FUNCTION"),
+        (lambda run: medic.serve(run, device="tpu", port=0, force=True), "'tpu' cuda"),
+        (lambda run: medic.serve(run, host="0.0.0.0"), "0.0.0.0 MEDIC_TOKEN"),
+        (lambda run: medic.serve(run, host="no.such.host.invalid", token="x"), "no.such.host.invalid --host"),
+        (lambda run: medic.serve(run, replicas=2), "--replicas --ray"),
+        (lambda run: medic.push(None, "a/b"), "NoneType Predictor"),
+    ],
+)
+def test_mistakes(runs, call, message, monkeypatch):
+    monkeypatch.delenv("MEDIC_TOKEN", raising=False)
+    with pytest.raises(MedicError, match=naming(message)):
+        call(runs[0])
+
+
+def test_a_service_needs_its_own_process(runs):
+    async def cell():
+        medic.serve(runs[0], port=0, force=True)
+
+    with pytest.raises(MedicError, match=naming("process medic serve")):
+        asyncio.run(cell())
+
+
+def test_values_of_a_span_in_any_collection():
+    assert [_values(value) for value in (range(2), (0, 1), np.arange(2), {0: None}.keys(), "each", 3)] == [
+        [0, 1], [0, 1], [0, 1], [0], "each", 3
+    ]  # fmt: skip
+
+
+def test_a_predictor_on_another_device_is_a_copy(runs):
+    predictor = runs[0].predictor
+    moved = predictor.to("meta")
+    assert next(moved.network.parameters()).is_meta
+    assert not next(predictor.network.parameters()).is_meta
+    assert predictor.to("cpu").network is predictor.network
+
+
+def test_a_threshold_needs_no_predictions(runs, tmp_path):
+    shutil.copytree(runs[0].path, tmp_path / "run")
+    (tmp_path / "run" / "predictions.npz").write_bytes(b"damaged")
+    assert medic.calibrate(tmp_path / "run", threshold=0.5, force=True).shown_threshold == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("name", ["train", "sweep", "report", "analyze", "calibrate", "export", "push", "serve"])
+def test_types_of_arguments_can_be_read(name):
+    assert set(get_type_hints(getattr(medic, name))) >= {"return"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["serve gone", "serve gone --host 0.0.0.0", "push gone a/b", "export gone", "calibrate gone", "predict gone x.png",
+     "analyze gradents gone", "analyze errors gone"],
+)  # fmt: skip
+def test_mistakes_are_found_before_code_is_executed(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text("import pathlib; pathlib.Path('executed').touch()")
+    assert main([*command.split(), "--import", "own.py"]) == 2
+    assert not (tmp_path / "executed").exists()
 
 
 def test_the_arguments_of_train_are_the_settings():

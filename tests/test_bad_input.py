@@ -349,7 +349,7 @@ FILES = {
     ),
     "a score without its tensors": (
         put("score/name", "knn"),
-        "the model in model cannot be used: its file of weights has not the tensors of the score 'knn'",
+        "the model in model cannot be used: its weights file lacks tensors that the score 'knn' needs, or has others",
     ),
     "a threshold of NaN": (
         put("threshold/value", float("nan")),

@@ -102,6 +102,7 @@ def test_pickle(fitted):
     assert (pickle.loads(pickle.dumps(fitted)).predict(IMAGES) == fitted.predict(IMAGES)).all()
 
 
+@pytest.mark.slow
 def test_cross_validation_over_domains():
     with sklearn.config_context(enable_metadata_routing=True):
         classifier = medic.OpenSetClassifier(**QUICK).set_fit_request(groups=True)

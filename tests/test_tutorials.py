@@ -40,6 +40,7 @@ def test_each_tutorial_is_run():
     assert sorted(path.stem for path in (DOCS / "tutorials").glob("*.md")) == run
 
 
+@pytest.mark.slow
 def test_photographs(here, capsys, monkeypatch):
     """The weights that the page downloads lie in the hub's cache, with random values; images have 32 pixels."""
     cached = here / "hub" / "models--timm--resnet18.tv_in1k"

@@ -27,6 +27,7 @@ from medic.analysis.result import Result, mean_of, number, percent
 from medic.errors import MedicError, check_choice
 from medic.evaluation.evaluator import LabelledOutputs
 from medic.models.heads import HEADS
+from medic.objectives.objective import features_of
 from medic.runs.run import Run
 
 Floats = NDArray[np.float64]
@@ -144,8 +145,7 @@ def measure(
         positive, negative = map(names.index, pair)
         if not bool((y == positive).any() and (y == negative).any()):
             raise MedicError(f"split {split!r} of run {run.path} lacks {pair[0]!r} or {pair[1]!r}: use other --classes")
-        ova = outputs.output.ova
-        assert ova is not None
+        ova = outputs.output.ova_logits()
         conf_p, conf_n, balance = _confidences(odds, y)
         midpoint, linear = midpoints(odds, y)
         balances.append(
@@ -164,7 +164,8 @@ def measure(
                 _plane(run, outputs, positive, negative),
             )
         )
-    assert pair is not None
+    if pair is None:
+        raise MedicError("the decision boundary needs finished runs: give some")
     return Boundary(tuple(balances), split, *pair)
 
 
@@ -215,8 +216,7 @@ def midpoints(odds: Tensor, y: Tensor) -> tuple[Floats, Floats]:
 
 
 def _plane(run: Run, outputs: LabelledOutputs, positive: int, negative: int) -> Plane:
-    assert outputs.output.features is not None
-    features, y = outputs.output.features.double().cpu(), outputs.label.cpu()
+    features, y = features_of(outputs.output).double().cpu(), outputs.label.cpu()
     chosen = (y == positive) | (y == negative)
     own = (y == positive)[chosen]
     model = run.model.cpu()

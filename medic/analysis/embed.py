@@ -11,6 +11,7 @@ from medic.analysis import style
 from medic.analysis.load import labels_of, with_features
 from medic.analysis.result import Result, number, percent
 from medic.errors import MedicError
+from medic.objectives.objective import features_of
 from medic.runs.run import Run
 
 Floats = NDArray[np.float64]
@@ -88,9 +89,8 @@ def measure(
     maps = []
     for run, label in zip(runs, labels_of(runs), strict=True):
         output, y, _ = with_features(run, split, rerun, root, device)
-        assert output.features is not None
         rows = np.sort(np.random.default_rng(0).permutation(len(y))[:IMAGES])
-        features, classes = output.features.double().numpy()[rows], y.numpy()[rows]
+        features, classes = features_of(output).double().numpy()[rows], y.numpy()[rows]
         used = min(perplexity, (len(rows) - 1) / 3)
         if len(rows) < 4:
             raise MedicError(f"split {split!r} of run {run.path} has {len(rows)} images: t-SNE needs 4 or more")

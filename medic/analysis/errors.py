@@ -1,6 +1,6 @@
 """The errors of a run that more data could mend: classes confused in the target, and unknown classes taken for known.
 
-An image is taken for the class of its largest close-set output, whether it is then rejected or not. Target images of
+An image is taken for the class of its largest closed-set output, whether it is then rejected or not. Target images of
 known classes are compared with validation images of the source domains: a confusion that only the target has is due to
 the domain. Confusions that are at most two standard errors above those of the sources are not shown. Unknown classes of
 the target are compared with the same classes in the source domains, if these have any.

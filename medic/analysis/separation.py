@@ -21,6 +21,7 @@ from medic.analysis import style
 from medic.analysis.load import labels_of, with_features
 from medic.analysis.result import Result, mean_of, number
 from medic.errors import MedicError
+from medic.objectives.objective import features_of
 from medic.runs.run import Run
 from medic.tasks.partition import matched_pairs
 
@@ -88,11 +89,10 @@ def measure(
     ordered = sorted(runs, key=lambda run: len(run.config.tasks.steps or [1]))
     for run, label in zip(ordered, labels_of(ordered), strict=True):
         output, y, _ = with_features(run, split, rerun, root, device)
-        assert output.features is not None
         known, names = y >= 0, run.classes
         if not known.any():
             raise MedicError(f"split {split!r} of run {run.path} has no known classes: use --split validation")
-        differences = class_differences(output.features[known].double().numpy(), y[known].numpy(), len(names))
+        differences = class_differences(features_of(output)[known].double().numpy(), y[known].numpy(), len(names))
         pairs = differences[np.triu_indices(len(names), 1)]
         accuracy = float((output.logits.argmax(1) == y)[known].double().mean())
         steps = [int(size) for size in run.config.tasks.steps or [1]]

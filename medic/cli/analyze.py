@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from medic.analysis import ANALYSES
 from medic.api import analyze
-from medic.cli.options import add_device_option, add_import_option, count, execute_imports, output_file
+from medic.cli.options import add_device_option, add_import_option, count, output_file
+from medic.errors import check_choice
 from medic.reports.terminal import print_rows
 from medic.utils.files import check_writable, write_text, writing
 
@@ -54,14 +55,14 @@ def run(arguments: Namespace) -> int:
         ]
         print_rows(rows)
         return 0
+    check_choice("analysis", arguments.name, ANALYSES)
     options = explicit_options(arguments, OPTIONS)
     if arguments.output is not None:
         from medic.analysis import style
 
         style.check_format(Path(arguments.output))
         check_writable("figure", Path(arguments.output).parent, folder=True)
-    execute_imports(arguments)
-    result = analyze(arguments.name, arguments.runs, **options)
+    result = analyze(arguments.name, arguments.runs, imports=arguments.imports, **options)
     print_result(result)
     if arguments.json is not None:
         with writing("numbers", arguments.json):

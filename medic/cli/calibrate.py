@@ -4,12 +4,10 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medic.api import make_calibration
 from medic.cli.options import (
     add_device_option,
     add_force_option,
     add_import_option,
-    execute_imports,
     input_file,
     number,
     output_folder,
@@ -17,7 +15,7 @@ from medic.cli.options import (
 from medic.deploy.paths import image_paths
 from medic.errors import MedicError, counted
 from medic.reports.terminal import print_rows
-from medic.runs.opening import check_model
+from medic.runs.opening import check_model, open_model
 from medic.utils.files import atomic_folder, writing
 from medic.utils.parts import FRACTION, POSITIVE
 
@@ -73,18 +71,15 @@ def run(arguments: Namespace) -> int:
     check_model(arguments.run)
     output = None if arguments.output is None else _output_folder(arguments)
     images = None if arguments.images is None else image_paths(arguments.images)
-    labels = None
-    if arguments.labels is not None:
-        from medic.evaluation.prediction_files import read_labels  # now, because it imports torch
+    predictor, run = open_model(arguments.run, arguments.device, arguments.imports, arguments.force)
+    from medic.runs.reevaluate import make_calibration
 
-        labels = read_labels(arguments.labels)
-    execute_imports(arguments)
-    calibration = make_calibration(arguments.run, labels, images, arguments.device, arguments.force)
+    calibration = make_calibration(predictor, run, arguments.labels, images)
     if calibration.labelled is None and images is None and arguments.threshold is None:
         raise MedicError(
             f"{arguments.run} is a model without its run: give images of the place of use with --labels or --images"
         )
-    chosen = calibration.choose(arguments.accept, arguments.threshold, arguments.cost, labels is not None)
+    chosen = calibration.choose(arguments.accept, arguments.threshold, arguments.cost, arguments.labels is not None)
     effects = [calibration.effect(threshold) for threshold in calibration.comparisons()]
     if chosen is not None:
         effects = [effect for effect in effects if effect.threshold.value != chosen.value] + [

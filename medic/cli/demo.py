@@ -118,9 +118,8 @@ def _by_seed(row: "Row") -> dict[int, float]:
     """Return the ranked metric of a row by seed, as the mean over targets."""
     values: dict[int, list[float]] = {}
     for pick in row.picks:
-        value = pick.value(RANKED)
-        assert value is not None  # both methods have a one-vs-all head
-        values.setdefault(pick.run.config.run.seed, []).append(value)
+        if (value := pick.value(RANKED)) is not None:
+            values.setdefault(pick.run.config.run.seed, []).append(value)
     return {seed: fmean(several) for seed, several in sorted(values.items())}
 
 

@@ -85,7 +85,7 @@ def run(arguments: Namespace) -> int:
     execute(arguments.imports)
     run = Run(arguments.run)
     check_learned(arguments.run, run.learning_failure)
-    rule = user_rule if user_rule is not None else run.config.evaluation.threshold or "source"
+    rule = user_rule if user_rule is not None else run.config.evaluation.threshold
     if arguments.per_class or arguments.by:
         if arguments.rerun:
             raise MedicError("--per-class and --by read the predictions of the run: leave out --rerun")

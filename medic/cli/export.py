@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 
 from medic.api import export
-from medic.cli.options import add_import_option, execute_imports, output_file
+from medic.cli.options import add_import_option, output_file
 from medic.deploy.layout import EXPORTS
 from medic.deploy.paths import image_paths
 from medic.errors import counted
@@ -42,8 +42,8 @@ def run(arguments: Namespace) -> int:
     """Export a model, and report how far the graph differs from it."""
     check_model(arguments.run)
     images = None if arguments.images is None else list(image_paths(arguments.images))
-    execute_imports(arguments)
-    made = export(arguments.run, arguments.output, format=arguments.format, images=images, root=arguments.root)
-    checked = f"{counted(made.images, 'image')} decided alike, scores within {made.difference:.0e}"
-    print(f"{made.path}: {made.path.stat().st_size / 2**20:.1f} MiB, {checked}")
+    options = {"format": arguments.format, "root": arguments.root, "imports": arguments.imports}
+    exported = export(arguments.run, arguments.output, images=images, **options)
+    checked = f"{counted(exported.images, 'image')} decided alike, scores within {exported.difference:.0e}"
+    print(f"{exported.path}: {exported.path.stat().st_size / 2**20:.1f} MiB, {checked}")
     return 0

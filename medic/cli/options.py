@@ -128,14 +128,6 @@ def add_import_option(
     )
 
 
-def execute_imports(arguments: Namespace) -> None:
-    """Execute the code that `--import` names."""
-    if arguments.imports:
-        from medic.config.imports import execute  # now, because it imports torch
-
-        execute(arguments.imports)
-
-
 def _imported(text: str) -> str:
     try:
         check_files(text)

@@ -12,7 +12,7 @@ from itertools import islice, tee
 from pathlib import Path
 from typing import TypeVar
 
-from medic.cli.options import add_device_option, add_import_option, count, execute_imports, output_file
+from medic.cli.options import add_device_option, add_import_option, count, output_file
 from medic.errors import MedicError
 from medic.runs.opening import check_model, holds_run, open_model
 from medic.utils.logs import console, log_output
@@ -63,8 +63,7 @@ def run(arguments: Namespace) -> int:
     named, read = tee(image_paths(arguments.paths))  # which keeps the paths between reading and writing alone
     # Threads of torch that wait must not take the cores from those that decode. Read when torch is first imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    execute_imports(arguments)
-    predictor, _ = open_model(arguments.run, arguments.device)
+    predictor, _ = open_model(arguments.run, arguments.device, arguments.imports)
     if arguments.threshold is not None:
         predictor = predictor.at(arguments.threshold)
     top = min(arguments.top, len(predictor.classes))

@@ -2,8 +2,8 @@
 
 from argparse import ArgumentParser, Namespace
 
-from medic.cli.options import add_force_option, add_import_option, execute_imports
-from medic.runs.opening import open_model
+from medic.api import push
+from medic.cli.options import add_force_option, add_import_option
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -20,10 +20,14 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Send a model to the hub, and print its address."""
-    execute_imports(arguments)
-    predictor, finished = open_model(arguments.run, force=arguments.force)
-    from medic.deploy.hub import push  # now, because it imports torch
-
-    metrics = None if finished is None else finished.metrics
-    print(push(predictor, arguments.name, metrics, arguments.private, arguments.license))
+    print(
+        push(
+            arguments.run,
+            arguments.name,
+            private=arguments.private,
+            license=arguments.license,
+            imports=arguments.imports,
+            force=arguments.force,
+        )
+    )
     return 0

@@ -69,7 +69,7 @@ class EvaluationConfig:
     threshold: str
     evaluate_every: int
     checkpoint_every: int | None
-    """None writes a checkpoint every minute."""
+    """None writes checkpoints by time alone, one a minute."""
     views: int
     save_features: bool
 

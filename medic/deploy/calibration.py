@@ -134,7 +134,7 @@ class Calibration:
 
     def _labelled(self) -> Labelled:
         if self.labelled is None:
-            raise MedicError("a model without its run has no validation images: give labelled ones with --labels")
+            raise MedicError("a model without its run has no held-out images: give some with --labels or --images")
         return self.labelled
 
     @cached_property
@@ -151,6 +151,10 @@ def _mean(mask: Tensor) -> float | None:
 
 def label_images(predictor: Predictor, rows: Sequence[tuple[str, str]], about: str) -> Labelled:
     """Infer images with their classes; one that is no class of the model is unknown."""
+    if not rows:
+        raise MedicError(f"{about}: the list of labels is empty, give paths of images with their classes")
+    if wrong := next((row for row in rows if not isinstance(row, tuple | list) or len(row) != 2), None):
+        raise MedicError(f"{about}: {wrong!r} is not a pair, give the path of an image and its class")
     position = {name: index for index, name in enumerate(predictor.classes)}
     label = torch.tensor([position.get(name, -1) for _, name in rows])
     if not bool((label >= 0).any()):

@@ -119,7 +119,8 @@ def _make_onnx(predictor: Predictor) -> tuple[bytes, Runtime]:
             )
     except Exception as error:
         raise MedicError(f"the model cannot be exported to ONNX: {first_line(error)}") from error
-    assert made is not None
+    if made is None:
+        raise MedicError("the model cannot be exported to ONNX: torch returned nothing")
     model = made.model_proto
     noted = {key: json.dumps(value, ensure_ascii=False) for key, value in _metadata(predictor).items()}
     onnx.helper.set_model_props(model, noted)

@@ -31,12 +31,8 @@ _OWN = ("folder", "lists", "table")
 """Names of datasets that are a person's own files."""
 
 
-def push(
-    predictor: Predictor,
-    name: str,
-    metrics: Mapping[str, Any] | None = None,
-    private: bool = False,
-    license: str | None = None,
+def push_model(
+    predictor: Predictor, name: str, metrics: Mapping[str, Any] | None, private: bool, license: str | None
 ) -> str:
     """Send a model to the hub as `OWNER/NAME`, and return its address.
 

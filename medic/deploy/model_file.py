@@ -244,7 +244,7 @@ def _check_fitted(tensors: Mapping[str, Tensor], score: Score) -> None:
     """Refuse tensors that are not those of a fitted score."""
     fields = set() if score.fitter is None else {field.name for field in dataclasses.fields(score.fitter)}
     if tensors.keys() != fields:
-        raise ValueError(f"its file of weights has not the tensors of the score {score.name!r}")
+        raise ValueError(f"its weights file lacks tensors that the score {score.name!r} needs, or has others")
     if wrong := [key for key, tensor in tensors.items() if not bool(tensor.isfinite().all())]:
         raise ValueError(f"the tensor {wrong[0]} of the score {score.name!r} has NaN or infinity")
 

@@ -1,5 +1,6 @@
 """A trained model in use: it names new images, or calls them unknown."""
 
+import copy
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -46,7 +47,7 @@ class Prediction(NamedTuple):
     """The decision on one image.
 
     `label` is a class, or "unknown" if the score is below the threshold, and `known` says which. `score` is a
-    probability if the model's score is one. `top` has the likeliest known classes, with their close-set probabilities.
+    probability if the model's score is one. `top` has the likeliest known classes, with their closed-set probabilities.
     """
 
     label: str
@@ -172,9 +173,10 @@ class Predictor:
         ]
 
     def to(self, device: str | torch.device) -> "Predictor":
-        """Return the predictor on a device; the network itself is moved."""
+        """Return the predictor on a device. On another one than before, it has its own network."""
         torch_device = _device(device)
-        return replace(self, network=self.network.to(torch_device), device=torch_device)
+        network = self.network if torch_device == self.device else copy.deepcopy(self.network).to(torch_device)
+        return replace(self, network=network, device=torch_device)
 
     def warm_up(self) -> None:
         """Make the first forward pass, which is slow, and fails if the model does not take photographs."""

@@ -163,7 +163,7 @@ def _texts(values: NDArray[Any]) -> NDArray[np.str_]:
 
 
 def _numbers(path: Path, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the numbers of a column; the row of one that is none is named."""
+    """Return the numbers of a column, or raise an error that names the first row without one."""
     if values.ndim != 1 or values.dtype.kind not in "USfiub":
         raise MedicError(f"file {path}, column {name!r}: give a number per row")
     try:

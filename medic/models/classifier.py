@@ -19,8 +19,8 @@ Norms = Literal["trained", "frozen"]
 class Classifier(nn.Module):
     """A backbone and its head over C known classes.
 
-    `head` is a class, or the name of one: `close` (C close-set outputs), `separate` (2C one-vs-all outputs beside
-    them), `shared` (one-vs-all outputs whose positive channel serves as close-set logits), or that of a system, once
+    `head` is a class, or the name of one: `close` (C closed-set outputs), `separate` (2C one-vs-all outputs beside
+    them), `shared` (one-vs-all outputs whose positive channel serves as closed-set logits), or that of a system, once
     `medic.systems` is imported.
     """
 

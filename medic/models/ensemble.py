@@ -15,7 +15,7 @@ from medic.utils.outputs import Output
 class Ensemble(nn.Module):
     """Classifiers over the same C known classes, whose softmax is averaged.
 
-    Features are those of all networks side by side. Outputs other than close-set logits are dropped.
+    Features are those of all networks side by side. Outputs other than closed-set logits are dropped.
     """
 
     def __init__(self, networks: Sequence[Classifier]) -> None:

@@ -34,7 +34,7 @@ class Head(nn.Module):
 
 
 class CloseSet(Head, name="close"):
-    """C close-set logits."""
+    """C closed-set logits."""
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__(features, classes)
@@ -46,7 +46,7 @@ class CloseSet(Head, name="close"):
 
 
 class Separate(Head, name="separate"):
-    """C close-set logits and 2C one-vs-all logits, from separate weights."""
+    """C closed-set logits and 2C one-vs-all logits, from separate weights."""
 
     ova = True
 
@@ -61,7 +61,7 @@ class Separate(Head, name="separate"):
 
 
 class Shared(Head, name="shared"):
-    """2C one-vs-all logits, whose positive channel serves as close-set logits."""
+    """2C one-vs-all logits, whose positive channel serves as closed-set logits."""
 
     ova = True
 

@@ -13,7 +13,7 @@ from medic.utils.parts import Part
 
 
 def ce(output: Output, y: Tensor) -> Tensor:
-    """Return the cross-entropy of the close-set logits, -log p_y, per sample (N,)."""
+    """Return the cross-entropy of the closed-set logits, -log p_y, per sample (N,)."""
     return functional.cross_entropy(output.logits, y, reduction="none")
 
 

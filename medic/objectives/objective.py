@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -37,7 +39,7 @@ class Risk:
     penalty: Tensor | None
     """A scalar to be added to the mean of the task risks."""
     logits: Tensor
-    """The close-set logits (N, C), detached."""
+    """The closed-set logits (N, C), detached."""
 
     @property
     def total(self) -> Tensor:
@@ -190,13 +192,11 @@ class Objective(DeclaredModule):
             _check_labels(output, step, error)
             raise
         each = [losses for losses in loss_values if losses.dim()]
-        total = self.average(torch.stack(each).sum(0), step) if each else None
+        terms = [self.average(torch.stack(each).sum(0), step)] if each else []
         for loss, losses in zip(self.losses, loss_values, strict=True):
             if not losses.dim():  # the mean over all samples, where each task has its own
-                means = _task_means(loss, output, step)
-                total = means if total is None else total + means
-        assert total is not None
-        return total
+                terms.append(_task_means(loss, output, step))
+        return reduce(add, terms)
 
     def average(self, losses: Tensor, step: Step) -> Tensor:
         """Average the losses of the samples (N,) over each task: (m,)."""

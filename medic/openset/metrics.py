@@ -1,4 +1,4 @@
-"""Metrics of open set recognition, from a confidence, a close-set prediction and a label per sample.
+"""Metrics of open set recognition, from a confidence, a closed-set prediction and a label per sample.
 
 Confidence is large for known samples; the label of an unknown sample is −1. K and U are the sets of known and unknown
 samples. Every metric is a fraction. Samples of equal confidence are one point of every curve, so the order of the
@@ -154,7 +154,7 @@ class Ranking(NamedTuple):
     unknown: Tensor
 
     def acc(self) -> float:
-        """Return the close-set accuracy |{x ∈ K: ŷ = y}| / |K|, without rejection; unknown samples are left out."""
+        """Return the closed-set accuracy |{x ∈ K: ŷ = y}| / |K|, without rejection; unknown samples are left out."""
         return int(self.correct[-1]) / int(self.known[-1])
 
     def oscr(self) -> float:

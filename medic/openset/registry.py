@@ -47,12 +47,12 @@ class Score:
 SCORES: dict[str, Score] = {
     entry.name: entry
     for entry in (
-        Score("cls", conf_cls, "largest softmax probability of the close-set head (MSP)", probability=True),
+        Score("cls", conf_cls, "largest softmax probability of the closed-set head (MSP)", probability=True),
         Score(
-            "bcls", conf_bcls, "one-vs-all probability of the close-set prediction", needs=("ova",), probability=True
+            "bcls", conf_bcls, "one-vs-all probability of the closed-set prediction", needs=("ova",), probability=True
         ),
-        Score("max-logit", max_logit, "largest close-set logit"),
-        Score("energy", energy, "log-sum-exp of the close-set logits"),
+        Score("max-logit", max_logit, "largest closed-set logit"),
+        Score("energy", energy, "log-sum-exp of the closed-set logits"),
         Score("reject", rejection, "largest logit minus the logit of unknown", needs=("unknown",), rejects=True),
         Score("openmax", None, "logits recalibrated by extreme value theory", rejects=True, fitter=OpenMax),
         Score(

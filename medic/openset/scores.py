@@ -44,7 +44,7 @@ class CheckedOutput:
 
     @cached_property
     def logits(self) -> Tensor:
-        """The close-set logits (N, C) in float64."""
+        """The closed-set logits (N, C) in float64."""
         logits = torch.as_tensor(self._output.logits, dtype=torch.float64)
         if logits.dim() != 2 or logits.shape[1] == 0:
             raise MedicError(f"logits must have shape (samples, classes), not {tuple(logits.shape)}")
@@ -52,7 +52,7 @@ class CheckedOutput:
 
     @cached_property
     def prediction(self) -> Tensor:
-        """The close-set class ŷ = argmax_k z_k (N,)."""
+        """The closed-set class ŷ = argmax_k z_k (N,)."""
         return self.logits.argmax(dim=1)
 
     @cached_property
@@ -62,7 +62,7 @@ class CheckedOutput:
         if odds.shape != self.logits.shape:
             raise MedicError(
                 f"the one-vs-all head returns {tuple(odds.shape)} (samples, classes) "
-                f"and the close-set head {tuple(self.logits.shape)}; they must be equal"
+                f"and the closed-set head {tuple(self.logits.shape)}; they must be equal"
             )
         return odds
 
@@ -98,7 +98,7 @@ def ova_log_odds(ova: Values) -> Tensor:
 
 
 def predicted_class(output: AnyOutput) -> Tensor:
-    """Return the close-set class ŷ = argmax_k z_k (N,), which is the same for every score."""
+    """Return the closed-set class ŷ = argmax_k z_k (N,), which is the same for every score."""
     return CheckedOutput.of(output).prediction
 
 
@@ -115,7 +115,7 @@ def conf_cls(output: AnyOutput) -> Tensor:
 def conf_bcls(output: AnyOutput) -> Tensor:
     """Return the log-odds b_1ŷ − b_0ŷ of the predicted class's one-vs-all classifier; their sigmoid is q_ŷ.
 
-    ŷ is the close-set prediction, so this is q_ŷ and not max_k q_k. It is NaN where a close-set logit is,
+    ŷ is the closed-set prediction, so this is q_ŷ and not max_k q_k. It is NaN where a closed-set logit is,
     which `argmax` would hide.
     """
     output = CheckedOutput.of(output)
@@ -124,12 +124,12 @@ def conf_bcls(output: AnyOutput) -> Tensor:
 
 
 def max_logit(output: AnyOutput) -> Tensor:
-    """Return the largest close-set logit, max_k z_k."""
+    """Return the largest closed-set logit, max_k z_k."""
     return CheckedOutput.of(output).logits.amax(dim=1)
 
 
 def energy(output: AnyOutput) -> Tensor:
-    """Return the negative free energy of the close-set logits, log Σ_k exp z_k."""
+    """Return the negative free energy of the closed-set logits, log Σ_k exp z_k."""
     return CheckedOutput.of(output).logits.logsumexp(dim=1)
 
 

@@ -8,7 +8,7 @@ from medic.runs.run import Run
 _DERIVED = {"split": ("known", "unknown", "partial"), "images": ("batch_size",)}
 """Settings of a user that a complete configuration expresses by others."""
 _VARIED = frozenset({"target", "sources", "seed", "trial_seed", "hparams_seed"})
-"""Settings in which the runs of one row may differ."""
+"""Settings that may vary within a row of a table."""
 
 
 def row_settings(run: Run) -> dict[str, Any]:

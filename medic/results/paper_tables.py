@@ -271,7 +271,7 @@ PLANS = {
     ),
     "parameter-sharing": Plan(
         PACS,
-        "separate or shared parameters of the close-set and one-vs-all heads",
+        "separate or shared parameters of the closed-set and one-vs-all heads",
         [line(method, head, head=head) for method in ("MEDIC", "MEDIC++") for head in ("separate", "shared")],
     ),
     "classifiers": Plan(PACS, "the heads in training and in inference", _classifiers(), _metrics("oscr")),

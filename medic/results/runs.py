@@ -112,13 +112,17 @@ def _has_settings(run: Run) -> bool:
 
 def load_runs(*folders: Path | str) -> Runs:
     """Return the runs in some folders. A folder may also be a run itself."""
+    for folder in folders:
+        if not isinstance(folder, Path | str):
+            raise MedicError(f"a folder is of type {type(folder).__name__}: give paths, as in load_runs('a', 'b')")
     return find_runs(map(Path, folders))
 
 
 def find_runs(folders: Iterable[Path]) -> Runs:
     """Read every run in some folders. A folder may also be a run itself."""
     places = list(folders)
-    return sort_runs(run_directories(places), places[0] if len(places) == 1 else None)
+    alone = len(places) == 1 and not is_run(places[0])
+    return sort_runs(run_directories(places), places[0] if alone else None)
 
 
 def open_runs(path: Path | str) -> Run | Runs:

@@ -56,6 +56,8 @@ def runs_inside(folder: Path) -> list[Path]:
 
 def check_run(path: Path) -> None:
     """Raise an error if a path is not the directory of a finished run."""
+    if path.is_file():
+        raise MedicError(f"{path} is a file: give the directory of a run, which training prints when it ends")
     if not path.is_dir():
         raise MedicError(f"run {path} does not exist: give the directory that training prints when it ends")
     config = config_file(path)

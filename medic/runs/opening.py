@@ -1,6 +1,7 @@
 """The model of a finished run, or of a folder with its two files alone. Importing this module does not import torch."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,21 +39,42 @@ def is_model(path: Path | str) -> bool:
     return (folder / DESCRIPTION).exists() and not is_run(folder)
 
 
+def find_folder(model: "Predictor | Run | Path | str") -> Path | None:
+    """Return the folder of a model, which must hold a finished run or a model; None for a model in memory."""
+    if isinstance(model, Run):
+        return model.path
+    if not isinstance(model, Path | str):
+        return None
+    check_model(model)
+    return model_folder(model)
+
+
+def execute_imports(names: Sequence[str]) -> None:
+    """Execute files and modules of the user."""
+    if names:
+        from medic.config.imports import execute  # now, because it imports torch
+
+        execute(names)
+
+
 def open_model(
-    model: "Predictor | Run | Path | str", device: str | None = None, force: bool = True
+    model: "Predictor | Run | Path | str", device: str | None = None, imports: Sequence[str] = (), force: bool = True
 ) -> "tuple[Predictor, Run | None]":
     """Return a model, and its run if it has one.
 
     Args:
         model: The model, its run, or the path of either.
         device: `auto`, `cpu` or `cuda`; by default the model stays where it is.
+        imports: Files or modules of the user that the model needs, for its score for example. They are executed first.
         force: Whether to accept a model that learned nothing, with a warning.
     """
     if isinstance(model, Path | str):
         check_model(model)
-    from medic.deploy.predictor import load
+    execute_imports(imports)
+    from medic.deploy.predictor import Predictor, load
     from medic.training import pick_device
 
+    _check_type(model, (Predictor, Run, Path, str))
     run: Run | None = None
     if isinstance(model, Run) or (isinstance(model, Path | str) and not is_model(model)):
         run = model if isinstance(model, Run) else Run(model_folder(model))
@@ -67,6 +89,11 @@ def open_model(
     return predictor if device is None else predictor.to(pick_device(device)), run
 
 
+def _check_type(model: object, kinds: tuple[type, ...]) -> None:
+    if not isinstance(model, kinds):
+        raise MedicError(f"model is of type {type(model).__name__}: give a Run, a Predictor, or the path of either")
+
+
 def check_learned(place: Path | str, failure: str, force: bool = True) -> None:
     """Log a warning if a model learned nothing, or raise an error without `force`; `failure` is empty if it learned."""
     if not failure:
@@ -74,6 +101,6 @@ def check_learned(place: Path | str, failure: str, force: bool = True) -> None:
     problem = f"the model{place and f' in {place}'} learned nothing: {failure}"
     if not force:
         raise MedicError(
-            f"{problem}; train again with a lower learning rate, or use the model anyway with --force (force=True)"
+            f"{problem}; train again with a lower learning rate, or use the model anyway: --force, in Python force=True"
         )
     logger.warning("%s", problem)

@@ -1,6 +1,9 @@
 """Measure a finished run again: with another score or threshold, or with new outputs of its model."""
 
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,14 +15,20 @@ from medic.config.resolve import Plan, resolve
 from medic.config.settings import SETTINGS
 from medic.config.sources import allow_sources
 from medic.data import Dataset
-from medic.deploy.calibration import Labelled
-from medic.errors import MedicError, check_choice, warn
+from medic.data.decode import BadImage
+from medic.data.inputs import AnyImage
+from medic.deploy.calibration import Calibration, Labelled, label_images
+from medic.deploy.predictor import Predictor
+from medic.errors import MedicError, check_choice, counted, warn
 from medic.evaluation.decisions import Decisions
 from medic.evaluation.evaluator import LabelledOutputs, Outputs, choose_threshold, measure, measured
+from medic.evaluation.prediction_files import read_labels
 from medic.openset import RULES, SCORES, Score, get_score
 from medic.runs.data import divide_images, load_images
 from medic.runs.run import Run
 from medic.training import infer
+
+logger = logging.getLogger(__name__)
 
 
 def review(run: Run, score: str | None, rule: str | float, outputs: Outputs | None = None) -> dict[str, dict[str, Any]]:
@@ -98,6 +107,28 @@ def held_out(run: Run) -> Labelled:
     return Labelled(joined.output, joined.label, "the held-out images of the sources")
 
 
+def make_calibration(
+    predictor: Predictor,
+    run: Run | None,
+    labels: Sequence[tuple[str, str]] | Path | str | None = None,
+    images: Iterable[AnyImage] | None = None,
+) -> Calibration:
+    """Return a model with the outputs to choose its threshold by; images that cannot be read are left out.
+
+    The labelled images are those of the user, or else the ones that the run held out.
+    """
+    if labels is not None:
+        rows = read_labels(Path(labels)) if isinstance(labels, Path | str) else labels
+        labelled: Labelled | None = label_images(predictor, rows, "labelled images")
+    else:
+        labelled = None if run is None else held_out(run)
+    unreadable: list[BadImage] = []
+    unlabelled = None if images is None else predictor.infer(images, unreadable)
+    if unreadable:
+        logger.warning("%s left out, the first: %s", counted(len(unreadable), "unreadable image"), unreadable[0])
+    return Calibration(predictor, labelled, unlabelled)
+
+
 def target_pixels(run: Run, count: int, root: str | None = None) -> Tensor:
     """Return the pixels (n, C, H, W) of at most `count` target images of a run, spread evenly, on the CPU."""
     plan, dataset = load_run_images(run, "cpu", root, weights=None)
@@ -146,7 +177,7 @@ def recompute_outputs(run: Run, device: str, root: str | None = None) -> Outputs
     """Run the model of a finished run on its images, including the training images; `root` replaces their folder."""
     plan, dataset = load_run_images(run, device, root, weights=None)
     place = plan.device
-    model, problem = run.model.to(place), divide_images(plan, dataset)
+    model, problem = run.predictor.to(place).network, divide_images(plan, dataset)
     arguments = (run.preprocessing, place, plan.config.evaluation.views)
     return {
         split: LabelledOutputs.of(infer(model, dataset.images, samples.indices, *arguments), samples)

@@ -32,7 +32,7 @@ from medic.utils import distributed, memory
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 60.0
-"""The work that a killed run loses at most, unless `checkpoint_every` is given."""
+"""Default time between checkpoints."""
 
 Watch = Callable[[Mapping[str, Any]], None]
 """Receives every evaluation, without its metrics on the target; may raise to end the run."""
@@ -52,7 +52,7 @@ class Session(UnfinishedRun):
         began: float,
         base: Path | None = None,
     ) -> None:
-        """Prepare the run with the hash `run`; `base` is the checkpoint of the run that it extends, if it does."""
+        """Prepare the run with the hash `run`; `base` is the checkpoint to continue from, if it extends another run."""
         self.every, self.base = plan.config.evaluation.evaluate_every, base
         evaluations = -(-plan.config.optim.iterations // self.every)
         super().__init__(plan, dataset, network, directory, run, evaluations, began)

@@ -85,7 +85,10 @@ class UnfinishedRun:
         self.began = began  # minus the time spent before the run was resumed
 
     def _compiles_evaluation(self, evaluations: int) -> bool:
-        """Whether compiling pays off for evaluation too; it rounds differently, so the target must not decide."""
+        """Return whether to compile evaluation too.
+
+        This depends on source data only: compiled code rounds differently, and the target must not influence that.
+        """
         images = len(self.problem.train) + len(self.problem.validation)
         return compiles(self.plan, self.device) and evaluations * images >= COMPILED
 

@@ -47,6 +47,29 @@ def make_sweep(settings: Any, span: Any, variants: Any, origin: str = "sweep", p
     return Sweep(settings, spans, checked_variants, path)
 
 
+def check_shareable(sweep: Sweep, same_process: bool) -> None:
+    """Raise an error if a sweep needs objects of this process that other processes cannot have."""
+    from medic.config.imports import is_local  # now, because these import torch
+    from medic.config.sources import is_live
+
+    for name in ("backbone", "dataset"):
+        values = [sweep.settings.get(name), *sweep.span.get(name, ())]
+        if any(not isinstance(value, str | None) for value in values):
+            raise MedicError(f"{name} in the span is an object: give names, or functions as MODULE:FUNCTION")
+        if live := next(filter(is_live, values), None):
+            raise MedicError(
+                f"{live} is an object of this process, which a sweep cannot share: give a function of a module"
+            )
+    methods = [sweep.settings.get("method"), *sweep.span.get("method", ())]
+    methods += [variant.get("method") for variant in sweep.variants]
+    local = next((method for method in methods if is_local("method", str(method))), None)
+    if local is not None and not same_process:
+        raise MedicError(
+            f"method {local!r} exists in this process only: put it into a file and give imports=, or use "
+            "executor='here'"
+        )
+
+
 def _named(values: Any, where: str) -> dict[str, Any]:
     """Return settings by their canonical names; `where` is their part of the sweep."""
     if not isinstance(values, Mapping):

@@ -68,16 +68,21 @@ class CrossMatch(Objective):
 
     def forward(self, model: nn.Module, step: Step) -> Risk:
         """Measure a step, add images made from it to the pools, and measure the pools."""
-        if self.setup is None:
-            raise MedicError("CrossMatch is not prepared: call objective.prepare(model, setup) before training")
+        self.ready_setup()
         risk = super().forward(model, step)
         self._renew(model, step)
         return risk.plus(self._measure_pools(model, step))
 
+    def ready_setup(self) -> Setup:
+        """Return the setup, which `prepare` sets."""
+        if self.setup is None:
+            raise MedicError("CrossMatch is not prepared: call objective.prepare(model, setup) before training")
+        return self.setup
+
     def ascend(self, model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Make known and unknown images, each (N, …), from inputs (N, …) of classes (N,) by gradient ascent."""
-        assert self.setup is not None
-        low, high = (self.setup.to_inputs(x.new_full((1, 1, 1, 1), pixel)) for pixel in (0.0, 1.0))
+        setup = self.ready_setup()
+        low, high = (setup.to_inputs(x.new_full((1, 1, 1, 1), pixel)) for pixel in (0.0, 1.0))
         both, start = torch.cat([x, x]), None
         with evaluating(model), torch.enable_grad():
             for _ in range(self.ascents):

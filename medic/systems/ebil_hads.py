@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ from medic.utils.parts import Part, hyperparameter
 class Branches(Head, name="branches"):
     """Two residual blocks on a map, of stride 2 and stride 1, each followed by both logits.
 
-    A branch is block, shared batch norm, average over positions, dropout, heads. Close-set logits and features are
+    A branch is block, shared batch norm, average over positions, dropout, heads. Closed-set logits and features are
     those of the first branch, one-vs-all logits the means over both.
     """
 
@@ -145,12 +145,17 @@ class EbilHads(Objective):
         self.follower = Follower(model, self.follower_lr)  # before a penalty taps the maps of the backbone
         super().prepare(model, setup)
 
-    def forward(self, model: nn.Module, step: Step) -> Risk:
-        """Forward a step and measure it."""
+    def ready_follower(self) -> "Follower":
+        """Return the follower, which `prepare` makes."""
         if self.follower is None:
             raise MedicError("EBiL-HaDS is not prepared: call objective.prepare(model, setup) before training")
+        return self.follower
+
+    def forward(self, model: nn.Module, step: Step) -> Risk:
+        """Forward a step and measure it."""
+        follower = self.ready_follower()
         output = self.outputs(model, step)
-        weights = self.follower.weigh(step.x)
+        weights = follower.weigh(step.x)
         branches = output.branches or ()
         if len(branches) != 2:
             raise MedicError("EBiL-HaDS needs a model with two branches: Classifier(backbone, classes, 'branches')")
@@ -217,9 +222,7 @@ class HardDomain(Callback):
     def on_iteration(self, training: Training) -> None:
         """Measure every domain, and hold out the hardest."""
         grid, cells = training.grid, training.cells
-        assert isinstance(training.objective, EbilHads)
-        follower = training.objective.follower
-        assert follower is not None
+        follower = cast(EbilHads, training.objective).ready_follower()
         infer = Inference(follower, training.images, training.preprocessing, training.device, training.precision)
         means = {}
         for domain in sorted({cell[0] for cell in cells.keys}):

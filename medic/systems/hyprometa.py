@@ -34,7 +34,7 @@ AT_ONCE = 4096
 
 
 class Prompted(Head, name="prompted"):
-    """C + 1 close-set logits, the last for prompted images, and 2C one-vs-all logits."""
+    """C + 1 closed-set logits, the last for prompted images, and 2C one-vs-all logits."""
 
     ova = True
 
@@ -55,7 +55,7 @@ class HyProMeta(Objective):
 
     The first step of an iteration averages the losses of each task over its clean samples, every later step over its
     noisy ones; a task without such samples averages over all. Every image, prompted as x + v, adds
-    `prompt · CE(x + v, C)` over the C + 1 close-set outputs and `reject · mean_k -log(1 - q_k(x + v))`, q_k the
+    `prompt · CE(x + v, C)` over the C + 1 closed-set outputs and `reject · mean_k -log(1 - q_k(x + v))`, q_k the
     positive probability of one-vs-all classifier k.
     """
 

@@ -104,8 +104,8 @@ class Grid:
     def sample(self, cells: Cells, task: Sequence[Cell], batch_size: int) -> Tensor:
         """Draw a task's positions (batch_size,): equal counts per cell, the remainder from random cells."""
         count, extra = divmod(batch_size, len(task))
-        lucky = set(torch.randperm(len(task), generator=self.generator)[:extra].tolist())
-        counts = [count + (position in lucky) for position in range(len(task))]
+        with_extra = set(torch.randperm(len(task), generator=self.generator)[:extra].tolist())
+        counts = [count + (position in with_extra) for position in range(len(task))]
         for cell, needed in zip(task, counts, strict=True):
             if cells.size(cell) < needed:
                 labels = ", ".join(itertools.starmap(self._named, zip(self.spec.splits, cell, strict=True)))
@@ -128,7 +128,7 @@ class Grid:
         return [task for _ in range(splits) for row in self._split(cells.keys) for task in row if task]
 
     def observe(self, logits: Tensor, y: Tensor, domain: Tensor | None = None) -> None:
-        """Show the sampler the close-set logits (N, C) of an iteration, with classes and domains (N,)."""
+        """Show the sampler the closed-set logits (N, C) of an iteration, with classes and domains (N,)."""
         domains = 1 if domain is None else 1 + int(domain.max())
         summarise = softmax_sums if self.sampler.probes else self.sampler.summarise
         summary = summarise(logits, y, domain, domains)

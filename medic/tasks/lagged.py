@@ -38,7 +38,7 @@ class Sampler:
         raise NotImplementedError
 
     def summarise(self, logits: Tensor, y: Tensor, domain: Tensor | None, domains: int) -> Tensor | None:
-        """Summarise the close-set logits (N, C) of samples of classes and domains (N,), on their device."""
+        """Summarise the closed-set logits (N, C) of samples of classes and domains (N,), on their device."""
         return None
 
     def observe(self, summary: Tensor) -> None:
@@ -138,7 +138,7 @@ class Lagged(Sampler, ABC):
 def softmax_sums(logits: Tensor, y: Tensor, domain: Tensor | None, domains: int) -> Tensor:
     """Sum the softmax over the samples of every (domain, class), with their count: (domains, C, C + 1).
 
-    Close-set logits are (N, C), classes and domains (N,). Nothing synchronises with the device.
+    Closed-set logits are (N, C), classes and domains (N,). Nothing synchronises with the device.
     """
     classes = logits.shape[1]
     row = y if domain is None else domain * classes + y

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from medic.errors import MedicError
+from medic.errors import MedicError, check_choice
 from medic.utils.outputs import Output
 
 Precision = Literal["fp32", "tf32", "bf16"]
@@ -16,6 +16,7 @@ Precision = Literal["fp32", "tf32", "bf16"]
 
 def pick_device(name: str) -> torch.device:
     """Return a device by name; `auto` is a GPU if there is one."""
+    check_choice("device", name, ("auto", "cpu", "cuda"))
     if name == "cuda" and not torch.cuda.is_available():
         raise MedicError("device 'cuda': torch finds no GPU; use --device cpu")
     if name == "cpu" or not torch.cuda.is_available():

@@ -22,7 +22,7 @@ class Output(NamedTuple):
 
     | field | shape | meaning |
     |---|---|---|
-    | `logits` | (N, C) | close-set logits |
+    | `logits` | (N, C) | closed-set logits |
     | `ova` | (N, 2, C) | one-vs-all logits: negative channel of every class at index 0, positive at 1 |
     | `features` | (N, F) | features of the backbone |
     | `unknown` | (N,) | logit of a class for everything unknown |
@@ -78,14 +78,19 @@ class Output(NamedTuple):
                 f"floating-point logits per sample, shape ({samples}, classes)"
             )
 
-    def log_odds(self) -> Tensor:
-        """Return log q_k / (1 − q_k) of the one-vs-all classifier of every class (N, C)."""
+    def ova_logits(self) -> Tensor:
+        """Return the one-vs-all logits (N, 2, C), which a model may lack."""
         if self.ova is None:
             raise MedicError("the model has no one-vs-all head: use --objective ce+ova, or return Output(logits, ova)")
         if self.ova.shape[1:] != (2, self.logits.shape[1]):
             expected = f"(samples, 2, {self.logits.shape[1]}), with the negative channel first"
             raise MedicError(f"one-vs-all logits have shape {tuple(self.ova.shape)}, expected {expected}")
-        return self.ova[:, 1] - self.ova[:, 0]
+        return self.ova
+
+    def log_odds(self) -> Tensor:
+        """Return log q_k / (1 − q_k) of the one-vs-all classifier of every class (N, C)."""
+        ova = self.ova_logits()
+        return ova[:, 1] - ova[:, 0]
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Output":
         """Apply a function to every part that is not None."""

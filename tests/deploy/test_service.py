@@ -624,6 +624,7 @@ def test_a_request_that_takes_too_long_to_stop_is_503(trained, caplog):
     assert "Traceback" not in caplog.text
 
 
+@pytest.mark.slow
 def test_a_second_signal_stops_it_at_once(started):
     process, url = started
     with socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1]))) as connection:

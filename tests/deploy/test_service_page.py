@@ -45,7 +45,7 @@ def label(card):
     return card.find_element("css selector", ".label").text
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True), (390, False)])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_images_are_named(browser, trained, images, tmp_path, width, dark):
     paths = sorted(images.glob("z/*/*.png"))[::3]
     (tmp_path / "bad <b>.png").write_bytes(b"no image")

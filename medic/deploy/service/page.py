@@ -17,9 +17,8 @@ def make_page(data: Mapping[str, Any]) -> tuple[str, str]:
     html = (files("medic.deploy.service") / "page.html").read_text(encoding="utf-8")
     digests = {}
     for tag in ("style", "script"):
-        match = re.search(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
-        assert match is not None
-        digests[tag] = base64.b64encode(hashlib.sha256(match[1].encode()).digest()).decode()
+        (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
+        digests[tag] = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; script-src 'sha256-{digests['script']}'; style-src 'sha256-{digests['style']}'; "
         "img-src blob: data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

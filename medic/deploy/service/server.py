@@ -5,6 +5,7 @@ import logging
 import select
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -50,7 +51,8 @@ def listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.create_server(address[:2], family=family, backlog=CONNECTIONS)
     except OSError as error:
-        way = "choose another with --port" if error.errno is not None else "choose another with --host"
+        other = isinstance(error, socket.gaierror) or error.errno is None
+        way = "choose another with --host" if other else "choose another with --port"
         raise MedicError(f"cannot listen on {host} port {port}: {error.strerror or error}; {way}") from error
     # Connections inherit the option. Headers and body of an answer are two writes: without it, the second one waits
     # until the client acknowledges the first, which takes 40 ms.
@@ -66,11 +68,22 @@ def address_of(listening: socket.socket) -> str:
 
 def run(app: "FastAPI", listening: socket.socket, ready: Callable[[], None]) -> None:
     """Serve until SIGTERM or SIGINT, then answer what was accepted and return; a second signal ends at once."""
+    _check_process()
     # It logs every damaged form, and clients must not be able to fill a disk with messages.
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
     _write_access_log()
     with listening:
         asyncio.run(make_server(app, listening, ready).serve([listening]))
+
+
+def _check_process() -> None:
+    """Raise an error where a service cannot receive signals: in a notebook, or outside the main thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        if threading.current_thread() is threading.main_thread():
+            return
+    raise MedicError("a service needs its own process: start `medic serve` in a terminal")
 
 
 def _write_access_log() -> None:

@@ -1,4 +1,4 @@
-"""Penalties on the gradients of the close-set head: Fishr, HGP, Hutchinson.
+"""Penalties on the gradients of the closed-set head: Fishr, HGP, Hutchinson.
 
 The head is linear: with z̃ = (z, 1), p = softmax and e = p - onehot(y), the gradient of a sample's cross-entropy by
 weights and bias is e z̃ᵀ (C, F + 1), so that no per-sample gradient has to be computed.

@@ -55,8 +55,7 @@ class Miro(Penalty, name="miro"):
             raise MedicError("penalty 'miro' is not prepared: call objective.prepare(model, setup) before training")
         now = output.stages[0].dtype  # the reference computes in the same precision, so that both start equal
         with torch.no_grad(), torch.autocast(step.x.device.type, torch.bfloat16, enabled=now == torch.bfloat16):
-            before = Output.of(self.reference(step.x)).stages
-        assert before is not None
+            before = Output.of(self.reference(step.x)).stages or ()
         terms = []
         for f, f0, spread in zip(output.stages, before, self.spreads, strict=True):  # maps (N, C, H, W)
             s = functional.softplus(spread) + LEAST  # (C, 1, 1)

@@ -1,0 +1,99 @@
+"""Runs that train a part of a backbone: adapters, norms or its last blocks."""
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import medic
+from medic.errors import MedicError
+from medic.models import create_backbone
+from medic.runs.reevaluate import recompute_outputs
+from tests.built import plan_of
+from tests.messages import naming
+from tests.runs.parts import in_parts
+
+SETTINGS = {
+    "target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 4, "backbone": "test_vit", "image_size": 32,
+    "device": "cpu", "track": "none", "quiet": True, "trial_seed": 0,
+}  # fmt: skip
+RANK = 2
+
+
+@pytest.fixture
+def weights(tmp_path):
+    torch.manual_seed(3)
+    save_file(create_backbone("test_vit", size=32).module.state_dict(), tmp_path / "weights.safetensors")
+    return tmp_path / "weights.safetensors"
+
+
+def changed(run, weights):
+    """Return how much each tensor of the backbone moved, by name, where it did."""
+    tensors = load_file(run.path / "model.safetensors")
+    moved = {name: tensors[f"backbone.{name}"] - before for name, before in load_file(weights).items()}
+    return {name: difference for name, difference in moved.items() if bool(difference.any())}
+
+
+@pytest.mark.parametrize("method", ["erm", "medic++", "medic"])
+def test_adapters_change_the_weights_by_a_low_rank(mini, tmp_path, weights, method):
+    settings = {**SETTINGS, "method": method, "weights": str(weights), "tune": "adapters", "lora_rank": RANK, "lr": 0.1}
+    run = medic.train(dataset=mini, output=str(tmp_path / "runs"), **settings)
+    moved = changed(run, weights)
+    assert {name.split(".")[-2] for name in moved} == {"qkv", "proj", "fc1", "fc2"}
+    for difference in moved.values():
+        values = torch.linalg.svdvals(difference.double())
+        assert values[RANK - 1] > 1e-7
+        assert values[RANK] < 1e-6 * max(1.0, float(values[0]))
+
+
+def test_predictions_are_those_of_the_written_model(mini, tmp_path, weights):
+    settings = {**SETTINGS, "weights": str(weights), "tune": "adapters"}
+    run = medic.train(dataset=mini, output=str(tmp_path / "runs"), **settings)
+    assert not any("lora" in name for name in load_file(run.path / "model.safetensors"))
+    again = recompute_outputs(run, "cpu")
+    for split in run.splits:
+        torch.testing.assert_close(again[split].output.logits, run.outputs(split).output.logits, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("tune", "parts"), [("norm", {"norm1", "norm2", "norm"}), ("last:1", {"blocks.5", "norm"})])
+def test_the_other_weights_stay(mini, tmp_path, weights, tune, parts):
+    run = medic.train(dataset=mini, output=str(tmp_path), weights=str(weights), tune=tune, lr=0.1, **SETTINGS)
+    names = {name.rpartition(".")[0] for name in changed(run, weights)}
+    assert names
+    assert all(any(part in name.split(".") or name.startswith(part) for part in parts) for name in names)
+
+
+def test_interrupted_it_is_the_same(mini, tmp_path, weights, monkeypatch):
+    settings = {"dataset": mini, **SETTINGS, "method": "medic++", "weights": str(weights), "tune": "adapters"}
+    settings |= {"lora_dropout": 0.2}
+    whole = medic.train(**settings, output=str(tmp_path / "whole"))
+    parts = in_parts(settings, tmp_path / "parts", monkeypatch, (1, 3))
+    for name in ("model.safetensors", "predictions.npz", "model.json"):
+        assert (parts.path / name).read_bytes() == (whole.path / name).read_bytes()
+
+
+def test_a_soup_of_runs_with_adapters(mini, tmp_path, weights):
+    settings = {**SETTINGS, "dataset": mini, "weights": str(weights), "tune": "adapters", "output": str(tmp_path)}
+    runs = [medic.train(**settings, lr=lr) for lr in (0.01, 0.05)]
+    made = medic.soup([run.path for run in runs], output=tmp_path / "soups")
+    assert made.config.model.tune == "adapters"
+    assert not any("lora" in name for name in load_file(made.path / "model.safetensors"))
+
+
+def test_an_exported_model_decides_alike(mini, tmp_path, weights):
+    run = medic.train(dataset=mini, output=str(tmp_path), weights=str(weights), tune="adapters", **SETTINGS)
+    assert medic.export(run, tmp_path / "model.onnx").difference < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tune": "half"}, "'half' adapters"),
+        ({"lora_rank": 4}, "lora_rank 'all' --tune adapters"),
+        ({"tune": "adapters", "lora_rank": 0}, "lora_rank 0"),
+        ({"tune": "adapters", "lora_dropout": 1.0}, "lora_dropout 1"),
+        ({"freeze": "backbone"}, "'freeze' --tune head"),
+    ],
+)
+def test_mistakes(mini, settings, message):
+    with pytest.raises(MedicError, match=naming(message)):
+        plan_of(dataset=mini, **{"backbone": "test_vit", "image_size": 32, "device": "cpu", **settings})

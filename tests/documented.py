@@ -120,7 +120,12 @@ def _images() -> None:
 
 
 def _weights() -> None:
-    for name, backbone in (("resnet50", "resnet50"), ("lite0", "tf_efficientnet_lite0"), ("convnet", "convnet")):
+    for name, backbone in (
+        ("resnet50", "resnet50"),
+        ("lite0", "tf_efficientnet_lite0"),
+        ("vit", "vit_tiny_patch16_224"),
+        ("convnet", "convnet"),
+    ):
         save_file(create_backbone(backbone).module.state_dict(), f"{name}.safetensors")
     for backbone in ("resnet18", "resnet50"):  # `--weights imagenet-v1` finds them in the cache of the hub
         cached = Path("hub", f"models--timm--{backbone}.tv_in1k")

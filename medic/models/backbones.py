@@ -15,7 +15,15 @@ from medic.errors import LONGEST_NAME, MedicError, closest, counted, first_line
 from medic.models import _torchvision
 from medic.models.convnet import ConvNet, MnistCnn
 from medic.models.gfnet import GFNet, load_official
-from medic.models.weights import CLASSIFIERS, is_torchvision, missing_tensors, read_tensors, resample, translate
+from medic.models.weights import (
+    CLASSIFIERS,
+    extra_tensors,
+    is_torchvision,
+    missing_tensors,
+    read_tensors,
+    resample,
+    translate,
+)
 from medic.utils.pixels import normalised
 
 
@@ -179,8 +187,7 @@ def load_weights(module: nn.Module, path: Path, size: int | None = None) -> None
     for key, tensor in expected.items():
         if key in state and state[key].shape != tensor.shape:
             raise _misshapen(path, key, state, tensor, size)
-    extra = [key for key in state if key not in expected and not key.startswith(CLASSIFIERS)]
-    if extra:
+    if extra := extra_tensors(state, expected):
         raise MedicError(f"weights {path} have {extra[0]!r}, which this backbone lacks: {_fitting(state)}")
     # Weights may be in half precision; the module keeps its own.
     module.load_state_dict({key: state[key] for key in expected if key in state}, strict=False)

@@ -49,6 +49,11 @@ def missing_tensors(state: Mapping[str, Tensor], expected: Mapping[str, Tensor])
     return [key for key in expected if key not in state and not key.endswith("num_batches_tracked")]
 
 
+def extra_tensors(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of the tensors that a file has and a network lacks, other than those of a classifier."""
+    return [key for key in state if key not in expected and not key.startswith(CLASSIFIERS)]
+
+
 def translate(module: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors of a file by the names of a backbone, if the file is in another layout that is known.
 
@@ -56,7 +61,7 @@ def translate(module: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
     recognised here. Tensors of an unknown layout keep their names.
     """
     expected = module.state_dict()
-    if not missing_tensors(state, expected):
+    if not missing_tensors(state, expected) and not extra_tensors(state, expected):
         return state
     if not is_torchvision(state):
         translated = _filtered(module, state)

@@ -14,6 +14,7 @@ different, and the exit code is then 1.
 import argparse
 import contextlib
 import fnmatch
+import importlib.util
 import itertools
 import json
 import os
@@ -165,6 +166,13 @@ def interrupting(step: int) -> Iterator[None]:
         hook.remove()
 
 
+def spelled(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by their names in the tree: `tune="head"` was `freeze="backbone"`."""
+    if settings.get("tune") != "head" or importlib.util.find_spec("medic.models.tuning"):
+        return dict(settings)
+    return {**{name: value for name, value in settings.items() if name != "tune"}, "freeze": "backbone"}
+
+
 def perform(kind: str, what: Any) -> None:
     """Do one action in the working directory."""
     import medic
@@ -174,11 +182,11 @@ def perform(kind: str, what: Any) -> None:
         if not Path(what[what.index("--name") + 1], "model.safetensors").exists():  # 1 is also that it learned nothing
             raise RuntimeError(f"exit code {finished.returncode}: {finished.stderr.strip()}")
     elif kind == "train":
-        medic.train(**what)
+        medic.train(**spelled(what))
     else:
         try:
             with interrupting(2):
-                medic.train(**what)
+                medic.train(**spelled(what))
         except KeyboardInterrupt:
             return
         raise RuntimeError("the run was not interrupted")

@@ -134,7 +134,7 @@ def test_a_calibrated_model(runs, tmp_path):
     run = runs[0]
     lenient, strict = (medic.calibrate(run, accept=share, force=True) for share in (0.95, 0.3))
     assert lenient.threshold.value < strict.threshold.value
-    assert medic.calibrate(run.path, threshold=0.5, force=True).shown_threshold == pytest.approx(0.5)
+    assert medic.calibrate(run.path, threshold=0.5, force=True).display_threshold == pytest.approx(0.5)
     images = np.zeros((4, 32, 32, 3), np.uint8)
     assert len(strict.predict(list(images))) == 4
     strict.save(tmp_path / "model")
@@ -227,7 +227,7 @@ def test_a_predictor_on_another_device_is_a_copy(runs):
 def test_a_threshold_needs_no_predictions(runs, tmp_path):
     shutil.copytree(runs[0].path, tmp_path / "run")
     (tmp_path / "run" / "predictions.npz").write_bytes(b"damaged")
-    assert medic.calibrate(tmp_path / "run", threshold=0.5, force=True).shown_threshold == pytest.approx(0.5)
+    assert medic.calibrate(tmp_path / "run", threshold=0.5, force=True).display_threshold == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("name", ["train", "sweep", "report", "analyze", "calibrate", "export", "push", "serve"])

@@ -229,9 +229,9 @@ def _decide(folder: Path) -> bool:
         and all(0 <= value <= 1 for _, value in prediction.top)
         and not math.isnan(prediction.score)
         and (
-            prediction.score == predictor.shown_threshold  # both may be infinite
-            or abs(prediction.score - predictor.shown_threshold) < 1e-6
-            or prediction.known == (prediction.score > predictor.shown_threshold)
+            prediction.score == predictor.display_threshold  # both may be infinite
+            or abs(prediction.score - predictor.display_threshold) < 1e-6
+            or prediction.known == (prediction.score > predictor.display_threshold)
         )
     )
     if not sane:

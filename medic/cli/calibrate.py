@@ -123,7 +123,7 @@ def _print(effects: "list[Effect]", chosen: "Threshold | None", calibration: "Ca
         threshold = effect.threshold
         mark = "→" if threshold == chosen else "•" if threshold == calibration.predictor.threshold else ""
         rates = {title: f"{100 * getattr(effect, name):.1f}" for name, title in present.items()}
-        rows.append({"": mark, "rule": threshold.rule, "threshold": f"{threshold.shown:.6g}", **rates})
+        rows.append({"": mark, "rule": threshold.rule, "threshold": f"{threshold.display_value:.6g}", **rates})
     print_rows(rows, numeric=["threshold", *present.values()])
     notes = ["• the model's threshold", *(["→ the chosen one"] if chosen is not None else [])]
     if (labelled := calibration.labelled) is not None:

@@ -121,7 +121,7 @@ def _format_threshold(score: str, threshold: float) -> str:
     """Return a threshold for people, on the scale of `medic predict`."""
     from medic.openset import Threshold, get_score
 
-    return f"{Threshold.of(threshold, '', get_score(score).probability).shown:.6g}"
+    return f"{Threshold.of(threshold, '', get_score(score).probability).display_value:.6g}"
 
 
 def _evaluate_run(run: "Run", arguments: Namespace, rule: str | float) -> int:

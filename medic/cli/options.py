@@ -106,7 +106,7 @@ def add_run_options(parser: ArgumentParser, **defaults: str) -> None:
             options = {"nargs": "*", "action": "extend", "metavar": declared.takes}
         else:
             options = {"type": _reader(declared), "metavar": declared.takes, "choices": declared.choices or None}
-        default = defaults.get(name, declared.shown_default)
+        default = defaults.get(name, declared.default_text)
         about = declared.help + (f" (default: {default})" if default else "")
         # Suppressed, so that only options that are given are set.
         groups[declared.group].add_argument(option_of(name), dest=name, help=about, default=SUPPRESS, **options)

@@ -75,7 +75,7 @@ def run(arguments: Namespace) -> int:
             raise MedicError(f"no image in {', '.join(arguments.paths)}: write a path per line")
         results = _chained(first, results)
         with (
-            open_writer(output, kind, top, predictor.shown_threshold) as writer,
+            open_writer(output, kind, top, predictor.display_threshold) as writer,
             closing(results if prints_rows else _with_progress(results)) as results,
         ):
             for path, result in zip(named, results, strict=True):

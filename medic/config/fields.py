@@ -60,7 +60,7 @@ class Setting:
         return get_args(self.hint) if get_origin(self.hint) is Literal else ()
 
     @property
-    def shown_default(self) -> str:
+    def default_text(self) -> str:
         """The default for help and documentation; empty for a setting that is off by default."""
         return self.default_rule or ("" if self.default is None or self.default is False else str(self.default))
 

@@ -104,7 +104,7 @@ def allow_sources(settings: Mapping[str, Any], where: str) -> None:
 
 
 @contextmanager
-def network_given(name: str, source: Any) -> Iterator[None]:
+def lend_network(name: str, source: Any) -> Iterator[None]:
     """Make a network of the user's inside whenever a backbone of this name is made."""
     if not is_source(name):
         raise MedicError(f"the model has the backbone {name!r}, which needs no network of yours: leave out model=")

@@ -168,7 +168,7 @@ def make_card(predictor: Predictor, name: str, metrics: Mapping[str, Any], licen
         'print(model.predict("photo.jpg"))',
         "```\n",
         f"Classes: {', '.join(map(_escaped, known))}\n",
-        f"An image is known if its score ({predictor.score.name}) is at least {predictor.shown_threshold:.4g}. "
+        f"An image is known if its score ({predictor.score.name}) is at least {predictor.display_threshold:.4g}. "
         f"The rule {threshold.rule!r} chose this threshold.\n",
         *(numbers if measured else ()),
         "## Limits\n",

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medic.config.sources import allow_sources, network_given
+from medic.config.sources import allow_sources, lend_network
 from medic.data.classes import UNKNOWN_LABEL
 from medic.data.decode import MAX_PIXELS, BadImage
 from medic.data.images import Resident
@@ -33,7 +33,7 @@ from medic.deploy.model_file import (
 )
 from medic.errors import MedicError, first_line, is_shortage
 from medic.models import Classifier, Ensemble, Preprocessing
-from medic.openset import Score, Threshold, given, predicted_class
+from medic.openset import Score, Threshold, chosen_threshold, predicted_class
 from medic.training import infer
 from medic.utils.outputs import Output
 
@@ -184,7 +184,7 @@ class Predictor:
 
     def at(self, threshold: Threshold | float) -> "Predictor":
         """Return the predictor with another threshold; a number is on the scale of `Prediction.score`."""
-        chosen = threshold if isinstance(threshold, Threshold) else given(self.score, threshold)
+        chosen = threshold if isinstance(threshold, Threshold) else chosen_threshold(self.score, threshold)
         return replace(self, threshold=chosen)
 
     @property
@@ -193,7 +193,7 @@ class Predictor:
         return read_learned(self.description)
 
     @property
-    def shown_threshold(self) -> float:
+    def display_threshold(self) -> float:
         """The threshold on the scale of `Prediction.score`."""
         if self.score.probability and self.threshold.probability is not None:
             return self.threshold.probability
@@ -245,7 +245,7 @@ def load(path: Path | str, device: str = "cpu", model: Any = None) -> Predictor:
     made = described.get("model")
     backbone = str(made.get("backbone")) if isinstance(made, Mapping) else ""
     if model is not None:
-        with network_given(backbone, model):
+        with lend_network(backbone, model):
             return _load(folder, described).to(torch_device)
     allow_sources({"backbone": backbone}, f"the model in {folder}")
     return _load(folder, described).to(torch_device)

@@ -66,7 +66,7 @@ def _choose_threshold(
     if isinstance(threshold, bool) or not isinstance(threshold, str | Real | None):
         raise MedicError(f"threshold {threshold}: give a number, or the name of a rule: {', '.join(RULES)}")
     if isinstance(threshold, Real):  # also a number of NumPy
-        return openset.given(score, float(threshold))
+        return openset.chosen_threshold(score, float(threshold))
     if not bool((target.label < 0).any()):
         return None
     rule = threshold or ("hard" if score.rejects else "source")

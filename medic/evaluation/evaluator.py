@@ -183,7 +183,7 @@ def measure_validation(outputs: LabelledOutputs) -> dict[str, float]:
 def choose_threshold(outputs: Outputs, score: openset.Score, rule: str | float) -> openset.Threshold:
     """Return one threshold for a model, by a rule or as given; an oracle rule sees all target domains together."""
     if not isinstance(rule, str):
-        return openset.given(score, rule)
+        return openset.chosen_threshold(score, rule)
     target = outputs["target"]
     return openset.threshold(
         rule, score, validation=outputs["validation"].output, target=target.output, label=target.label

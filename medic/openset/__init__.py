@@ -26,7 +26,18 @@ from medic.openset.metrics import (
 )
 from medic.openset.registry import SCORES, Score, get_score, score
 from medic.openset.scores import conf_bcls, conf_cls, energy, max_logit, predicted_class, rejection
-from medic.openset.thresholds import RULES, Rule, Threshold, fixed, given, hard, mixture, oracle_10, source, threshold
+from medic.openset.thresholds import (
+    RULES,
+    Rule,
+    Threshold,
+    chosen_threshold,
+    fixed,
+    hard,
+    mixture,
+    oracle_10,
+    source,
+    threshold,
+)
 
 __all__ = [
     "RANKING_METRICS",
@@ -48,6 +59,7 @@ __all__ = [
     "balance",
     "best_threshold",
     "ccr_at_fpr",
+    "chosen_threshold",
     "conf_bcls",
     "conf_cls",
     "conf_n",
@@ -60,7 +72,6 @@ __all__ = [
     "fpr95",
     "fpr_at_tpr",
     "get_score",
-    "given",
     "hard",
     "hard_hscore",
     "hscore",

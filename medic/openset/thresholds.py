@@ -33,7 +33,7 @@ class Threshold(NamedTuple):
         return cls(value, rule, float(torch.tensor(value).double().sigmoid()) if probability else None)
 
     @property
-    def shown(self) -> float:
+    def display_value(self) -> float:
         """The threshold for people: as a probability if the score is one."""
         return self.value if self.probability is None else self.probability
 
@@ -98,8 +98,8 @@ def fixed(score: Score, *, probability: float = 0.5) -> Threshold:
     return Threshold(_logit(probability), "fixed", probability)
 
 
-def given(score: Score, number: float) -> Threshold:
-    """Return a threshold that a person gives: a probability if the score is one, otherwise a number on its scale."""
+def chosen_threshold(score: Score, number: float) -> Threshold:
+    """Return a threshold that a person chose: a probability if the score is one, otherwise a number on its scale."""
     if math.isnan(number):
         raise MedicError("threshold nan: give a number")
     if not score.probability:

@@ -286,7 +286,7 @@ def _numbers(metrics: Mapping[str, Any]) -> list[tuple[Metric, str]]:
 
 def _threshold_sentence(threshold: Threshold) -> str:
     """Return the threshold, the rule that chose it, and whether the rule uses the target."""
-    value = f"{threshold.shown:.4g}{' (a probability)' if threshold.probability is not None else ''}"
+    value = f"{threshold.display_value:.4g}{' (a probability)' if threshold.probability is not None else ''}"
     rule = RULES.get(threshold.rule)
     if rule is None:
         return f"The run's threshold is {value}, from the rule “{threshold.rule}”."

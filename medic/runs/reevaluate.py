@@ -35,7 +35,7 @@ def review(run: Run, score: str | None, rule: str | float, outputs: Outputs | No
     """Return the metrics of a run by score: for one score, or for all available ones.
 
     Metrics have the keys of a record. They are computed from the run's predictions, or from `outputs` if given. `rule`
-    is that of the threshold, or a number on the scale of one score, by default the run's own; see `openset.given`.
+    is that of the threshold, or a number on the scale of one score, by default the run's own.
     """
     score = _score_for(run, score, rule)
     outputs = outputs or {split: run.outputs(split) for split in run.splits}

@@ -184,7 +184,7 @@ def test_threshold_of_a_score_that_is_not_a_probability(trained, images):
     (prediction,) = plain.predict(image)
     assert plain.at(prediction.score - 1e-3).predict(image)[0].known
     assert not plain.at(prediction.score + 1e-3).predict(image)[0].known
-    assert plain.at(-2.5).shown_threshold == -2.5
+    assert plain.at(-2.5).display_threshold == -2.5
 
 
 @pytest.mark.parametrize(

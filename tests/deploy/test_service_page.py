@@ -55,7 +55,7 @@ def test_images_are_named(browser, trained, images, tmp_path, width, dark):
         about = browser.find_element("id", "about").text
         assert ", ".join(trained.predictor.classes) in about
         threshold = float(re.search(r"at least ([\d.]+\d)", about)[1])
-        assert threshold == pytest.approx(trained.predictor.shown_threshold, abs=1e-3)
+        assert threshold == pytest.approx(trained.predictor.display_threshold, abs=1e-3)
         chosen = [*paths, tmp_path / "bad <b>.png"]
         browser.find_element("id", "files").send_keys("\n".join(map(str, chosen)))
         listed = cards(browser, len(chosen))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from medic.errors import MedicError
 from medic.openset import RULES, SCORES, Threshold, decide, hard_hscore, hscore, predicted_class, score, threshold
-from medic.openset import given as by_hand
+from medic.openset import chosen_threshold as by_hand
 from medic.utils.outputs import Output
 
 

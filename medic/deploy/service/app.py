@@ -345,7 +345,7 @@ def describe(predictor: Predictor) -> dict[str, Any]:
     return {
         "score": score.name,
         "probability": score.probability,
-        "threshold": _finite(predictor.shown_threshold),
+        "threshold": _finite(predictor.display_threshold),
         "rule": threshold.rule,
         "classes": len(predictor.classes),
         "sha256": predictor.description.get("sha256"),

@@ -41,8 +41,8 @@ TORCHVISION = [
     ("densenet121", "densenet121", 64),
     ("mobilenetv2_100", "mobilenet_v2", 64),
     ("efficientnet_b0", "efficientnet_b0", 64),
-    ("convnext_tiny", "convnext_tiny", 64),
-    ("swin_tiny_patch4_window7_224", "swin_t", 224),
+    pytest.param("convnext_tiny", "convnext_tiny", 64, marks=pytest.mark.slow),
+    pytest.param("swin_tiny_patch4_window7_224", "swin_t", 224, marks=pytest.mark.slow),
     pytest.param("vit_base_patch16_224", "vit_b_16", 224, marks=pytest.mark.slow),
 ]
 
@@ -179,6 +179,7 @@ def clip(state, x, depth, heads):
     return norm("ln_post", x)[:, 0]
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_clip(tmp_path):
     state = drawn(clip_shapes(width=768, depth=12, patch=32, grid=2, outputs=512))

@@ -45,7 +45,7 @@ def test_nothing_is_said_when_quiet(mini, capfd, tmp_path):
 def test_weights_are_named(mini, tmp_path):
     save_file(create_backbone("small").module.state_dict(), tmp_path / "w.safetensors")
     said = facts_of(dataset=mini, method="erm", weights=str(tmp_path / "w.safetensors"), tune="head")
-    assert said["backbone"] == f"small, weights {tmp_path / 'w.safetensors'}, 32 px, frozen"
+    assert said["backbone"] == f"small, weights {tmp_path / 'w.safetensors'}, 32 px, trains head"
 
 
 def test_a_protocol_is_named_in_place_of_the_starting_point(mini):

@@ -71,6 +71,7 @@ def test_interrupted_it_is_the_same(mini, tmp_path, weights, monkeypatch):
         assert (parts.path / name).read_bytes() == (whole.path / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_soup_of_runs_with_adapters(mini, tmp_path, weights):
     settings = {**SETTINGS, "dataset": mini, "weights": str(weights), "tune": "adapters", "output": str(tmp_path)}
     runs = [medic.train(**settings, lr=lr) for lr in (0.01, 0.05)]
@@ -79,6 +80,7 @@ def test_a_soup_of_runs_with_adapters(mini, tmp_path, weights):
     assert not any("lora" in name for name in load_file(made.path / "model.safetensors"))
 
 
+@pytest.mark.slow
 def test_an_exported_model_decides_alike(mini, tmp_path, weights):
     run = medic.train(dataset=mini, output=str(tmp_path), weights=str(weights), tune="adapters", **SETTINGS)
     assert medic.export(run, tmp_path / "model.onnx").difference < 1e-4

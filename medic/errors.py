@@ -143,10 +143,15 @@ def closest(name: str, choices: Iterable[str]) -> str | None:
 
 
 def respelled(name: str, choices: Iterable[str]) -> str:
-    """Return the choice that differs from `name` only in upper and lower case, or `name` itself."""
+    """Return the choice that differs from `name` only in upper and lower case or in p for +, or `name` itself."""
     choices = list(choices)
-    same = [choice for choice in choices if choice.lower() == name.lower()]
+    same = [choice for choice in choices if _plain(choice) == _plain(name)]
     return same[0] if name not in choices and len(same) == 1 else name
+
+
+def _plain(name: str) -> str:
+    """Return a name in lower case, and as file names have it: `medicpp` for MEDIC++."""
+    return name.lower().replace("+", "p")
 
 
 def check_choice(kind: str, name: str, choices: Iterable[str], where: str = "") -> str:

@@ -352,3 +352,8 @@ def test_a_table_of_the_paper_without_weights_is_said():
 @pytest.mark.parametrize("name", ["31e4", "1e-4", "12e4567890123456", "007", "null", "yes", "a: b"])
 def test_a_name_that_looks_like_a_number_stays_text(name):
     assert load_yaml(to_yaml({"name": name, "lr": 1e-4})) == {"name": name, "lr": 1e-4}
+
+
+@pytest.mark.parametrize("name", ["MEDIC++", "medicpp", "MedicPP"])
+def test_a_method_is_spelled_in_several_ways(mini, name):
+    assert plan_of(dataset=mini, method=name).method.name == "medic++"

@@ -83,7 +83,8 @@ class Interrupts:
         self.received = number
         # A closed terminal, or a signal in the middle of another message, must not end the run before its checkpoint.
         with suppress(OSError, RuntimeError):
-            logger.warning("%s; Ctrl-C again stops at once", self._awaited)
+            again = "Ctrl-C again" if number == signal.SIGINT else "another signal"
+            logger.warning("%s; %s stops at once", self._awaited, again)
 
     def _hurry(self, listening: int, late: Callable[[], str]) -> None:
         """Wait for a SIGTERM or SIGHUP, then make the main thread leave what is in progress, or end the process."""

@@ -20,7 +20,7 @@ def check_model(path: Path | str) -> None:
     """Raise an error if a path is neither a finished run nor a model."""
     folder = model_folder(path)
     if not folder.exists():
-        raise MedicError(f"run {path} does not exist: give the directory that training prints when it ends")
+        raise MedicError(f"{path} does not exist: give the directory of a finished run, or of a model")
     if is_model(path):
         check_model_files(folder)
     else:

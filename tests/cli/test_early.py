@@ -82,14 +82,14 @@ MISTAKES = {
     "serve runs/run --max-bytes 0": "--max-bytes 0: give a number above 0",
     "serve runs/run --ray --replicas 0": "--replicas 0: give a whole number of at least 1",
     "serve runs/run --port x": "--port x: give a whole number of at least 0 and at most 65535",
-    "serve gone": f"run gone does not exist: {TRAINED}",
+    "serve gone": "gone does not exist: give the directory of a finished run, or of a model",
     "report gone": f"run gone does not exist: {TRAINED}",
     "report runs/run -o file/x.html": "--output file/x.html cannot be written: Not a directory",
     "analyze gradients gone": f"run gone does not exist: {TRAINED}",
     "analyze gradients runs/run --moments 0": "--moments 0: give a whole number of at least 1",
     "analyze gradients runs/run --json file/x": "--json file/x cannot be written: Not a directory",
     "figures runs -o file/x": "--output file/x cannot be written: Not a directory",
-    "push gone a/b": f"run gone does not exist: {TRAINED}",
+    "push gone a/b": "gone does not exist: give the directory of a finished run, or of a model",
     "pull a/b file/x": "DIR file/x cannot be written: Not a directory",
 }
 

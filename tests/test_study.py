@@ -67,6 +67,19 @@ def test_the_judges_that_the_page_compares(monkeypatch, capsys):
         assert not re.fullmatch(r"\d+\.\d+", number) or re.search(rf"\| {number} \|", printed), number
 
 
+def test_the_second_network_that_the_page_compares(monkeypatch, capsys):
+    """Every OSCR of the table of recipes is printed from the records."""
+    section = PAGE[PAGE.index("### A second network") : PAGE.index("### A soup of several runs")]
+    command = re.search(r"python -m benchmarks\.judges (.*)", section)[1]
+    monkeypatch.setattr(sys, "argv", ["judges", *shlex.split(command)])
+    judges.main()
+    printed = capsys.readouterr().out
+    rows = [line for line in section.splitlines() if line.startswith("| frozen") and "0 of 10" in line]
+    numbers = [number for line in rows for number in re.findall(r"\d+\.\d(?= \|)", line)]
+    assert len(numbers) == 8
+    assert all(f"| {number} |" in printed for number in numbers)
+
+
 def test_the_defaults_that_the_page_compares(monkeypatch, capsys):
     """Every difference in the table is printed from the records."""
     section = PAGE[PAGE.index("### The new defaults") : PAGE.index("## How classes are dealt")]

@@ -35,6 +35,8 @@ class Config:
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
         """Return the configuration that complete settings describe; a setting they lack has its default."""
         values = {**{name: setting.default for name, setting in SETTINGS.items()}, **settings}
+        if settings.get("freeze") is not None:  # of a run before `tune`
+            values["tune"] = "head"
         if values["target"] == [NONE]:
             values["target"] = []
         groups: dict[str, Any] = {field.name: field.type for field in fields(cls) if field.name in GROUPS}

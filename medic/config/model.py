@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from medic.systems.base import Method
 
 BatchNorm = Literal["local", "sync", "frozen"]
-LORA = {"lora_rank": 8, "lora_alpha": 16.0, "lora_dropout": 0.0}
-"""The settings of adapters, unless the user gives others."""
 
 
 class ModelSettings(TypedDict, total=False):
@@ -81,7 +79,7 @@ class ModelConfig:
     weights: str | None
     """None for weights that are drawn at random."""
     tune: str
-    """What is trained beside the head; `medic.models.Tune` reads it."""
+    """The part of the backbone that is trained, as `medic.models.tuning.Tune` reads it."""
     lora_rank: int | None
     """The settings of the adapters are None without adapters."""
     lora_alpha: float | None
@@ -92,7 +90,7 @@ class ModelConfig:
 
     @property
     def tuning(self) -> "Tune":
-        """What is trained, with the settings of the adapters."""
+        """The part of the backbone that is trained, with the settings of the adapters."""
         from medic.models.tuning import Tune
 
         tune = Tune.parse(self.tune)
@@ -139,9 +137,10 @@ def resolve_model(settings: Mapping[str, Any], kind: "ObjectiveKind") -> ModelCo
 
 def _resolve_lora(settings: Mapping[str, Any], tune: "Tune") -> dict[str, Any]:
     """Return the complete settings of the adapters, if there are any."""
-    set_by_user = {name: settings[name] for name in LORA if settings[name] is not None}
+    defaults = {"lora_rank": tune.rank, "lora_alpha": tune.alpha, "lora_dropout": tune.dropout}
+    set_by_user = {name: settings[name] for name in defaults if settings[name] is not None}
     if tune.kind == "adapters":
-        return {**LORA, **set_by_user}
+        return {**defaults, **set_by_user}
     if set_by_user:
         raise MedicError(f"{next(iter(set_by_user))} has no effect on tune {settings['tune']!r}: use --tune adapters")
     return {}

@@ -1,4 +1,4 @@
-"""What is trained of a backbone: all of it, its last blocks, its norms, or low-rank adapters."""
+"""Training a part of a backbone: its last blocks, its normalisation layers, or low-rank adapters."""
 
 import math
 import re
@@ -13,7 +13,7 @@ from torch.nn import functional
 from medic.errors import MedicError, counted
 
 TUNES = ("all", "last:N", "norm", "adapters", "head")
-"""What can be trained, the head always among it."""
+"""The values of `--tune`."""
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
 ADAPTED = ("qkv", "q", "k", "v", "kv", "q_proj", "k_proj", "v_proj", "proj", "out_proj", "fc1", "fc2")
 """Names of the linear layers of attention and MLPs in timm's models."""
@@ -21,7 +21,7 @@ ADAPTED = ("qkv", "q", "k", "v", "kv", "q_proj", "k_proj", "v_proj", "proj", "ou
 
 @dataclass(frozen=True)
 class Tune:
-    """What is trained beside the head: the kind, and its numbers."""
+    """The part of a backbone that is trained beside the head."""
 
     kind: Literal["all", "last", "norm", "adapters", "head"]
     blocks: int = 0
@@ -140,7 +140,7 @@ def find_blocks(backbone: nn.Module) -> list[list[nn.Parameter]]:
             names.append([f"{child}.{name}" for name, _ in part.named_parameters()])
     blocks = [[parameters[name] for name in group if name in parameters] for group in names]
     blocks = [block for block in blocks if block]
-    # A last norm is no block of its own.
+    # A final norm belongs to the last block.
     if len(blocks) > 1 and all(parameter.ndim <= 1 for parameter in blocks[-1]):
         last = blocks.pop()
         blocks[-1] = [*blocks[-1], *last]

@@ -1,4 +1,4 @@
-"""What methods need besides logits: parts of the model's output, parts of the model, and facts about training.
+"""The needs of methods beyond logits: parts of the model's output, parts of the model, and facts about training.
 
 Losses, penalties, objectives, callbacks and scores declare their needs by name, in an attribute `needs`.
 """

@@ -1,4 +1,4 @@
-"""What to change after a run diverged or learned nothing."""
+"""Advice after a run diverged or learned nothing."""
 
 from medic.config.resolve import Plan
 

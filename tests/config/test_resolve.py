@@ -6,6 +6,7 @@ import dataclasses
 import pytest
 import torch
 
+from medic.config.config import Config
 from medic.config.files import load_yaml, read_settings, to_yaml
 from medic.config.settings import DEFAULTS, GROUPS, SETTINGS, Settings, identity
 from medic.errors import MedicError
@@ -357,3 +358,9 @@ def test_a_name_that_looks_like_a_number_stays_text(name):
 @pytest.mark.parametrize("name", ["MEDIC++", "medicpp", "MedicPP"])
 def test_a_method_is_spelled_in_several_ways(mini, name):
     assert plan_of(dataset=mini, method=name).method.name == "medic++"
+
+
+def test_a_frozen_run_of_an_earlier_version():
+    settings = {**plan_of(dataset="digits", target="street").config.settings, "freeze": "backbone"}
+    del settings["tune"]
+    assert Config.from_settings(settings).model.tune == "head"

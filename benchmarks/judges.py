@@ -9,6 +9,7 @@ at chance, with their order on the target.
 """
 
 import argparse
+import math
 import random
 from collections.abc import Sequence
 from itertools import combinations
@@ -78,7 +79,7 @@ def kendall(trials: Sequence[Trial], judge: str) -> float:
     """Return Kendall's τ between a judge and the target, over trials that are not at chance."""
     pairs = list(combinations([trial for trial in trials if not trial.collapsed], 2))
     signs = [(a.oscr - b.oscr) * (a.judged[judge] - b.judged[judge]) for a, b in pairs]
-    return sum((sign > 0) - (sign < 0) for sign in signs) / len(pairs)
+    return sum((sign > 0) - (sign < 0) for sign in signs) / len(pairs) if pairs else math.nan
 
 
 def bootstrap(by_seed: dict[int, float]) -> tuple[float, float]:

@@ -46,6 +46,13 @@ INNER = {
 }
 """Inner learning rates of MEDIC++ by recipe: with frozen batch norm, about half the outer rate or less."""
 
+PROBES: Mapping[str, Mapping[str, Any]] = {
+    **{f"head {lr:g}": {"lr": lr} for lr in (0.0018, 0.0054, 0.018, 0.054, 0.18)},
+    **{f"head {lr:g} inner": {"lr": lr, "inner_lr": 0.2 * lr} for lr in (0.0054, 0.018, 0.054, 0.18)},
+    **{f"head {lr:g} views": {"lr": lr, "train_views": 4} for lr in (0.018, 0.054)},
+}
+"""Recipes by name for a head on frozen features (`--option tune=head`)."""
+
 BASES: Mapping[str, Mapping[str, Any]] = {
     "erm": {"method": "erm"},
     "erm ova": {"method": "erm", "objective": "ce+ova"},
@@ -61,6 +68,9 @@ def trials() -> dict[str, dict[str, Any]]:
         for recipe, changes in SHARED.items():
             inner = {"inner_lr": INNER[recipe]} if base == "medic++" else {}
             named[f"{base} @ {recipe}"] = {**settings, **changes, **inner}
+        for recipe, changes in PROBES.items():
+            if base == "medic++" or "inner_lr" not in changes:
+                named[f"{base} @ {recipe}"] = {**settings, **changes}
         # One trial more for the setting that matters to the method: the inner rate, or the outer one.
         if base == "medic++":
             changes = {"lr": 0.0054, "inner_lr": 0.0011, **_FROZEN}

@@ -2,6 +2,7 @@
 
     python benchmarks/throughput.py --root DIR_OF_PACS --output throughput.json      # on a GPU
     python benchmarks/throughput.py                                                  # on a CPU: the ConvNet on digits
+    python benchmarks/throughput.py --root DIR --backbones convnext_tiny vit_tiny_patch16_224 --tunes all adapters head
 
 The yardsticks are bare loops on tensors that are on the device already: plain training with a batch of 144, eagerly,
 and the same compiled and captured as a CUDA graph. They share backbone, precision and memory format with the product.
@@ -21,9 +22,10 @@ from torch.nn import functional
 
 from medic.config.resolve import Plan, resolve
 from medic.data import Dataset
+from medic.errors import MedicError
 from medic.models import Classifier, create_backbone
 from medic.reports.terminal import print_rows
-from medic.runs.build import build_trainer
+from medic.runs.build import build_network, build_trainer
 from medic.runs.data import divide_images, load_images
 
 BATCH = 144
@@ -34,6 +36,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=str, help="folder with PACS")
     parser.add_argument("--backbone", default="resnet50")
+    parser.add_argument("--backbones", nargs="*", default=[], help="measure MEDIC++ with each of them")
+    parser.add_argument("--tunes", nargs="*", default=["all"], help="and with each of these values of --tune")
+    parser.add_argument("--image-size", type=int, help="side of an image in pixels, with --backbones")
     parser.add_argument("--only", nargs="*", help="labels of the product's rows to measure")
     parser.add_argument("--seconds", type=float, default=4.0, help="how long each row is timed")
     parser.add_argument("--compile", default="on", help="of the product's rows: on or off")
@@ -41,7 +46,10 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="also print where the time of each row goes, by kernel")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
-    rows = gpu_rows(arguments) if torch.cuda.is_available() else cpu_rows(arguments.seconds)
+    if arguments.backbones:
+        rows = backbone_rows(arguments)
+    else:
+        rows = gpu_rows(arguments) if torch.cuda.is_available() else cpu_rows(arguments.seconds)
     print_rows([{key: format_cell(value) for key, value in row.items()} for row in rows], numeric=list(rows[0])[1:])
     if arguments.output:
         arguments.output.write_text(json.dumps({"device": device_name(), "rows": rows}, indent=2) + "\n")
@@ -123,13 +131,75 @@ def gpu_rows(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
+def backbone_rows(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """MEDIC++ with several backbones, each beside a bare loop over the same step sizes."""
+    rows = []
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    for backbone in arguments.backbones:
+        dataset: Dataset | None = None
+        for tune in arguments.tunes:
+            size = {} if arguments.image_size is None else {"image_size": arguments.image_size}
+            shared = {"dataset": "pacs", "root": arguments.root, "target": "sketch", "batch_norm": "frozen"}
+            settings = {**shared, **size, "method": "medic++", "backbone": backbone, "tune": tune}
+            plan = resolve({**settings, "compile": "off" if tune == "head" else arguments.compile})
+            dataset = dataset or load_images(plan, device)
+            label = f"{backbone}, {tune}, {plan.config.data.image_size} px"
+            try:
+                row, trainer = product(label, plan, dataset, arguments.seconds)
+            except MedicError as error:  # a network without attention has no adapters
+                print(f"{label}: {error}", file=sys.stderr)
+                continue
+            if arguments.profile:
+                profile(label, trainer.step, trainer.wait)
+            speed = bare_steps(plan, trainer, arguments)
+            rows.append({**row, "bare": speed, "× bare": row["images/s"] / speed})
+            print(f"{label}: {row['images/s']:,.0f} images/s, × bare {rows[-1]['× bare']:.2f}", file=sys.stderr)
+            del trainer
+            torch.compiler.reset()
+    return rows
+
+
+def bare_steps(plan: Plan, trainer: Any, arguments: argparse.Namespace) -> float:
+    """Images per second of a bare loop with the same network and step sizes, on tensors on the device."""
+    device, sizes = plan.device, [count * plan.batch_size for count in plan.grid.sizes]
+    torch.manual_seed(0)
+    model = build_network(plan).model.train()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=1e-3, momentum=0.9, weight_decay=5e-4, fused=device.type == "cuda")
+    shape = trainer.images.shape[1:] if plan.config.model.head_alone else (3, *2 * [plan.config.data.image_size])
+    batches = [(torch.randn(count, *shape, device=device).contiguous(memory_format=torch.channels_last),
+                torch.randint(6, (count,), device=device)) for count in sizes]  # fmt: skip
+    network = torch.compile(model, dynamic=False) if plan.config.execution.compile == "on" else model
+
+    def step() -> None:
+        optimizer.zero_grad()
+        for x, y in batches:
+            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False):
+                output = network(x)
+                margin = output.ova[:, 1] - output.ova[:, 0]
+                ova = functional.binary_cross_entropy_with_logits(margin, functional.one_hot(y, 6).float())
+                loss = functional.cross_entropy(output.logits, y) + ova
+            loss.backward()
+        optimizer.step()
+
+    run = captured(step) if device.type == "cuda" else step
+    for _ in range(5):
+        run()
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    speed = rate(run, wait, sum(sizes), arguments.seconds)
+    if arguments.profile:
+        profile(f"bare loop of {plan.config.model.backbone}", run, wait)
+    return speed
+
+
 def product(label: str, plan: Plan, dataset: Dataset, seconds: float) -> tuple[dict[str, Any], Any]:
     """Measure the product's own trainer."""
     images = plan.batch_size * plan.grid.tasks
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
     began = time.perf_counter()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
     trainer = build_trainer(plan, dataset, divide_images(plan, dataset))
     trainer.model.train()
     for _ in range(8):

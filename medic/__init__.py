@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from medic.api import analyze as analyze
     from medic.api import calibrate as calibrate
     from medic.api import export as export
+    from medic.api import probe as probe
     from medic.api import push as push
     from medic.api import report as report
     from medic.api import serve as serve
@@ -56,7 +57,7 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from medic.utils.outputs import Output as Output
 
 _HOMES = {
-    "medic.api": ["Export", "analyze", "calibrate", "export", "push", "report", "serve", "sweep", "train"],
+    "medic.api": ["Export", "analyze", "calibrate", "export", "probe", "push", "report", "serve", "sweep", "train"],
     "medic.config.settings": ["Settings"],
     "medic.data": ["list_datasets"],
     "medic.deploy.hub": ["pull"],

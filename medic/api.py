@@ -127,6 +127,39 @@ def sweep(
     return sort_runs((job.directory.path for job in schedule.jobs), planned.output)
 
 
+def probe(
+    methods: Sequence[str] = (),
+    seeds: Iterable[int] = range(3),
+    *,
+    executor: str = "local",
+    jobs: int | None = None,
+    quiet: bool = False,
+    **settings: Unpack[Settings],
+) -> Runs:
+    """Train the heads of several methods on the features of a frozen backbone, and return the runs.
+
+    Every domain is the target in turn. The features are computed once, so that this takes minutes, also on a CPU. The
+    metrics of the runs have the OSCR of every score, as in `oscr/knn`.
+
+    Args:
+        methods: The methods to compare; by default all that can train a head alone on these data.
+        seeds: The seeds of every method.
+        executor: Where runs execute: `local`, `here`, `slurm` or `ray`.
+        jobs: The number of runs at a time; by default one per GPU or core.
+        quiet: Whether to log warnings only.
+        **settings: The settings that all runs share.
+    """
+    from medic.sweeps.executors import make_executor
+    from medic.sweeps.launch import launch
+    from medic.sweeps.probe import plan_probe
+    from medic.utils.logs import log_output
+
+    with log_output(quiet):
+        planned, _ = plan_probe(settings, methods, list(seeds))
+        schedule = launch(planned, make_executor(executor, jobs), quiet=quiet)
+    return sort_runs((job.directory.path for job in schedule.jobs), schedule.output)
+
+
 def _values(value: Any) -> Any:
     """Return the values of a setting in a span as a list: those of any collection, or of an array; text stays."""
     if callable(to_list := getattr(value, "tolist", None)):

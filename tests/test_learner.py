@@ -167,7 +167,7 @@ def test_an_update_is_that_of_a_run(mini, name):
     learner.objective.load_state_dict(trainer.objective.state_dict())
     for iteration in range(3):
         batch = trainer._batch(trainer._next())
-        drawn, _ = trainer._body.load(batch)
+        drawn, _ = trainer._iteration.load(batch)
         torch.manual_seed(iteration)
         trainer.updater(drawn)
         torch.manual_seed(iteration)

@@ -37,6 +37,8 @@ class Config:
         values = {**{name: setting.default for name, setting in SETTINGS.items()}, **settings}
         if settings.get("freeze") is not None:  # of a run before `tune`
             values["tune"] = "head"
+        if values["clip_norm"] is None:  # of a run before 0.4
+            values["clip_norm"] = 0.0
         if values["target"] == [NONE]:
             values["target"] = []
         groups: dict[str, Any] = {field.name: field.type for field in fields(cls) if field.name in GROUPS}

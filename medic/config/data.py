@@ -89,6 +89,24 @@ class DataSettings(TypedDict, total=False):
             takes="FRACTION",
         ),
     ]
+    shots: Annotated[
+        int,
+        setting(
+            "images of each class and source domain to train on, and at most as many for validation",
+            default_rule="all",
+            limits=COUNT,
+            takes="K",
+        ),
+    ]
+    train_views: Annotated[
+        int,
+        setting(
+            "views of each training image whose features --tune head caches: the plain one, then augmented ones",
+            1,
+            limits=COUNT,
+            takes="N",
+        ),
+    ]
     augment: Annotated[
         str | dict[str, Any],
         setting(
@@ -122,6 +140,9 @@ class DataConfig:
     """None, like `trial_seed`, if the dataset itself has a validation split."""
     trial_seed: int | None
     label_noise: float | None
+    shots: int | None
+    """None trains on all images."""
+    train_views: int
     augment: str
 
     @cached_property
@@ -164,6 +185,8 @@ def resolve_data(settings: Mapping[str, Any], bench: "Benchmark", dataset: "Lazy
         holdout=None if official else settings["holdout"] or 0.2,
         trial_seed=None if official else trial_seed,
         label_noise=settings["label_noise"],
+        shots=settings["shots"],
+        train_views=settings["train_views"],
         augment=describe_augmentation(_resolve_augmentation(settings, bench)),
     )
 
@@ -193,10 +216,12 @@ def _native_size(bench: "Benchmark", backbone: str) -> int:
 def _resolve_augmentation(settings: Mapping[str, Any], bench: "Benchmark") -> "Augmentation":
     from medic.data import make_augmentation
 
-    augment = settings["augment"]
-    if settings["tune"] == "head":
+    augment, views = settings["augment"], settings["train_views"]
+    if settings["tune"] != "head" and views > 1:
+        raise MedicError(f"train_views {views} has no effect without --tune head: leave out --train-views")
+    if settings["tune"] == "head" and views == 1:
         if augment not in (None, "none"):
-            raise MedicError(f"augment {augment!r} has no effect on a frozen backbone: leave out --augment")
+            raise MedicError(f"augment {augment!r} has no effect on one view of a frozen backbone: add --train-views N")
         return make_augmentation("none")
     augmentation = make_augmentation(augment or bench.augment)
     if bench.channels != 3 and (augmentation.jitter or augmentation.grey):

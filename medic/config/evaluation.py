@@ -53,6 +53,10 @@ class EvaluationSettings(TypedDict, total=False):
             "random views per image at test time, whose outputs are averaged: 32 in MVDG", 1, limits=COUNT, takes="N"
         ),
     ]
+    all_scores: Annotated[
+        bool,
+        setting("measure OSCR by every score, also by those that are fitted on features of the training images", False),
+    ]
     save_features: Annotated[
         bool,
         setting(
@@ -71,6 +75,7 @@ class EvaluationConfig:
     checkpoint_every: int | None
     """None writes checkpoints by time alone, one a minute."""
     views: int
+    all_scores: bool
     save_features: bool
 
 
@@ -95,5 +100,6 @@ def resolve_evaluation(
         evaluate_every=settings["evaluate_every"] or every,
         checkpoint_every=settings["checkpoint_every"],
         views=settings["views"],
+        all_scores=settings["all_scores"],
         save_features=settings["save_features"],
     )

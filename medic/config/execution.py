@@ -39,6 +39,14 @@ class ExecutionSettings(TypedDict, total=False):
             "compile the network with torch.compile: auto (on a GPU, for long runs), on or off", "auto", local=True
         ),
     ]
+    recompute: Annotated[
+        bool,
+        setting(
+            "compute activations again in the backward pass, which saves memory (gradient checkpointing)",
+            False,
+            local=True,
+        ),
+    ]
     threads: Annotated[
         int,
         setting(
@@ -79,6 +87,7 @@ class ExecutionConfig:
     precision: Precision
     capture: Switch
     compile: Switch
+    recompute: bool
     threads: int | None
     """None leaves torch's own number."""
     track: str

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from medic.systems.base import Method
 
 BatchNorm = Literal["local", "sync", "frozen"]
+Pool = Literal["own", "token", "avg", "max", "avgmax"]
 
 
 class ModelSettings(TypedDict, total=False):
@@ -54,6 +55,13 @@ class ModelSettings(TypedDict, total=False):
         float,
         setting("dropout of the adapters' inputs", default_rule="none", limits=Limits(0, 1, below=True), takes="P"),
     ]
+    pool: Annotated[
+        Pool,
+        setting(
+            "how a model of timm pools its last map or tokens: token, avg, max, avgmax, or own, as it was pretrained",
+            "own",
+        ),
+    ]
     head: Annotated[
         str,
         setting("close, separate, shared, reciprocal, ring, branches or prompted", default_rule="the objective's"),
@@ -84,6 +92,7 @@ class ModelConfig:
     """The settings of the adapters are None without adapters."""
     lora_alpha: float | None
     lora_dropout: float | None
+    pool: Pool
     head: str
     layer: str
     batch_norm: BatchNorm
@@ -129,6 +138,7 @@ def resolve_model(settings: Mapping[str, Any], kind: "ObjectiveKind") -> ModelCo
         lora_rank=lora.get("lora_rank"),
         lora_alpha=lora.get("lora_alpha"),
         lora_dropout=lora.get("lora_dropout"),
+        pool=settings["pool"],
         head=head,
         layer=check_choice("layer", settings["layer"], ["none", *LAYERS]),
         batch_norm=settings["batch_norm"],

@@ -17,7 +17,7 @@ class OptimSettings(TypedDict, total=False):
 
     iterations: Annotated[
         int,
-        setting("outer updates", default_rule="1000, or 1200 from pretrained weights", limits=COUNT, takes="N"),
+        setting("outer updates", default_rule="1000, by starting point", limits=COUNT, takes="N"),
     ]
     optimizer: Annotated[Optimizer, setting("sgd, adam or adamw", default_rule="the method's, or by starting point")]
     lr: Annotated[
@@ -46,8 +46,31 @@ class OptimSettings(TypedDict, total=False):
             takes="X",
         ),
     ]
+    layer_decay: Annotated[
+        float,
+        setting(
+            "learning rate of each block relative to that of the next one, counted from the head",
+            1.0,
+            default_rule="by starting point",
+            limits=Limits(0, 1, above=True),
+            takes="X",
+        ),
+    ]
+    head_first: Annotated[
+        int,
+        setting(
+            "iterations in which the head alone is trained, before the rest (LP-FT)", 0, limits=NONNEGATIVE, takes="N"
+        ),
+    ]
     clip_norm: Annotated[
-        float, setting("largest norm of the gradient", default_rule="unlimited", limits=POSITIVE, takes="X")
+        float,
+        setting(
+            "largest norm of the gradient; 0 does not limit it",
+            0.0,
+            default_rule="by starting point",
+            limits=NONNEGATIVE,
+            takes="X",
+        ),
     ]
     schedule: Annotated[
         Schedule, setting("step, cosine or constant", default_rule="the method's, or by starting point")
@@ -67,7 +90,11 @@ class OptimConfig:
     """None if the optimizer has none."""
     weight_decay: float
     head_lr_scale: float
-    clip_norm: float | None
+    layer_decay: float
+    head_first: int
+    """The number of iterations in which the head alone is trained."""
+    clip_norm: float
+    """0 if the gradient is not limited."""
     schedule: Schedule
     warmup: int
     averaging: str
@@ -80,6 +107,9 @@ def resolve_optim(settings: Mapping[str, Any]) -> OptimConfig:
     iterations, warmup = settings["iterations"], settings["warmup"]
     if warmup > iterations:
         raise MedicError(f"warmup is {warmup}: give at most the {iterations} iterations")
+    head_first = settings["head_first"]
+    if head_first > iterations:
+        raise MedicError(f"head_first is {head_first}: give at most the {iterations} iterations")
     return OptimConfig(
         iterations=iterations,
         optimizer=settings["optimizer"],
@@ -87,7 +117,9 @@ def resolve_optim(settings: Mapping[str, Any]) -> OptimConfig:
         momentum=float(settings["momentum"]) if settings["optimizer"] == "sgd" else None,
         weight_decay=float(settings["weight_decay"]),
         head_lr_scale=float(settings["head_lr_scale"]),
-        clip_norm=settings["clip_norm"],
+        layer_decay=float(settings["layer_decay"]),
+        head_first=head_first,
+        clip_norm=float(settings["clip_norm"]),
         schedule=settings["schedule"],
         warmup=warmup,
         averaging=check_choice("averaging", settings["averaging"], ["none", *AVERAGES]),

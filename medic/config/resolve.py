@@ -229,6 +229,8 @@ def _layer(
     optimizer = user.get("optimizer", own_optimizer)
     if optimizer != start.optimizer:
         of_start |= ADAM
+    if optimizer != start.optimizer or "lr" in preset:
+        of_start.pop("clip_norm")  # it belongs to the starting point's own rate
     if optimizer != own_optimizer:
         preset = _without_rates(preset)
     penalty = user.get("penalty", preset.get("penalty"))
@@ -327,6 +329,22 @@ def _check(plan: Plan) -> None:
     _check_speed(plan)
 
 
+def _check_recompute(plan: Plan) -> None:
+    """Raise an error if blocks of the network cannot be computed again in the backward pass."""
+    config, parts = plan.config, plan.parts
+    layer = f"layer {parts.layer.name!r}" if parts.layer is not None else None
+    if config.model.head_alone:
+        raise MedicError("recompute has no effect with tune 'head': leave out --recompute")
+    if config.execution.compile == "on":
+        raise MedicError("compile 'on' and recompute exclude each other: leave out one of them")
+    if parts.second_order:
+        raise MedicError(f"recompute: method {plan.method.name!r} needs second derivatives: use --order first")
+    if part := layer or parts.inspecting:
+        raise MedicError(f"recompute: {part} works inside the backbone: leave out --recompute")
+    if config.model.batch_norm != "frozen" and has_batch_norm(config.model.backbone, config.data.image_size):
+        raise MedicError("recompute would move batch-norm statistics twice: use --batch-norm frozen")
+
+
 def _check_speed(plan: Plan) -> None:
     """Raise an error if a network that parts of the method look into is to be compiled or frozen."""
     config, parts = plan.config, plan.parts
@@ -338,8 +356,12 @@ def _check_speed(plan: Plan) -> None:
             raise MedicError(
                 f"compile 'on': {parts.inspecting} works inside the network, which then cannot be compiled"
             )
+    if config.execution.recompute:
+        _check_recompute(plan)
     if not config.model.head_alone:
         return
+    if config.optim.head_first:
+        raise MedicError("head_first has no effect with tune 'head', which trains nothing else: leave out --head-first")
     if config.evaluation.views > 1:
         raise MedicError(f"{config.evaluation.views} views have no effect on a frozen backbone: leave out --views")
     layer = f"layer {parts.layer.name!r}" if parts.layer is not None else None

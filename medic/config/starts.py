@@ -26,6 +26,10 @@ class Start:
     """The inner learning rate as a multiple of the outer one; None keeps the strategy's own, 0.01."""
     weight_decay: float = 5e-4 / 9  # the authors' 5e-4 beside a gradient summed over t = 9 tasks; ours is the mean
     schedule: str = "step"
+    layer_decay: float = 1.0
+    """The learning rate of each block relative to that of the next one."""
+    clip_norm: float = 0.0
+    """The largest norm of the gradient at this rate; 0 does not limit it."""
     warmup: float = 0.0
     """The share of the iterations in which the rate climbs."""
     averaging: str = "swad"
@@ -33,14 +37,28 @@ class Start:
 
     def settings(self, benchmark_lr: float) -> dict[str, Any]:
         """Return the settings for a benchmark with a learning rate, without those that depend on other settings."""
-        names = ("batch_norm", "optimizer", "momentum", "weight_decay", "schedule", "averaging", "iterations")
+        names = (
+            "batch_norm",
+            "optimizer",
+            "momentum",
+            "weight_decay",
+            "clip_norm",
+            "schedule",
+            "averaging",
+            "iterations",
+        )
         return {**{name: getattr(self, name) for name in names}, "lr": self.rate * benchmark_lr}
 
 
 STARTS: Mapping[str, Start] = {
     "scratch": Start(when="no weights", batch_norm="local", rate=1.0, iterations=1000),
     "pretrained": Start(
-        when="weights of a network with batch norm", batch_norm="frozen", rate=3.0, inner=0.2, iterations=1200
+        when="weights of a network with batch norm",
+        batch_norm="frozen",
+        rate=3.0,
+        inner=0.2,
+        clip_norm=5.0,
+        iterations=1200,
     ),
     "pretrained without batch norm": Start(
         when="weights of a network without batch norm, such as ViT and ConvNeXt",
@@ -49,7 +67,7 @@ STARTS: Mapping[str, Start] = {
         inner=0.2,
         iterations=1200,
     ),
-    "frozen backbone": Start(when="--tune head", batch_norm="local", rate=1.0, iterations=1000),
+    "frozen backbone": Start(when="--tune head", batch_norm="local", rate=3.0, iterations=300),
 }
 """The starting points by name."""
 

@@ -31,6 +31,10 @@ class Images(ABC):
     def expect(self, positions: Tensor) -> None:  # noqa: B027, most images need no prefetching
         """Prefetch the images at positions (n,), which will be gathered soon."""
 
+    def draw_views(self, positions: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the positions (n,) of random views of the images at positions (n,): the images, if they have one."""
+        return positions
+
     @abstractmethod
     def gather(self, positions: Tensor, device: torch.device) -> Tensor:
         """Return the uint8 images (n, channels, height, width) at positions (n,), on a device."""
@@ -47,6 +51,18 @@ class Resident(Images):
         """Return the images at positions (n,)."""
         # index_select copies whole images; indexing with a tensor would copy pixel by pixel.
         return self.pixels.index_select(0, positions.to(self.pixels.device)).to(device)
+
+
+class Views(Resident):
+    """Several views of each of N images. The first N rows are the plain images; others serve training only."""
+
+    def __init__(self, views: Sequence[Tensor]) -> None:
+        super().__init__(torch.cat(list(views)))
+        self.count, self.views = len(views[0]), len(views)
+
+    def draw_views(self, positions: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the positions (n,) of a random view of each image."""
+        return positions + self.count * torch.randint(self.views, positions.shape, generator=generator)
 
 
 class Items(Images):

@@ -28,6 +28,11 @@ class Samples:
     def __len__(self) -> int:
         return len(self.indices)
 
+    def at(self, rows: Tensor) -> "Samples":
+        """Return the samples at `rows` (n,)."""
+        attributes = {name: values[rows] for name, values in self.attributes.items()}
+        return Samples(self.indices[rows], self.label[rows], self.domain[rows], attributes)
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -145,6 +150,14 @@ def _check_covered(problem: Problem, dataset: Dataset, classes: ClassSplit, on_e
             raise MedicError(f"the target {name!r} has no image of a known class: choose another")
         if classes.unknown and known.all():
             warn(f"the target {name!r} has no image of an unknown class: only accuracy is measured")
+
+
+def draw_shots(samples: Samples, count: int, generator: torch.Generator) -> Samples:
+    """Return at most `count` random samples of each class and domain, in their order."""
+    shuffled = torch.randperm(len(samples), generator=generator)
+    cells = torch.stack((samples.domain, samples.label), dim=1)[shuffled]
+    kept = [shuffled[(cells == cell).all(1)][:count] for cell in cells.unique(dim=0)]
+    return samples.at(torch.cat(kept).sort().values)
 
 
 def mislabelled(

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from medic.data.classes import check_class_names, has_controls
 from medic.deploy.layout import DESCRIPTION, WEIGHTS
-from medic.errors import MedicError, first_line, unread
+from medic.errors import MedicError, check_choice, first_line, unread
 from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone, is_sized, native_size
+from medic.models.backbones import OWN, POOLS
 from medic.openset import Fitted, Score, Threshold, get_score
 from medic.utils.files import atomic_write, write_text
 
@@ -143,10 +144,14 @@ def _make_network(described: Mapping[str, Any], size: int, networks: int = 1) ->
     import medic.systems  # noqa: F401, which registers its heads
 
     made, (preprocessing, _) = described["model"], read_preprocessing(described)
-    backbones = [create_backbone(str(made["backbone"]), size=size) for _ in range(networks)]
+    pool = check_choice("pool", made.get("pool", OWN), POOLS)
+    backbones = [create_backbone(str(made["backbone"]), size=size, pool=pool) for _ in range(networks)]
     if len(backbones[0].preprocessing.mean) != len(preprocessing.mean):
         raise ValueError("its preprocessing is not that of its backbone")
-    return assemble(backbones, len(read_classes(described)), str(made["head"]))
+    scaled = made.get("scaled", False)
+    if scaled is not True and scaled is not False:
+        raise ValueError(f"its entry 'scaled' is {scaled!r}, which must be true or false")
+    return assemble(backbones, len(read_classes(described)), str(made["head"]), scaled)
 
 
 def read_classes(described: Mapping[str, Any]) -> tuple[str, ...]:

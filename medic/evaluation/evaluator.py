@@ -72,6 +72,8 @@ class Evaluator:
     inference: Inference
     score: openset.Score
     rule: str
+    others: tuple[openset.Score, ...] = ()
+    """Further scores that are fitted on the training images, to rank by."""
 
     def infer(self, samples: Samples, features: bool) -> LabelledOutputs:
         """Return the model's outputs for samples, with backbone features if requested."""
@@ -90,11 +92,12 @@ class Evaluator:
 
     def record(self) -> dict[str, Any]:
         """Return the metrics of one evaluation, including DomainBed's keys (`env0_in_acc`, …)."""
-        features = "features" in self.score.needs
+        features = any("features" in score.needs for score in (self.score, *self.others))
         train, outputs = self.infer(self.problem.train, features), self.infer_all(features)
+        score, *others = (score.fit(train.output, train.label) for score in (self.score, *self.others))
         return {
             "validation": measure_validation(outputs["validation"]),
-            **measure(outputs, self.domains, self.score.fit(train.output, train.label), self.rule),
+            **measure(outputs, self.domains, score, self.rule, others),
             **self._by_domain(train, outputs["validation"], outputs["target"]),
         }
 
@@ -190,23 +193,30 @@ def choose_threshold(outputs: Outputs, score: openset.Score, rule: str | float) 
     )
 
 
-def measure(outputs: Outputs, domains: Sequence[str], score: openset.Score, rule: str | float) -> dict[str, Any]:
+def measure(
+    outputs: Outputs,
+    domains: Sequence[str],
+    score: openset.Score,
+    rule: str | float,
+    others: Sequence[openset.Score] = (),
+) -> dict[str, Any]:
     """Return the metrics by target domain (`targets`), their mean (`target`), and those on the sources (`source`).
 
     `source` is open set recognition without a domain shift: validation images against images of unknown classes in the
     source domains. Its errors are due to the unknown classes alone; further errors on `target` are due to the domain.
+    `others` are further scores to rank by.
     """
     target, validation = outputs["target"], outputs["validation"]
     open_set = bool((target.label < 0).any()) or "source-unknown" in outputs
     threshold = choose_threshold(outputs, score, rule) if open_set else None
     targets = {
-        domains[domain]: measure_outputs(target.where(target.domain == domain), score, threshold)
+        domains[domain]: measure_outputs(target.where(target.domain == domain), score, threshold, others)
         for domain in target.domain.unique().tolist()
     }
     metrics = {"target": mean_metrics(list(targets.values())), "targets": targets}
     if "source-unknown" in outputs:
         metrics["source"] = measure_outputs(
-            LabelledOutputs.cat([validation, outputs["source-unknown"]]), score, threshold
+            LabelledOutputs.cat([validation, outputs["source-unknown"]]), score, threshold, others
         )
     return metrics
 
@@ -222,7 +232,10 @@ def mean_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def measure_outputs(
-    outputs: LabelledOutputs, score: openset.Score, threshold: openset.Threshold | None
+    outputs: LabelledOutputs,
+    score: openset.Score,
+    threshold: openset.Threshold | None,
+    others: Sequence[openset.Score] = (),
 ) -> dict[str, Any]:
     """Return every metric of labelled outputs, or the accuracy alone if none of the images is unknown.
 
@@ -233,7 +246,7 @@ def measure_outputs(
     if not outcomes.sizes[1]:
         return {"acc": outcomes.acc}
     plain = [entry for entry in openset.SCORES.values() if entry.fitter is None and entry.reads(outputs.output)]
-    scores = {entry.name: entry for entry in (*plain, score)}
+    scores = {entry.name: entry for entry in (*plain, *others, score)}
     confidences = {name: entry(output) for name, entry in scores.items()}
     rankings = {name: outcomes.rank(confidence) for name, confidence in confidences.items()}
     oracle = best_of_ten(score, output, confidences[score.name], outcomes)

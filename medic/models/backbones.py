@@ -71,11 +71,17 @@ class Backbone:
     preprocessing: Preprocessing
 
 
-def create_backbone(name: str, weights: Path | None = None, size: int | None = None) -> Backbone:
+OWN = "own"
+"""The value of `pool` for a backbone's own pooling."""
+POOLS = (OWN, "token", "avg", "max", "avgmax")
+"""The values of `pool`, which are timm's."""
+
+
+def create_backbone(name: str, weights: Path | None = None, size: int | None = None, pool: str = OWN) -> Backbone:
     """Make a backbone: `convnet`, `mnist-cnn`, `gfnet_h_ti`, or any model of timm; `weights` is a local file.
 
     `size` is the side of the images in pixels (default: `native_size`). Networks that depend on it are made for it, and
-    their weights resampled.
+    their weights resampled. `pool` replaces the pooling of the last map or tokens in a model of timm.
     """
     size = size or native_size(name)
     if name in OURS:
@@ -86,6 +92,8 @@ def create_backbone(name: str, weights: Path | None = None, size: int | None = N
         backbone = _from_timm(name, size)
     if weights is not None:
         load_weights(backbone.module, weights, size if is_sized(name) else None)
+    if pool != OWN:  # after the weights, which include those of the pooling that is replaced
+        _set_pool(backbone.module, name, pool)
     return replace(backbone, preprocessing=replace(backbone.preprocessing, size=size))
 
 
@@ -122,6 +130,18 @@ def _from_timm(name: str, size: int) -> Backbone:
     config: dict[str, Any] = module.pretrained_cfg  # type: ignore[assignment]
     preprocessing = Preprocessing(tuple(config["mean"]), tuple(config["std"]), config["input_size"][-1])
     return Backbone(module, features, preprocessing)
+
+
+def _set_pool(module: nn.Module, name: str, pool: str) -> None:
+    """Replace the pooling of a model of timm by another that needs no weights."""
+    try:
+        if pool == "token" and getattr(module, "num_prefix_tokens", 0) == 0:
+            raise ValueError("it has no class token")
+        module.reset_classifier(0, pool)  # type: ignore[operator]
+    except (AttributeError, TypeError, ValueError, AssertionError) as error:
+        raise MedicError(
+            f"backbone {name!r} cannot have pool {pool!r} ({first_line(error)}): leave out --pool"
+        ) from error
 
 
 def _resized(timm: Any, name: str, size: int) -> nn.Module:

@@ -16,15 +16,42 @@ Norms = Literal["trained", "frozen"]
 """The policy for batch-norm statistics in training."""
 
 
+class Scaling(nn.Module):
+    """Features (N, F) minus their mean, divided by one number, so that their mean variance is 1.
+
+    One number for all features keeps the ratios between them: a deviation for each would make noise of the features
+    that hardly vary as large as the others. It leaves features as they are until it is fitted.
+    """
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("deviation", torch.ones(()))
+        self.mean: Tensor
+        self.deviation: Tensor
+
+    def fit(self, features: Tensor) -> None:
+        """Take the mean and the deviation from features (N, F)."""
+        exact = features.double()
+        self.mean.copy_(exact.mean(0))
+        self.deviation.copy_(exact.var(0, correction=0).mean().sqrt().clamp(min=1e-6))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Centre and scale features (N, F)."""
+        return (features - self.mean) / self.deviation
+
+
 class Classifier(nn.Module):
     """A backbone and its head over C known classes.
 
     `head` is a class, or the name of one: `close` (C closed-set outputs), `separate` (2C one-vs-all outputs beside
     them), `shared` (one-vs-all outputs whose positive channel serves as closed-set logits), or that of a system, once
-    `medic.systems` is imported.
+    `medic.systems` is imported. With `scaled`, the head reads centred and scaled features.
     """
 
-    def __init__(self, backbone: Backbone, classes: int, head: str | type[Head] = "separate") -> None:
+    def __init__(
+        self, backbone: Backbone, classes: int, head: str | type[Head] = "separate", scaled: bool = False
+    ) -> None:
         super().__init__()
         self.backbone = backbone.module
         self.classes, self.features = classes, backbone.features
@@ -35,6 +62,7 @@ class Classifier(nn.Module):
         make = HEADS[check_choice("head", head, HEADS)] if isinstance(head, str) else head
         if make.reads_maps:
             self._last = find_stages(self.backbone).stages[-1:]
+        self.scaling = Scaling(backbone.features) if scaled else None
         self.head = make(self._last[0].channels if self._last else backbone.features, classes)
 
     def forward(self, x: Tensor) -> Output:
@@ -48,7 +76,10 @@ class Classifier(nn.Module):
     def classify(self, features: Tensor) -> Output:
         """Return the outputs of the head for features (N, F)."""
         with torch.autocast(features.device.type, enabled=False):  # cheap, and confidences need full precision
-            return Output.of(self.head(features.to(next(self.head.parameters()).dtype)))
+            features = features.to(next(self.head.parameters()).dtype)
+            if self.scaling is not None:
+                features = self.scaling(features)
+            return Output.of(self.head(features))
 
     def tap(self, always: bool = False) -> tuple[int, ...]:
         """Return the maps of the backbone's stem and stages with the outputs from now on; returns their channels.

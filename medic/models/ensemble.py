@@ -64,7 +64,7 @@ def _joined(outputs: Sequence[Output]) -> Output:
     return Output(log_mean + logits.logsumexp(2).mean(0)[:, None], features=torch.cat(features, dim=1))
 
 
-def assemble(backbones: Sequence[Backbone], classes: int, head: str) -> Classifier | Ensemble:
+def assemble(backbones: Sequence[Backbone], classes: int, head: str, scaled: bool = False) -> Classifier | Ensemble:
     """Make a model over C classes from one backbone or several, each with its own head."""
-    networks = [Classifier(backbone, classes, head) for backbone in backbones]
+    networks = [Classifier(backbone, classes, head, scaled) for backbone in backbones]
     return networks[0] if len(networks) == 1 else Ensemble(networks)

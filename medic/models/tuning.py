@@ -14,7 +14,6 @@ from medic.errors import MedicError, counted
 
 TUNES = ("all", "last:N", "norm", "adapters", "head")
 """The values of `--tune`."""
-NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
 ADAPTED = ("qkv", "q", "k", "v", "kv", "q_proj", "k_proj", "v_proj", "proj", "out_proj", "fc1", "fc2")
 """Names of the linear layers of attention and MLPs in timm's models."""
 
@@ -86,7 +85,9 @@ def tune_backbone(backbone: nn.Module, tune: Tune) -> None:
     if tune.kind == "adapters":
         _insert_adapters(backbone, tune)
     elif tune.kind == "norm":
-        norms = [parameter for part in backbone.modules() if isinstance(part, NORMS) for parameter in part.parameters()]
+        # By name, because networks define their own, such as timm's RmsNorm.
+        parts = [part for part in backbone.modules() if "norm" in type(part).__name__.lower()]
+        norms = [parameter for part in parts for parameter in part.parameters(recurse=False)]
         if not norms:
             raise MedicError("tune 'norm': this backbone has no normalisation layer with parameters: use --tune last:1")
         _train(norms)

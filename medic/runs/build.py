@@ -12,14 +12,17 @@ from torch import Tensor, nn
 from medic.config.resolve import Plan
 from medic.data import Dataset, Images, Problem, make_augmentation
 from medic.data.cache import cache_directory
+from medic.data.images import Resident
 from medic.errors import MedicError, first_line
 from medic.models import Backbone, Classifier, Ensemble, Preprocessing, assemble, create_backbone
+from medic.models.classifier import Scaling
+from medic.models.recompute import recompute_blocks
 from medic.models.tuning import tune_backbone
 from medic.objectives import Objective, Setup
 from medic.runs.optimizer import make_optimizer, rate_factor
 from medic.tasks import Grid
 from medic.training import Trainer, derive, generator
-from medic.training.frozen import frozen_features, weights_identity
+from medic.training.frozen import FrozenBackbone, weights_identity
 from medic.utils import distributed
 from medic.utils.modules import evaluating, statistics_kept
 
@@ -39,8 +42,9 @@ class Network:
 def build_backbones(plan: Plan) -> list[Backbone]:
     """Make the backbones of a run, one per network; weights that no file gives are drawn for each."""
     torch.manual_seed(derive(plan.seed, "model"))
+    model = plan.config.model
     return [
-        create_backbone(plan.config.model.backbone, plan.weights, plan.config.data.image_size)
+        create_backbone(model.backbone, plan.weights, plan.config.data.image_size, model.pool)
         for _ in range(plan.networks)
     ]
 
@@ -77,12 +81,14 @@ def _assembled(plan: Plan) -> Network:
     else:
         for backbone in backbones:
             tune_backbone(backbone.module, plan.config.model.tuning)
+            if plan.config.execution.recompute:
+                recompute_blocks(backbone.module)
     inputs = torch.zeros(1, len(preprocessing.mean), preprocessing.size, preprocessing.size)
     if plan.parts.layer is not None:
         layer = plan.parts.layer.build()
         for backbone in backbones:
             layer.insert(backbone.module, inputs)
-    model = assemble(backbones, len(plan.config.data.classes.known), plan.config.model.head)
+    model = assemble(backbones, len(plan.config.data.classes.known), plan.config.model.head, frozen is not None)
     _check_images(plan, model if frozen is None else frozen.module, preprocessing)
     if frozen is None:
         _check_pass(plan, model, inputs)
@@ -130,6 +136,8 @@ def compiles(plan: Plan, device: torch.device) -> bool:
     """Return whether the network is compiled on a device: never through second derivatives or hooks inside it."""
     if plan.parts.inspecting or plan.config.model.head_alone or plan.parts.second_order:
         return False
+    if plan.config.execution.recompute:
+        return False
     images = plan.config.optim.iterations * plan.batch_size * plan.grid.tasks
     auto = device.type == "cuda" and images >= COMPILED
     return plan.config.execution.compile == "on" or (plan.config.execution.compile == "auto" and auto)
@@ -150,15 +158,14 @@ def build_trainer(plan: Plan, dataset: Dataset, problem: Problem, network: Netwo
     network = network or build_network(plan)
     model, preprocessing, images = network.model, network.preprocessing, dataset.images
     if network.frozen is not None:
-        identity = weights_identity(plan.config.model.backbone, plan.weights, plan.seed)
-        images = frozen_features(dataset, network.frozen, preprocessing, identity, device, precision)
+        images = _compute_features(plan, dataset, network.frozen, preprocessing)
+        _fit_scaling(model, images, problem)
     objective = build_objective(plan)
     objective.prepare(model, _setup(plan, problem, images, preprocessing))
     objective.to(device)
     sampler = None if plan.parts.sampler is None else plan.parts.sampler.build()
     grid = Grid(plan.grid, seed=derive(plan.seed, "tasks"), sampler=sampler)
     grid.names = {"domain": dataset.domains, "class": problem.known}
-    body = [parameter for parameter in model.body() if parameter.requires_grad]
     return Trainer(
         model=model,
         images=images,
@@ -166,20 +173,38 @@ def build_trainer(plan: Plan, dataset: Dataset, problem: Problem, network: Netwo
         grid=grid,
         strategy=plan.parts.strategy.build(),
         objective=objective,
-        optimizer=make_optimizer(plan.config.optim, body, model.heads(), objective.parameter_groups()),
+        optimizer=make_optimizer(plan.config.optim, model, objective.parameter_groups()),
         schedule=partial(rate_factor, plan.config.optim),
         augmentation=make_augmentation(plan.config.data.augment),
         preprocessing=preprocessing,
         batch_size=plan.batch_size,
         generator=generator(plan.seed, "augment"),
-        clip_norm=plan.config.optim.clip_norm,
+        clip_norm=plan.config.optim.clip_norm or None,
+        head_first=plan.config.optim.head_first,
         frames=None if plan.config.model.head_alone else dataset.frames,
         device=device,
         precision=precision,
         capture=plan.config.execution.capture,
         compiled=compiled,
+        recompute=plan.config.execution.recompute,
         callbacks=[callback.build() for callback in plan.parts.callbacks],
     )
+
+
+def _compute_features(plan: Plan, dataset: Dataset, backbone: Backbone, preprocessing: Preprocessing) -> Resident:
+    """Return the features of a frozen backbone in place of the images."""
+    model, data = plan.config.model, plan.config.data
+    identity = weights_identity(model.backbone, model.pool, plan.weights, plan.seed)
+    frozen = FrozenBackbone(backbone, preprocessing, identity, plan.device, plan.precision)
+    return frozen.features(dataset, make_augmentation(data.augment), data.train_views)
+
+
+def _fit_scaling(model: nn.Module, features: Resident, problem: Problem) -> None:
+    """Let the head read features with mean 0 and mean variance 1 over the training images."""
+    positions = problem.train.indices
+    for part in model.modules():
+        if isinstance(part, Scaling):
+            part.fit(features.gather(positions, features.device).flatten(1))
 
 
 def _setup(plan: Plan, problem: Problem, images: Images, preprocessing: Preprocessing) -> Setup:

@@ -9,7 +9,7 @@ import torch
 from medic.config.data import DataConfig
 from medic.config.resolve import Plan
 from medic.data import Dataset, Problem, Storage, make_parts, make_problem
-from medic.data.problem import mislabelled
+from medic.data.problem import draw_shots, mislabelled
 from medic.errors import MedicError
 from medic.training import derive, generator
 
@@ -42,7 +42,9 @@ def divide_images(plan: Plan, dataset: Dataset) -> Problem:
             if source not in held_out:
                 name = dataset.domains[source]
                 raise MedicError(f"validation 'official': no list or folder holds out images of {name!r}")
-    return _with_noise(problem, data, dataset, trial) if data.label_noise else problem
+    if data.label_noise:
+        problem = _with_noise(problem, data, dataset, trial)
+    return problem if data.shots is None else _with_shots(problem, data.shots, trial)
 
 
 def _with_noise(problem: Problem, data: DataConfig, dataset: Dataset, trial: int) -> Problem:
@@ -55,6 +57,13 @@ def _with_noise(problem: Problem, data: DataConfig, dataset: Dataset, trial: int
     train, validation = (
         mislabelled(samples, data.label_noise or 0.0, known, draws) for samples in (problem.train, problem.validation)
     )
+    return replace(problem, train=train, validation=validation)
+
+
+def _with_shots(problem: Problem, shots: int, trial: int) -> Problem:
+    """Keep a few images of each class and source domain, for training and for validation."""
+    draws = generator(trial, "shots")
+    train, validation = (draw_shots(samples, shots, draws) for samples in (problem.train, problem.validation))
     return replace(problem, train=train, validation=validation)
 
 

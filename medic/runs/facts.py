@@ -36,6 +36,7 @@ def describe(plan: Plan, dataset: Dataset, problem: Problem, path: Path) -> Iter
     yield "target", seen + _listed([_target(dataset.domains[domain], problem.target, domain) for domain in places])
     weights = "from scratch" if plan.weights is None else f"weights {plan.weights}"
     trained = "" if model.tune == "all" else f", trains {model.tune}"
+    trained += f", the head first for {optim.head_first} iterations" if optim.head_first else ""
     yield "backbone", f"{model.backbone}, {weights}, {data.image_size} px{trained}"
     device = plan.device
     place = f"cpu, threads {torch.get_num_threads()}"
@@ -48,7 +49,9 @@ def describe(plan: Plan, dataset: Dataset, problem: Problem, path: Path) -> Iter
     yield "training", f"{optim.iterations} iterations of {images}, {every}"
     inner = "" if plan.config.objective.inner_lr is None else f", inner lr {plan.config.objective.inner_lr:g}"
     warmup = f", warm-up {optim.warmup}" if optim.warmup else ""
-    rates = f"{optim.optimizer} lr {optim.lr:g}{inner}, weight decay {optim.weight_decay:.3g}"
+    clip = f", clip norm {optim.clip_norm:g}" if optim.clip_norm else ""
+    decay = f", layer decay {optim.layer_decay:g}" if optim.layer_decay < 1 else ""
+    rates = f"{optim.optimizer} lr {optim.lr:g}{inner}{decay}, weight decay {optim.weight_decay:.3g}{clip}"
     shape = f"schedule {optim.schedule}{warmup}, batch norm {model.batch_norm}, averaging {optim.averaging}"
     start = plan.start if plan.config.run.protocol is None else f"protocol {plan.config.run.protocol}"
     yield "recipe", f"{start}: {rates}, {shape}"

@@ -15,5 +15,5 @@ def learning_hint(plan: Plan) -> str:
     """Return what to change if a run does not learn."""
     optim = plan.config.optim
     warmup = f"raise --warmup above {optim.warmup}" if optim.warmup else "add --warmup N"
-    clip = "add --clip-norm 1" if optim.clip_norm is None else f"lower --clip-norm below {optim.clip_norm:g}"
+    clip = f"lower --clip-norm below {optim.clip_norm:g}" if optim.clip_norm else "add --clip-norm 1"
     return f"{lower_rates(plan)}, {clip}, {warmup}, or raise --iterations"

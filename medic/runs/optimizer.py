@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from medic.config.optim import OptimConfig
+from medic.models import Classifier, Ensemble
+from medic.models.tuning import find_blocks
 
 
 def rate_factor(optim: OptimConfig, iteration: int) -> float:
@@ -24,20 +26,22 @@ def rate_factor(optim: OptimConfig, iteration: int) -> float:
     return climb
 
 
+Scaled = tuple[list[nn.Parameter], float]
+"""Parameters, and the factor of their learning rate."""
+
+
 def make_optimizer(
-    optim: OptimConfig,
-    body: list[nn.Parameter],
-    heads: list[nn.Parameter],
-    others: Sequence[tuple[list[nn.Parameter], float]] = (),
+    optim: OptimConfig, model: Classifier | Ensemble, others: Sequence[Scaled] = ()
 ) -> torch.optim.Optimizer:
     """Make an optimizer of the backbone, of the heads at `head_lr_scale` times its rate, and of others at theirs.
 
     On a GPU the rates are tensors and a step is one kernel, so that a CUDA graph can hold it at any rate.
     """
+    heads = model.heads()
     device = heads[0].device
     on_gpu = device.type == "cuda"
     groups: list[dict[str, Any]] = []
-    for parameters, scale in ((body, 1.0), (heads, optim.head_lr_scale), *others):
+    for parameters, scale in (*_scale_body(model, optim.layer_decay), (heads, optim.head_lr_scale), *others):
         rate = scale * optim.lr
         groups.append({"params": parameters, "lr": torch.tensor(rate, device=device) if on_gpu else rate})
     decay, fused = optim.weight_decay, True if on_gpu else None
@@ -45,3 +49,14 @@ def make_optimizer(
         return torch.optim.SGD(groups, momentum=optim.momentum or 0.0, weight_decay=decay, fused=fused)
     adam = torch.optim.Adam if optim.optimizer == "adam" else torch.optim.AdamW
     return adam(groups, weight_decay=decay, capturable=on_gpu, fused=fused)
+
+
+def _scale_body(model: Classifier | Ensemble, decay: float) -> list[Scaled]:
+    """Return the trained parameters of the backbones; the blocks of each have rates that fall towards its stem."""
+    if decay == 1:
+        return [([parameter for parameter in model.body() if parameter.requires_grad], 1.0)]
+    groups: list[Scaled] = []
+    for network in model.networks if isinstance(model, Ensemble) else [model]:
+        for depth, block in enumerate(reversed(find_blocks(network.backbone)), start=1):
+            groups.append(([parameter for parameter in block if parameter.requires_grad], decay**depth))
+    return [(parameters, scale) for parameters, scale in groups if parameters]

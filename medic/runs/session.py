@@ -171,7 +171,7 @@ class Session(UnfinishedRun):
     def _update(self, averaging: WeightAverage, progress: Progress) -> None:
         """Give the weights after an iteration to the average, and the validation loss if it asks for it."""
         iteration, iterations = self.trainer.iteration, self.plan.config.optim.iterations
-        averaging.update(self.weights(), iteration / iterations)
+        averaging.update(self.trainer.trained, iteration / iterations)
         if averaging.asks(iteration, iterations):
             self.losses += self.trainer.wait()
             with progress.pause("validating"), self._naming_iteration():
@@ -247,7 +247,7 @@ class Session(UnfinishedRun):
             "step": trainer.iteration,
             "epoch": images / len(self.problem.train),
             "loss": float(np.mean(self.losses)) if self.losses else self.records[-1]["loss"],
-            "lr": trainer.rates[0] * trainer.schedule(trainer.iteration - 1),
+            "lr": self.plan.config.optim.lr * trainer.schedule(trainer.iteration - 1),
             "step_time": self.seconds,
             "mem_gb": peak / gigabyte,
             **({"advice": advice} if advice else {}),

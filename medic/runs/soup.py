@@ -16,6 +16,7 @@ from medic.runs.reevaluate import load_run_images
 from medic.runs.run import Run
 from medic.runs.unfinished import UnfinishedRun, find_directory, finished_run
 from medic.training.averaging import RunningMean
+from medic.training.trainer import find_trained
 from medic.utils.files import file_hash, writing
 from medic.utils.logs import log_output
 
@@ -23,10 +24,10 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-SHARED = ("dataset", "sources", "target", "known", "unknown", "partial", "backbone", "objective", "head", "tune",
-          "batch_norm", "image_size", "store_size", "score", "views")  # fmt: skip
+SHARED = ("dataset", "sources", "target", "known", "unknown", "partial", "backbone", "pool", "objective",
+          "head", "tune", "batch_norm", "image_size", "store_size", "score", "views")  # fmt: skip
 """Settings that define the model and its images, which all runs must share."""
-SPLIT = ("validation", "holdout", "trial_seed", "label_noise")
+SPLIT = ("validation", "holdout", "trial_seed", "label_noise", "shots")
 """Settings that define the validation images and their labels, which all runs must share."""
 
 
@@ -116,6 +117,7 @@ class Soup(UnfinishedRun):
     def make(self, runs: Sequence[Run]) -> None:
         """Choose among the runs, the best first, and write everything."""
         merge_adapters(self.trainer.model)  # as in the files of the runs
+        self.trainer.trained = find_trained(self.trainer.model)
         self._kept = self._tried = RunningMean()
         trials = choose(runs, self._accuracy_with, self._keep)
         self.trainer.model.load_state_dict(self.best)
@@ -141,7 +143,7 @@ class Soup(UnfinishedRun):
         tensors = Run(run.path).model.state_dict()  # of a new object, so that the network is not kept
         model.load_state_dict({name: tensors[name] for name in model.state_dict()})
         self._tried = self._kept.copy()
-        self._tried.add([parameter.detach().double() for parameter in self.weights()])
+        self._tried.add([parameter.detach().double() for parameter in self.trainer.trained])
         if self._tried.count > 1:
             self.load_average(self._tried.tensors)
         accuracy = self.evaluator.validation()["acc"]

@@ -20,6 +20,7 @@ from medic.evaluation.evaluator import Evaluator, Outputs, choose_threshold, pre
 from medic.evaluation.learning import learning_failure
 from medic.evaluation.selection import select, without_target
 from medic.models import Classifier
+from medic.models.backbones import OWN
 from medic.models.tuning import merge_adapters
 from medic.runs.build import COMPILED, Network, build_trainer, compiles
 from medic.runs.data import divide_images, fingerprint
@@ -79,7 +80,9 @@ class UnfinishedRun:
         self.rule = plan.config.evaluation.threshold
         inference = self.trainer.inference(self._compiles_evaluation(evaluations), plan.config.evaluation.views)
         score = openset.get_score(plan.config.evaluation.score)
-        self.evaluator = Evaluator(dataset.domains, self.problem, inference, score, self.rule)
+        others = [entry for entry in openset.SCORES.values() if entry.fitter is not None and entry.name != score.name]
+        fitted = tuple(others) if plan.config.evaluation.all_scores else ()
+        self.evaluator = Evaluator(dataset.domains, self.problem, inference, score, self.rule, fitted)
         self.records: list[dict[str, Any]] = []
         self.best: dict[str, Tensor] = {}
         self.began = began  # minus the time spent before the run was resumed
@@ -92,14 +95,10 @@ class UnfinishedRun:
         images = len(self.problem.train) + len(self.problem.validation)
         return compiles(self.plan, self.device) and evaluations * images >= COMPILED
 
-    def weights(self) -> list[nn.Parameter]:
-        """Return the weights to average."""
-        return [parameter for parameter in self.trainer.model.parameters() if parameter.requires_grad]
-
     def load_average(self, tensors: Sequence[Tensor]) -> None:
         """Load averaged weights into the model, and re-estimate batch-norm statistics."""
         with torch.no_grad():
-            torch._foreach_copy_(list[Tensor](self.weights()), list(tensors))
+            torch._foreach_copy_(list[Tensor](self.trainer.trained), list(tensors))
         self.trainer.refresh_statistics(min(REFRESHED, self.plan.config.optim.iterations))
 
     def add_record(self, measured: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,8 +176,8 @@ class UnfinishedRun:
         """Return the model with the backbone that was frozen, if it was."""
         if self.network.frozen is None:
             return model
-        whole = Classifier(self.network.frozen, len(self.problem.known), self.plan.config.model.head)
-        whole.head.load_state_dict(model.head.state_dict())  # type: ignore[union-attr]
+        whole = Classifier(self.network.frozen, len(self.problem.known), self.plan.config.model.head, True)
+        whole.load_state_dict(model.state_dict(), strict=False)  # the head and the scaling of its features
         return whole
 
     def _description(self, threshold: openset.Threshold, record: int, origin: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,6 +188,8 @@ class UnfinishedRun:
                 "backbone": plan.config.model.backbone,
                 "head": plan.config.model.head,
                 "networks": plan.networks,
+                **({} if plan.config.model.pool == OWN else {"pool": plan.config.model.pool}),
+                **({"scaled": True} if plan.config.model.head_alone else {}),
             },
             "classes": list(self.problem.known),
             "preprocessing": describe_preprocessing(self.trainer.preprocessing, data.store_size),

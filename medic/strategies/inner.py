@@ -79,14 +79,17 @@ class StatefulInnerLoop(InnerLoop):
         held = self._optimizer.param_groups[0]["params"] if self._optimizer else []
         if self._optimizer is None or [id(p) for p in held] != [id(p) for p in parameters]:
             self._optimizer = make_optimizer(inner, parameters, self.lr, decay)
-            if self._loaded is not None:
+            if self._loaded is not None and self._loaded.get("parameters", len(parameters)) == len(parameters):
                 load_optimizer(self._optimizer, self._loaded)
-                self._loaded = None
+            self._loaded = None
         return self._optimizer
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the inner optimizer, None before it exists."""
-        return {"inner": optimizer_state(self._optimizer) if self._optimizer else self._loaded}
+        if self._optimizer is None:
+            return {"inner": self._loaded}
+        count = len(self._optimizer.param_groups[0]["params"])
+        return {"inner": {**optimizer_state(self._optimizer), "parameters": count}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state."""

@@ -44,6 +44,12 @@ class Captured:
         graph.replay()
         return update
 
+    def reset(self) -> None:
+        """Forget the captured graphs, because an iteration computes something else from now on."""
+        torch.cuda.synchronize()
+        self._graphs.clear()
+        self._runs = 0
+
     def _eager(self, batch: Batch) -> Update:
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):

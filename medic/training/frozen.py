@@ -2,53 +2,91 @@
 
 import hashlib
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from medic.data import Dataset
+from medic.data import Augmentation, Dataset, Images
 from medic.data.cache import cached
-from medic.data.images import Resident
+from medic.data.images import Resident, Views
 from medic.models import Backbone, Preprocessing
-from medic.training import Inference, Precision
+from medic.training import Inference, Precision, derive
 from medic.utils.files import file_hash
 from medic.utils.outputs import Output
 
 logger = logging.getLogger(__name__)
 
 
-def frozen_features(
-    dataset: Dataset,
-    backbone: Backbone,
-    preprocessing: Preprocessing,
-    identity: str,
-    device: torch.device,
-    precision: Precision,
-) -> Resident:
-    """Return the features of a dataset's images as images of (F, 1, 1), on a device; `identity` names the weights."""
-    shape = tuple(dataset.images.shape[1:])  # the hash does not depend on the decoded size
-    key = hashlib.sha256(repr((dataset.hash, shape, identity, preprocessing, precision)).encode()).hexdigest()[:16]
+@dataclass(frozen=True)
+class FrozenBackbone:
+    """A backbone whose features are computed once; `identity` names its weights."""
 
-    def build() -> dict[str, object]:
-        count = dataset.images.shape[0]
-        logger.info("computing the features of %d images once", count)
-        module = _Featurizer(backbone.module).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        infer = Inference(module, dataset.images, preprocessing, device, precision)
-        features = infer(torch.arange(count)).logits.cpu()
-        module.to("cpu")  # the run trains the head alone
-        return {"features": features.numpy()}
+    backbone: Backbone
+    preprocessing: Preprocessing
+    identity: str
+    device: torch.device
+    precision: Precision
 
-    arrays = cached(f"features-{key}", build)  # type: ignore[arg-type]
-    features = torch.from_numpy(arrays["features"])
-    return Resident(features[:, :, None, None].to(device))
+    def features(self, dataset: Dataset, augmentation: Augmentation, views: int) -> Resident:
+        """Return the features of a dataset's images as images of (F, 1, 1), on the device.
+
+        The first of several views is the plain image, and the others are augmented.
+        """
+        computed = [self._view(dataset, None if view == 0 else augmentation, view) for view in range(views)]
+        rows = [features[:, :, None, None].to(self.device) for features in computed]
+        return Resident(rows[0]) if views == 1 else Views(rows)
+
+    def _view(self, dataset: Dataset, augmentation: Augmentation | None, view: int) -> Tensor:
+        """Return the features (N, F) of one view, from the cache if it has them."""
+        shape = tuple(dataset.images.shape[1:])  # the hash does not depend on the decoded size
+        facts = (dataset.hash, shape, self.identity, self.preprocessing, self.precision)
+        varied = () if augmentation is None else (augmentation, view)
+        key = hashlib.sha256(repr(facts + varied).encode()).hexdigest()[:16]
+
+        def build() -> dict[str, object]:
+            count = dataset.images.shape[0]
+            logger.info("computing the features of %d images once%s", count, f", view {view + 1}" if varied else "")
+            images = dataset.images
+            if augmentation is not None:
+                images = _Augmented(dataset, augmentation, self.preprocessing, derive(0, f"view {view}"))
+            module = _Featurizer(self.backbone.module).to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+            infer = Inference(module, images, self.preprocessing, self.device, self.precision)
+            features = infer(torch.arange(count)).logits.cpu()
+            module.to("cpu")  # the run trains the head alone
+            return {"features": features.numpy()}
+
+        arrays = cached(f"features-{key}", build)  # type: ignore[arg-type]
+        return torch.from_numpy(arrays["features"])
 
 
-def weights_identity(name: str, weights: Path | None, seed: int) -> str:
+def weights_identity(name: str, pool: str, weights: Path | None, seed: int) -> str:
     """Identify a backbone's weights by the contents of their file, or by the seed they were drawn with."""
     if weights is None:
-        return f"{name} drawn with seed {seed}"
-    return f"{name} {file_hash(weights)}"
+        return f"{name} {pool} drawn with seed {seed}"
+    return f"{name} {pool} {file_hash(weights)}"
+
+
+class _Augmented(Images):
+    """The images of a dataset, augmented and ready as inputs of a network; every image has its own fixed draws."""
+
+    def __init__(self, dataset: Dataset, augmentation: Augmentation, preprocessing: Preprocessing, seed: int) -> None:
+        self.images, self.augmentation, self.preprocessing = dataset.images, augmentation, preprocessing
+        self.shape, self.ahead = dataset.images.shape, dataset.images.ahead
+        count, _, height, width = self.shape
+        generator = torch.Generator().manual_seed(seed)
+        self._draws = augmentation.draw(count, height, width, generator, dataset.frames)
+
+    def expect(self, positions: Tensor) -> None:
+        """Prefetch the images."""
+        self.images.expect(positions)
+
+    def gather(self, positions: Tensor, device: torch.device) -> Tensor:
+        """Return the inputs (n, channels, size, size) at positions (n,)."""
+        pixels = self.images.gather(positions, device).float() / 255
+        draws = self._draws[positions.cpu()].to(device)
+        return self.preprocessing(self.augmentation.apply(pixels, draws, self.preprocessing.size))
 
 
 class _Featurizer(nn.Module):

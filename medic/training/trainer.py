@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from medic.data import Augmentation, Images, Samples
 from medic.errors import MedicError, TrainingError
-from medic.models import Classifier, Preprocessing
+from medic.models import Classifier, Ensemble, Preprocessing
 from medic.objectives import Objective
 from medic.strategies import Strategy, Update
 from medic.strategies.optimizers import reset_optimizer, set_rates
@@ -37,6 +37,11 @@ class _InFlight(NamedTuple):
     done: torch.cuda.Event | None
 
 
+def find_trained(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of a model that are trained."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
 @dataclass
 class Trainer:
     """A model in training, with everything that its next iteration depends on.
@@ -45,7 +50,7 @@ class Trainer:
     as the sampler allows, with the same result as if it waited.
     """
 
-    model: nn.Module
+    model: Classifier | Ensemble
     images: Images
     samples: Samples
     grid: Grid
@@ -59,12 +64,16 @@ class Trainer:
     batch_size: int
     generator: torch.Generator
     clip_norm: float | None = None
+    head_first: int = 0
+    """The number of iterations in which the head alone is trained."""
     frames: Tensor | None = None
     """The original heights and widths (N, 2) of images that were squashed to a square."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: Precision = "fp32"
     capture: Capture = "auto"
     compiled: bool = False
+    recompute: bool = False
+    """Whether blocks of the network compute their activations again in the backward pass."""
     callbacks: Sequence[Callback] = ()
 
     def __post_init__(self) -> None:
@@ -73,6 +82,10 @@ class Trainer:
         for callback in self.callbacks:
             callback.start(self)
         self.relabel(self.samples)
+        self.trained = find_trained(self.model)
+        """The parameters that the run trains, now or later."""
+        self._body = [parameter for parameter in self.model.body() if parameter.requires_grad]
+        self._frozen = False
         self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self._drawn: deque[list[list[Task]]] = deque()
         self._in_flight: deque[_InFlight] = deque()
@@ -92,16 +105,17 @@ class Trainer:
             clip_norm=self.clip_norm,
         )
         inputs = (self.images, self.augmentation, self.preprocessing)
-        self._body = Iteration(self.updater, *inputs, self.probes, self.compiled)
-        self._run: Callable[[Batch], Update] = self._body
+        self._iteration = Iteration(self.updater, *inputs, self.probes, self.compiled)
+        self._run: Callable[[Batch], Update] = self._iteration
         if distributed.world() > 1:
             self._check_distributed()
         elif self.device.type == "cuda":
-            self._run = Captured(self._body, self.capture)
+            self._run = Captured(self._iteration, self.capture)
 
     def _network(self) -> nn.Module:
         """Return the network that computes the outputs in training; compiling it takes half a minute."""
-        if self.precision == "bf16" and isinstance(self.model, Classifier):
+        # A block that is computed again would not see the copies of its weights.
+        if self.precision == "bf16" and isinstance(self.model, Classifier) and not self.recompute:
             return Bf16Weights(self.model, self.model.backbone, self.compiled)
         return cast(nn.Module, torch.compile(self.model, dynamic=False)) if self.compiled else self.model
 
@@ -150,7 +164,7 @@ class Trainer:
             if not tracked:
                 return
             for _ in range(iterations):
-                steps, _ = self._body.load(self._batch(self._next()).to(self.device))
+                steps, _ = self._iteration.load(self._batch(self._next()).to(self.device))
                 with arithmetic(self.precision, self.device):
                     for step in steps:
                         self.objective.outputs(self.model, step)
@@ -163,6 +177,7 @@ class Trainer:
 
     def step(self) -> list[float]:
         """Start one iteration; return the mean task risks of those that finished since the last call."""
+        self._freeze(self.iteration < self.head_first)
         batch = self._batch(self._next())
         if self.iteration in self._restarts:
             reset_optimizer(self.optimizer)
@@ -172,6 +187,17 @@ class Trainer:
         self._in_flight.append(self._launched(update))
         self._collect(self.grid.sampler.ahead if self.device.type == "cuda" else 0)
         return self._take_losses()
+
+    def _freeze(self, frozen: bool) -> None:
+        """Freeze the backbone, or train it again; captured iterations are then captured anew."""
+        if frozen == self._frozen:
+            return
+        self._frozen = frozen
+        for parameter in self._body:
+            parameter.requires_grad_(not frozen)
+            parameter.grad = None
+        if isinstance(self._run, Captured):
+            self._run.reset()
 
     def wait(self) -> list[float]:
         """Wait for all iterations in flight; return the mean task risks of those that finished since the last call.
@@ -220,7 +246,7 @@ class Trainer:
         rows = torch.arange(len(drawn)).split([total for step in totals for total in step])
         mine = torch.cat([task[distributed.share(len(task))] for task in rows])
         chosen = drawn[mine]
-        positions, y = self.samples.indices[chosen], self.samples.label[chosen]
+        positions, y = self.images.draw_views(self.samples.indices[chosen], self.generator), self.samples.label[chosen]
         labels = {"domain": self.samples.domain, **self.samples.attributes}
         attributes = {name: values[chosen] for name, values in labels.items()}
         on_device = self.images.device == self.device

@@ -50,6 +50,7 @@ def test_each_starting_point_has_its_settings(plan):
     assert (trained.config.model.batch_norm, trained.config.optim.iterations) == ("frozen", 1200)
     assert trained.config.optim.lr == pytest.approx(3 * 0.06)
     assert trained.config.objective.inner_lr == pytest.approx(0.2 * 3 * 0.06)
+    assert trained.config.optim.clip_norm == 5
     assert plan(backbone="small").start == "pretrained without batch norm"
     assert plan(tune="head").start == "frozen backbone"
 
@@ -59,6 +60,8 @@ def test_user_settings_win_and_the_inner_rate_follows(plan):
     assert chosen.config.model.batch_norm == "local"
     assert (chosen.config.optim.iterations, chosen.config.optim.averaging) == (30, "none")
     assert chosen.config.objective.inner_lr == pytest.approx(0.002)
+    assert chosen.config.optim.clip_norm == 5
+    assert plan(clip_norm=0).config.optim.clip_norm == 0
     assert plan(inner_lr=0.5).config.objective.inner_lr == 0.5
 
 
@@ -67,11 +70,13 @@ def test_another_optimizer_has_its_own_rates(plan):
     adam = plan(optimizer="adam")
     assert (adam.config.optim.lr, adam.config.optim.weight_decay) == (1e-3, 0.0)
     assert adam.config.model.batch_norm == "frozen"
+    assert adam.config.optim.clip_norm == 0
     assert adam.config.objective.inner_lr == pytest.approx(0.2 * 3 * 0.06)
 
 
 def test_methods_keep_their_own_settings(plan):
     assert plan(method="mvdg").config.optim.lr == 0.05
+    assert plan(method="mvdg").config.optim.clip_norm == 0
     assert plan(method="mvdg").config.objective.inner_lr == 1e-3
     assert plan(method="ebil-hads").config.objective.inner_lr == 1e-3
     assert plan(method="mldg-domainbed").config.objective.inner_lr == 1e-3
@@ -104,6 +109,7 @@ def test_the_page_has_the_table():
         expected = {
             **{setting: getattr(start, setting) for setting in names},
             "lr": rate, "inner_lr": inner, "warmup": warmup, "iterations": str(start.iterations),
-            "weight_decay": f"{start.weight_decay:.3g}",
+            "weight_decay": f"{start.weight_decay:.3g}", "clip_norm": f"{start.clip_norm:g}",
+            "layer_decay": f"{start.layer_decay:g}",
         }  # fmt: skip
         assert printed == expected, column

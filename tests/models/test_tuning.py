@@ -127,3 +127,12 @@ def test_blocks_are_all_parameters_once(name):
 def test_mistakes(name, text, message):
     with pytest.raises(MedicError, match=naming(message)):
         tuned(name, text)
+
+
+def test_norms_of_other_kinds():
+    """Such as the RMS norm of AIMv2, which timm defines itself."""
+    from timm.layers import RmsNorm
+
+    module = nn.Sequential(nn.Linear(4, 4), RmsNorm(4), nn.GroupNorm(2, 4), nn.RMSNorm(4))
+    tune_backbone(module, Tune.parse("norm"))
+    assert trained(module) == ["1.weight", "2.weight", "2.bias", "3.weight"]

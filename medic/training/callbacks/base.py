@@ -18,7 +18,10 @@ from medic.utils.parts import check_hyperparameters
 class Training(Protocol):
     """The training that a callback inspects and changes: that of a run, or of a `medic.Learner` with a training set."""
 
-    model: nn.Module
+    @property
+    def model(self) -> nn.Module:
+        """The model."""
+
     strategy: Strategy
     objective: Objective
     grid: Grid

@@ -1,0 +1,63 @@
+"""`medic probe`."""
+
+import json
+from argparse import ArgumentParser, Namespace
+from shlex import quote
+
+from medic.cli.options import add_run_options, user_settings
+from medic.cli.sweep import add_executor_options, chosen_executor
+from medic.reports.terminal import print_rows
+from medic.results.table import print_table
+from medic.results.wording import learned_nothing
+from medic.sweeps.sweep import parse_span
+from medic.utils.logs import log_output
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Add the options of `medic probe`."""
+    parser.add_argument(
+        "--methods",
+        nargs="*",
+        action="extend",
+        default=[],
+        metavar="NAME",
+        help="methods to compare (default: all that can train a head alone)",
+    )
+    parser.add_argument("--seeds", default="0..2", metavar="A..B", help="seeds of every method (default: 0..2)")
+    parser.add_argument("--json", action="store_true", help="print as JSON")
+    add_executor_options(parser)
+    add_run_options(parser, target="each domain in turn", output="runs")
+
+
+def run(arguments: Namespace) -> int:
+    """Train the missing runs of a probe, and print its tables: the methods, and their scores."""
+    settings, executor = user_settings(arguments), chosen_executor(arguments)
+    seeds = parse_span([f"seed={arguments.seeds}"])["seed"]
+    methods = [name for part in arguments.methods for name in part.split(",") if name]
+    from medic.results.runs import sort_runs  # now, because these import torch
+    from medic.sweeps.launch import launch, report
+    from medic.sweeps.probe import compare_scores, plan_probe
+
+    with log_output(arguments.quiet):
+        jobs, left_out = plan_probe(settings, methods, seeds)
+        schedule = launch(jobs, executor, arguments.retries, arguments.dry_run, arguments.quiet)
+    if arguments.dry_run:
+        return 0
+    runs = sort_runs(job.directory.path for job in jobs)
+    rows = compare_scores(runs)
+    if arguments.json:
+        print(json.dumps({"methods": json.loads(runs.table().to_json()), "oscr": rows, "left out": left_out}, indent=2))
+        return report(schedule)
+    print_table(runs.table(), None, "text")
+    scores = list(dict.fromkeys(name for row in rows for name in row if name != "method"))
+    print("\nOSCR by score, mean over the targets:")
+    texts = [
+        {"method": row["method"], **{name: f"{row[name]:.1f}" if name in row else "–" for name in scores}}
+        for row in rows
+    ]
+    print_rows(texts, numeric=scores)
+    for name, reason in left_out.items():
+        print(f"left out: {name}: {reason.partition(': leave out')[0]}")
+    failures = learned_nothing(schedule.finished_runs())
+    print(f"{len(runs)} runs are in {quote(str(schedule.output))}" + (failures and f"; {failures}"))
+    return report(schedule) or int(bool(failures))

@@ -1,0 +1,51 @@
+"""A probe: heads of several methods on frozen features."""
+
+import json
+
+import pytest
+
+from medic.cli.main import main
+from medic.errors import MedicError
+from medic.openset import SCORES
+from medic.sweeps.probe import plan_probe
+from tests.messages import naming
+
+SHORT = ["--iterations", "2", "--batch-size", "4", "--device", "cpu", "--quiet"]
+
+
+def test_every_method_that_can_train_a_head(mini):
+    jobs, left_out = plan_probe({"dataset": mini, "target": "street"}, [], ["0..1"])
+    methods = {job.config.run.method for job in jobs}
+    assert {"erm", "medic++", "coral", "onering"} <= methods
+    assert {"mixstyle", "cirl", "daml"} <= left_out.keys()
+    assert not methods & left_out.keys()
+    assert len(jobs) == 2 * len(methods)
+    assert all(job.config.model.tune == "head" and job.config.evaluation.all_scores for job in jobs)
+
+
+def test_it_prints_methods_and_scores(mini, tmp_path, capsys):
+    arguments = ["probe", "--dataset", mini, "--methods", "erm", "medic++", "--seeds", "0", "--target", "street"]
+    arguments += [*SHORT, "--executor", "here", "--output", str(tmp_path)]
+    assert main(arguments) in (0, 1)  # two iterations may learn nothing
+    printed = capsys.readouterr().out
+    assert "H-score" in printed
+    assert all(name in printed for name in ("mahalanobis", "openmax", "bcls", f"2 runs are in {tmp_path}"))
+    assert main([*arguments, "--json"]) == 0
+    scores = {row["method"]: row for row in json.loads(capsys.readouterr().out)["oscr"]}
+    assert scores["medic++"].keys() - {"method"} <= SCORES.keys()
+    assert {"knn", "cls"} <= scores["erm"].keys()
+    assert "bcls" not in scores["erm"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "methods", "message"),
+    [
+        ({"tune": "all"}, [], "head --tune all"),
+        ({"method": "erm"}, [], "methods --methods"),
+        ({}, ["mixstyle"], "'mixstyle' frozen"),
+        ({"target": "nowhere"}, [], "'nowhere'"),
+    ],
+)
+def test_mistakes(mini, settings, methods, message):
+    with pytest.raises(MedicError, match=naming(message)):
+        plan_probe({"dataset": mini, **settings}, methods)

@@ -27,7 +27,7 @@ MENTIONS = [
 ]
 """In a sentence, the name of a command alone or with options that have no values."""
 WHOLE = [one for one in FOUND if one not in MENTIONS]
-PLANS = {"train", "sweep", "reproduce"}
+PLANS = {"train", "sweep", "probe", "reproduce"}
 """Commands that have `--dry-run`."""
 SHORTER = {
     "demo": ["--iterations", "1", "--seeds", "1"],

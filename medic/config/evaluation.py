@@ -83,12 +83,15 @@ def resolve_evaluation(
     settings: Mapping[str, Any], kind: "ObjectiveKind", head: "type[Head]", iterations: int
 ) -> EvaluationConfig:
     """Complete the settings of the evaluation for an objective and a head."""
+    from medic.models.heads import Head
     from medic.openset import RULES, get_score
 
     score = get_score(settings["score"] or kind.score)
     name = score.name
     if "ova" in score.needs and not head.ova:
         raise MedicError(f"score {name!r} needs a one-vs-all head: train with --objective ce+ova")
+    if "head" in score.needs and head.linear is Head.linear:
+        raise MedicError(f"score {name!r} needs a linear head, which this method lacks: use --score energy")
     if "unknown" in score.needs and not head.unknown:
         raise MedicError(f"score {name!r} needs an output for unknown: train with --objective onering")
     rule = check_choice("threshold rule", settings["threshold"] or ("hard" if score.rejects else "source"), RULES)

@@ -39,7 +39,7 @@ from medic.errors import MedicError, check_choice, warn
 from medic.methods import METHOD_GROUP, METHODS, find_method
 from medic.models import find_weights, has_batch_norm
 from medic.objectives import OBJECTIVES, PENALTIES
-from medic.openset.registry import SCORE_GROUP
+from medic.openset.registry import SCORE_GROUP, get_score
 from medic.strategies import InnerLoop
 from medic.systems.base import Method, Rate
 from medic.tasks import GridSpec
@@ -326,6 +326,7 @@ def _check(plan: Plan) -> None:
     parts.objective.build(losses=losses, change=None if parts.change is None else parts.change.build())
     for callback in parts.callbacks:
         callback.build().check(parts.objective.kind, plan.grid)  # type: ignore[arg-type]
+    _check_score(plan)
     _check_speed(plan)
 
 
@@ -343,6 +344,14 @@ def _check_recompute(plan: Plan) -> None:
         raise MedicError(f"recompute: {part} works inside the backbone: leave out --recompute")
     if config.model.batch_norm != "frozen" and has_batch_norm(config.model.backbone, config.data.image_size):
         raise MedicError("recompute would move batch-norm statistics twice: use --batch-norm frozen")
+
+
+def _check_score(plan: Plan) -> None:
+    """Raise an error if a score reads the weights of one head, but there are several networks."""
+    score = plan.config.evaluation.score
+    if "head" in get_score(score).needs and plan.networks > 1:
+        several = f"method {plan.method.name!r} trains several"
+        raise MedicError(f"score {score!r} reads the weights of one head, but {several}: use --score energy")
 
 
 def _check_speed(plan: Plan) -> None:

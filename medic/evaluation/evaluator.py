@@ -7,18 +7,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from medic import openset
 from medic.data import Dataset, Problem, Samples
 from medic.errors import TrainingError
 from medic.evaluation.selection import pack
+from medic.models import Classifier
 from medic.openset.metrics import OVA_METRICS, KnownOdds, Outcomes
 from medic.openset.scores import CheckedOutput
 from medic.openset.thresholds import best_of_ten
 from medic.training import Inference
-from medic.utils.outputs import Output
+from medic.utils.outputs import LinearHead, Output
 
 
 class LabelledOutputs(NamedTuple):
@@ -94,7 +95,9 @@ class Evaluator:
         """Return the metrics of one evaluation, including DomainBed's keys (`env0_in_acc`, …)."""
         features = any("features" in score.needs for score in (self.score, *self.others))
         train, outputs = self.infer(self.problem.train, features), self.infer_all(features)
-        score, *others = (score.fit(train.output, train.label) for score in (self.score, *self.others))
+        score, *others = (
+            fit_score(score, {**outputs, "train": train}, self.head) for score in (self.score, *self.others)
+        )
         return {
             "validation": measure_validation(outputs["validation"]),
             **measure(outputs, self.domains, score, self.rule, others),
@@ -126,8 +129,26 @@ class Evaluator:
         """Return the score, fitted on the current outputs for the training images if it needs fitting."""
         if self.score.fitter is None:
             return self.score
-        train = self.infer(self.problem.train, "features" in self.score.needs)
-        return self.score.fit(train.output, train.label)
+        samples = self.problem.train if self.score.split == "train" else self.problem.validation
+        return fit_score(self.score, {self.score.split: self.infer(samples, "features" in self.score.needs)}, self.head)
+
+    @property
+    def head(self) -> LinearHead | None:
+        """The linear head of the model, if it has one."""
+        return find_linear_head(self.inference.model)
+
+
+def find_linear_head(model: nn.Module) -> LinearHead | None:
+    """Return the linear head of a model; None if it has several networks, another head, or is not one of ours."""
+    return model.linear_head() if isinstance(model, Classifier) else None
+
+
+def fit_score(score: openset.Score, outputs: Outputs, head: LinearHead | None) -> openset.Score:
+    """Return a score, fitted on the split that it asks for if it is not fitted yet."""
+    if score.fitter is None:
+        return score
+    seen = outputs[score.split]
+    return score.fit(seen.output, seen.label, head)
 
 
 def measured(problem: Problem) -> dict[str, Samples]:

@@ -10,7 +10,7 @@ from medic.models.backbones import Backbone
 from medic.models.heads import HEADS, Head
 from medic.models.stages import Stage, collected, find_stages
 from medic.utils.modules import freeze_norms
-from medic.utils.outputs import Output
+from medic.utils.outputs import LinearHead, Output
 
 Norms = Literal["trained", "frozen"]
 """The policy for batch-norm statistics in training."""
@@ -80,6 +80,10 @@ class Classifier(nn.Module):
             if self.scaling is not None:
                 features = self.scaling(features)
             return Output.of(self.head(features))
+
+    def linear_head(self) -> LinearHead | None:
+        """Return the weights of the closed-set logits, or None if these are not linear in the head's features."""
+        return self.head.linear()
 
     def tap(self, always: bool = False) -> tuple[int, ...]:
         """Return the maps of the backbone's stem and stages with the outputs from now on; returns their channels.

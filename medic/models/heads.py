@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from medic.utils.outputs import Output
+from medic.utils.outputs import LinearHead, Output
 
 HEADS: dict[str, type["Head"]] = {}
 """Heads by name; each is made for F features, or the channels of the map that it reads, and C classes."""
@@ -29,6 +29,10 @@ class Head(nn.Module):
     def __init__(self, features: int, classes: int) -> None:
         super().__init__()
 
+    def linear(self) -> LinearHead | None:
+        """Return the weights of the closed-set logits, or None if these are not linear in the features."""
+        return None
+
     def renew(self) -> None:
         """Prepare the weights for the next iteration. Outside of the forward pass, which must not change weights."""
 
@@ -38,7 +42,11 @@ class CloseSet(Head, name="close"):
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__(features, classes)
-        self.close_head = linear(features, classes)
+        self.close_head = linear_layer(features, classes)
+
+    def linear(self) -> LinearHead:
+        """Return the weights of the logits."""
+        return LinearHead(self.close_head.weight, self.close_head.bias)
 
     def forward(self, features: Tensor) -> Output:
         """Return the logits of features (N, F)."""
@@ -52,7 +60,11 @@ class Separate(Head, name="separate"):
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__(features, classes)
-        self.close_head, self.ova_head = linear(features, classes), linear(features, 2 * classes)
+        self.close_head, self.ova_head = linear_layer(features, classes), linear_layer(features, 2 * classes)
+
+    def linear(self) -> LinearHead:
+        """Return the weights of the closed-set logits."""
+        return LinearHead(self.close_head.weight, self.close_head.bias)
 
     def forward(self, features: Tensor) -> Output:
         """Return both logits of features (N, F)."""
@@ -67,7 +79,12 @@ class Shared(Head, name="shared"):
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__(features, classes)
-        self.ova_head = linear(features, 2 * classes)
+        self.ova_head = linear_layer(features, 2 * classes)
+
+    def linear(self) -> LinearHead:
+        """Return the weights of the positive channel."""
+        weight, bias = (part.unflatten(0, (2, -1))[1] for part in (self.ova_head.weight, self.ova_head.bias))
+        return LinearHead(weight, bias)
 
     def forward(self, features: Tensor) -> Output:
         """Return both logits of features (N, F)."""
@@ -75,7 +92,7 @@ class Shared(Head, name="shared"):
         return Output(ova[:, 1], ova, features)
 
 
-def linear(features: int, outputs: int) -> nn.Linear:
+def linear_layer(features: int, outputs: int) -> nn.Linear:
     """Return a linear layer that starts near zero, as the authors' does."""
     layer = nn.Linear(features, outputs)
     nn.init.xavier_uniform_(layer.weight, gain=0.1)

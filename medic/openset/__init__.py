@@ -1,7 +1,9 @@
 """Open set recognition: confidence scores, metrics and threshold rules."""
 
 from medic.openset.calibration import best_threshold, conformal, two_components
-from medic.openset.fitted import Fitted, Mahalanobis, Nearest, OpenMax
+from medic.openset.fitting import Fitted
+from medic.openset.gaussians import Mahalanobis, RelativeMahalanobis
+from medic.openset.linear import Ash, Fdbd, ReAct, Residual, Scale, Vim
 from medic.openset.metrics import (
     RANKING_METRICS,
     Curve,
@@ -24,8 +26,12 @@ from medic.openset.metrics import (
     oscr_curve,
     rank,
 )
+from medic.openset.neighbours import Nearest, NNGuide
+from medic.openset.openmax import OpenMax
+from medic.openset.posteriors import KlMatching, Temperature
 from medic.openset.registry import SCORES, Score, get_score, score
-from medic.openset.scores import conf_bcls, conf_cls, energy, max_logit, predicted_class, rejection
+from medic.openset.reliability import Reliability, RiskCoverage, aurc, brier, ece, reliability_diagram, risk_coverage
+from medic.openset.scores import conf_bcls, conf_cls, energy, entropy, max_logit, predicted_class, rejection
 from medic.openset.thresholds import (
     RULES,
     Rule,
@@ -43,21 +49,35 @@ __all__ = [
     "RANKING_METRICS",
     "RULES",
     "SCORES",
+    "Ash",
     "Curve",
+    "Fdbd",
     "Fitted",
     "HScore",
+    "KlMatching",
     "Mahalanobis",
+    "NNGuide",
     "Nearest",
     "OpenMax",
     "Ranking",
+    "ReAct",
+    "RelativeMahalanobis",
+    "Reliability",
+    "Residual",
+    "RiskCoverage",
     "Rule",
+    "Scale",
     "Score",
+    "Temperature",
     "Threshold",
+    "Vim",
     "acc",
     "aupr",
+    "aurc",
     "auroc",
     "balance",
     "best_threshold",
+    "brier",
     "ccr_at_fpr",
     "chosen_threshold",
     "conf_bcls",
@@ -66,7 +86,9 @@ __all__ = [
     "conf_p",
     "conformal",
     "decide",
+    "ece",
     "energy",
+    "entropy",
     "evaluate",
     "fixed",
     "fpr95",
@@ -83,6 +105,8 @@ __all__ = [
     "predicted_class",
     "rank",
     "rejection",
+    "reliability_diagram",
+    "risk_coverage",
     "score",
     "source",
     "threshold",

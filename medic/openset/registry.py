@@ -2,13 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from torch import Tensor
 
 from medic.errors import MedicError
-from medic.openset.fitted import Fitted, Mahalanobis, Nearest, OpenMax
-from medic.openset.scores import AnyOutput, Values, conf_bcls, conf_cls, energy, max_logit, rejection
-from medic.utils.outputs import Output
+from medic.openset.fitting import Fitted
+from medic.openset.gaussians import Mahalanobis, RelativeMahalanobis
+from medic.openset.linear import Ash, Fdbd, ReAct, Residual, Scale, Vim
+from medic.openset.neighbours import Nearest, NNGuide
+from medic.openset.openmax import OpenMax
+from medic.openset.posteriors import KlMatching, Temperature
+from medic.openset.scores import AnyOutput, Values, conf_bcls, conf_cls, energy, entropy, max_logit, rejection
+from medic.utils.outputs import LinearHead, Output
 from medic.utils.plugins import Group
 
 
@@ -17,8 +23,9 @@ class Score:
     """A named confidence score.
 
     `function` maps the outputs of N samples to confidences (N,) in float64. A score with a `fitter` is fitted first.
-    `needs` names the parts of an `Output` that the score reads besides the logits. The sigmoid of a score with
-    `probability` is a probability. A score that `rejects` is negative where the system itself decides "unknown".
+    `needs` names the parts of an `Output` that the score reads besides the logits, and "head" if fitting reads the
+    weights of a linear head. The sigmoid of a score with `probability` is a probability. A score that `rejects` is
+    negative where the system itself decides "unknown".
     """
 
     name: str
@@ -35,13 +42,28 @@ class Score:
             raise MedicError(f"the score {self.name!r} is fitted on training samples first: score.fit(output, label)")
         return self.function(output)
 
-    def fit(self, output: AnyOutput, label: Values) -> "Score":
-        """Return the score fitted on the outputs for training samples and their classes (N,), if it needs fitting."""
-        return self if self.fitter is None else replace(self, function=self.fitter.fit(output, label), fitter=None)
+    def fit(self, output: AnyOutput, label: Values, head: LinearHead | None = None) -> "Score":
+        """Return the score fitted on the outputs for samples and their classes (N,), if it needs fitting.
 
-    def reads(self, output: Output) -> bool:
-        """Whether an output has every part that the score needs."""
-        return all(getattr(output, part) is not None for part in self.needs)
+        The samples are those of training, or of validation if `split` says so.
+        """
+        if self.fitter is None:
+            return self
+        if "head" in self.needs and head is None:
+            raise MedicError(
+                f"the score {self.name!r} reads the weights of a linear head: score.fit(output, label, head)"
+            )
+        others = [head] if "head" in self.needs else []
+        return replace(self, function=self.fitter.fit(output, label, *others), fitter=None)
+
+    @property
+    def split(self) -> Literal["train", "validation"]:
+        """The samples that the score is fitted on, if it is."""
+        return "train" if self.fitter is None else self.fitter.split
+
+    def reads(self, output: Output, head: LinearHead | None = None) -> bool:
+        """Whether an output has every part that the score needs, and there is a linear head if it needs one."""
+        return all(head is not None if part == "head" else getattr(output, part) is not None for part in self.needs)
 
 
 SCORES: dict[str, Score] = {
@@ -53,6 +75,7 @@ SCORES: dict[str, Score] = {
         ),
         Score("max-logit", max_logit, "largest closed-set logit"),
         Score("energy", energy, "log-sum-exp of the closed-set logits"),
+        Score("gen", entropy, "negative generalised entropy of the softmax (GEN)"),
         Score("reject", rejection, "largest logit minus the logit of unknown", needs=("unknown",), rejects=True),
         Score("openmax", None, "logits recalibrated by extreme value theory", rejects=True, fitter=OpenMax),
         Score(
@@ -61,6 +84,34 @@ SCORES: dict[str, Score] = {
         Score(
             "mahalanobis", None, "negative distance to the nearest class mean", needs=("features",), fitter=Mahalanobis
         ),
+        Score(
+            "rmds",
+            None,
+            "distance to the mean of all classes minus that to the nearest class",
+            needs=("features",),
+            fitter=RelativeMahalanobis,
+        ),
+        Score("nnguide", None, "energy times the similarity to training features", needs=("features",), fitter=NNGuide),
+        Score(
+            "temperature",
+            None,
+            "largest softmax probability at a fitted temperature",
+            probability=True,
+            fitter=Temperature,
+        ),
+        Score("kl-matching", None, "negative divergence from the nearest typical softmax", fitter=KlMatching),
+        Score("react", None, "energy of features that are cut off", needs=("features", "head"), fitter=ReAct),
+        Score("ash", None, "energy of the largest features, scaled up (ASH-S)", needs=("features", "head"), fitter=Ash),
+        Score("scale", None, "energy of features that are scaled up", needs=("features", "head"), fitter=Scale),
+        Score(
+            "residual",
+            None,
+            "negative length of the features outside of the principal subspace",
+            needs=("features", "head"),
+            fitter=Residual,
+        ),
+        Score("vim", None, "energy minus the scaled residual (ViM)", needs=("features", "head"), fitter=Vim),
+        Score("fdbd", None, "mean distance to the decision boundaries (fDBD)", needs=("features", "head"), fitter=Fdbd),
     )
 }
 SCORE_GROUP = Group("medic.scores", "score", Score, SCORES)

@@ -133,6 +133,14 @@ def energy(output: AnyOutput) -> Tensor:
     return CheckedOutput.of(output).logits.logsumexp(dim=1)
 
 
+def entropy(output: AnyOutput, power: float = 0.1) -> Tensor:
+    """Return the negative generalised entropy of the softmax p (Liu et al. 2023), −mean_k (p_k (1 − p_k))^power."""
+    log_softmax = CheckedOutput.of(output).logits.log_softmax(dim=1)
+    # log(1 − p) from log p, without the cancellation of 1 − p for p near 1.
+    log_rest = torch.log(-torch.expm1(log_softmax))
+    return -(power * (log_softmax + log_rest)).exp().mean(dim=1)
+
+
 def rejection(output: AnyOutput) -> Tensor:
     """Return max_k z_k − z_unknown, the margin of the best class over "unknown"; a known sample has 0 or more."""
     output = CheckedOutput.of(output)

@@ -21,12 +21,21 @@ from medic.deploy.calibration import Calibration, Labelled, label_images
 from medic.deploy.predictor import Predictor
 from medic.errors import MedicError, check_choice, counted, warn
 from medic.evaluation.decisions import Decisions
-from medic.evaluation.evaluator import LabelledOutputs, Outputs, choose_threshold, measure, measured
+from medic.evaluation.evaluator import (
+    LabelledOutputs,
+    Outputs,
+    choose_threshold,
+    find_linear_head,
+    fit_score,
+    measure,
+    measured,
+)
 from medic.evaluation.prediction_files import read_labels
 from medic.openset import RULES, SCORES, Score, get_score
 from medic.runs.data import divide_images, load_images
 from medic.runs.run import Run
 from medic.training import infer
+from medic.utils.outputs import LinearHead
 
 logger = logging.getLogger(__name__)
 
@@ -79,16 +88,22 @@ def _score_for(run: Run, score: str | None, rule: str | float) -> str | None:
 
 
 def _available(run: Run, score: Score, outputs: Outputs) -> bool:
-    """Whether a run has the outputs that a score reads and, if it must be fitted, its fit or training outputs."""
-    fitted = score.fitter is None or run.config.evaluation.score == score.name or "train" in outputs
-    return score.reads(outputs["target"].output) and fitted
+    """Whether a run has the outputs that a score reads and, if it must be fitted, its fit or outputs to fit it on."""
+    fitted = score.fitter is None or run.config.evaluation.score == score.name or score.split in outputs
+    return fitted and score.reads(outputs["target"].output, _head(run, score))
+
+
+def _head(run: Run, score: Score) -> LinearHead | None:
+    """Return the linear head of a run's model, if the score reads it and the model has one."""
+    return find_linear_head(run.model) if "head" in score.needs else None
 
 
 def _ready(run: Run, score: Score, outputs: Outputs) -> Score:
     """Return a score, fitted if necessary, for the outputs of a run."""
-    if not score.reads(outputs["target"].output) and score.needs != ("features",):
-        part = {"ova": "a one-vs-all head", "unknown": "an output for unknown"}[score.needs[0]]
-        raise MedicError(f"score {score.name!r} needs {part}, which run {run.path} lacks")
+    parts = {"ova": "a one-vs-all head", "unknown": "an output for unknown", "head": "a linear head"}
+    has = outputs["target"].output._asdict() | {"head": _head(run, score)}
+    if lacking := [parts[part] for part in score.needs if part in parts and has[part] is None]:
+        raise MedicError(f"score {score.name!r} needs {lacking[0]}, which run {run.path} lacks")
     if not _available(run, score, outputs):
         raise MedicError(
             f"score {score.name!r} is fitted on the training images: add --rerun, or train with --save-features"
@@ -97,7 +112,7 @@ def _ready(run: Run, score: Score, outputs: Outputs) -> Score:
         return score
     if run.config.evaluation.score == score.name:
         return run.score
-    return score.fit(outputs["train"].output, outputs["train"].label)
+    return fit_score(score, outputs, _head(run, score))
 
 
 def held_out(run: Run) -> Labelled:

@@ -16,7 +16,7 @@ from medic.config.resolve import Plan
 from medic.data import Dataset, Problem
 from medic.deploy.model_file import describe_preprocessing, write_model
 from medic.errors import MedicError
-from medic.evaluation.evaluator import Evaluator, Outputs, choose_threshold, predictions
+from medic.evaluation.evaluator import Evaluator, Outputs, choose_threshold, find_linear_head, predictions
 from medic.evaluation.learning import learning_failure
 from medic.evaluation.selection import select, without_target
 from medic.models import Classifier
@@ -80,8 +80,10 @@ class UnfinishedRun:
         self.rule = plan.config.evaluation.threshold
         inference = self.trainer.inference(self._compiles_evaluation(evaluations), plan.config.evaluation.views)
         score = openset.get_score(plan.config.evaluation.score)
-        others = [entry for entry in openset.SCORES.values() if entry.fitter is not None and entry.name != score.name]
-        fitted = tuple(others) if plan.config.evaluation.all_scores else ()
+        others = (entry for entry in openset.SCORES.values() if entry.fitter is not None and entry.name != score.name)
+        linear = find_linear_head(self.trainer.model) is not None
+        fitted = tuple(entry for entry in others if linear or "head" not in entry.needs)
+        fitted = fitted if plan.config.evaluation.all_scores else ()
         self.evaluator = Evaluator(dataset.domains, self.problem, inference, score, self.rule, fitted)
         self.records: list[dict[str, Any]] = []
         self.best: dict[str, Tensor] = {}

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from medic.errors import MedicError
-from medic.models.heads import linear
+from medic.models.heads import linear_layer
 from medic.objectives import CE, OBJECTIVES, AuxiliaryNetwork, Objective, ObjectiveKind, Risk, Setup
 from medic.objectives.auxiliary import descend
 from medic.objectives.objective import classify, features_of
@@ -91,7 +91,7 @@ class Cirl(Objective):
         _check_count(setup.images)
         features, classes = int(model.features), int(model.classes)  # type: ignore[arg-type]
         self._setup = setup
-        self.inferior = linear(features, classes)
+        self.inferior = linear_layer(features, classes)
         self.masker = Masker(features, max(1, int(self.share * features)), self._contest)
 
     def forward(self, model: nn.Module, step: Step) -> Risk:

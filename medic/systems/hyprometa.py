@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from medic.data import Samples
 from medic.errors import MedicError
-from medic.models.heads import Head, linear
+from medic.models.heads import Head, linear_layer
 from medic.objectives import CE, OBJECTIVES, OVA, Objective, ObjectiveKind, Risk, Setup
 from medic.objectives.losses import acceptance
 from medic.objectives.objective import features_of
@@ -40,7 +40,7 @@ class Prompted(Head, name="prompted"):
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__(features, classes)
-        self.close_head, self.ova_head = linear(features, classes + 1), linear(features, 2 * classes)
+        self.close_head, self.ova_head = linear_layer(features, classes + 1), linear_layer(features, 2 * classes)
 
     def forward(self, features: Tensor) -> Output:
         """Return the logits of features (N, F)."""

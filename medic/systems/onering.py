@@ -11,7 +11,7 @@ from medic.models.heads import Head
 from medic.objectives import OBJECTIVES, ObjectiveKind
 from medic.systems.base import Method
 from medic.utils.modules import DeclaredModule
-from medic.utils.outputs import Output
+from medic.utils.outputs import LinearHead, Output
 from medic.utils.parts import Part, hyperparameter
 
 
@@ -24,6 +24,11 @@ class Ring(Head, name="ring"):
         super().__init__(features, classes)
         self.ring_head = nn.Linear(features, classes + 1, bias=False)
         nn.init.xavier_uniform_(self.ring_head.weight)
+
+    def linear(self) -> LinearHead:
+        """Return the weights of the logits of known classes."""
+        weight = self.ring_head.weight[:-1]
+        return LinearHead(weight, weight.new_zeros(len(weight)))
 
     @torch.no_grad()
     def renew(self) -> None:

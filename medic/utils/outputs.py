@@ -17,6 +17,13 @@ def _described(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
+class LinearHead(NamedTuple):
+    """The closed-set head of a model whose logits are linear in the features: `weight` (C, F) and `bias` (C,)."""
+
+    weight: Tensor
+    bias: Tensor
+
+
 class Output(NamedTuple):
     """The outputs of one forward pass over N samples and C known classes.
 

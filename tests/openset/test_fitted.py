@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 
 from medic.errors import MedicError
-from medic.openset import fitted
-from medic.openset.fitted import DISTANCES, Mahalanobis, Nearest, OpenMax
+from medic.openset import fitting
+from medic.openset.gaussians import Mahalanobis
+from medic.openset.neighbours import Nearest
+from medic.openset.openmax import DISTANCES, OpenMax
 from medic.openset.weibull import MAX_SHAPE, fit_weibull
 from medic.utils.outputs import Output
 
@@ -194,7 +196,7 @@ def test_openmax_fits_classes_of_one_sample():
 @pytest.mark.parametrize("k", [1, 7, 50, 1000])
 @pytest.mark.parametrize("chunk", [2**23, 100])
 def test_nearest_is_what_brute_force_finds(k, chunk, monkeypatch):
-    monkeypatch.setattr(fitted, "CHUNK", chunk)
+    monkeypatch.setattr(fitting, "CHUNK", chunk)
     (training, label), (output, _) = random_output(90), random_output(31, seed=1)
     unit = [
         value.numpy().astype(np.float64) / np.linalg.norm(value.numpy().astype(np.float64), axis=1, keepdims=True)
@@ -233,7 +235,7 @@ def test_nearest_does_not_change_with_what_it_was_fitted_on():
 @pytest.mark.parametrize("ridge", [0.0, 1e-6, 0.1])
 @pytest.mark.parametrize("chunk", [2**23, 30])
 def test_mahalanobis_is_what_numpy_computes(ridge, chunk, monkeypatch):
-    monkeypatch.setattr(fitted, "CHUNK", chunk)
+    monkeypatch.setattr(fitting, "CHUNK", chunk)
     (training, label), (output, _) = random_output(80), random_output(23, seed=1)
     features, query, y = training.features.double().numpy(), output.features.double().numpy(), label.numpy()
     means = np.stack([features[y == c].mean(axis=0) for c in range(4)])

@@ -1,0 +1,116 @@
+"""Scores by Gaussian distributions of the features."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from medic.errors import MedicError
+from medic.openset.fitting import Fitted, euclidean, read_features, read_training, rows_of
+from medic.openset.scores import AnyOutput, CheckedOutput, Values
+from medic.utils.parts import Limits, check_range
+
+
+@dataclass(frozen=True, eq=False)
+class Mahalanobis(Fitted):
+    """The Mahalanobis distance of the features to the nearest class mean (Lee et al. 2018).
+
+    `means` (C, F) are the class means. `factor` (F, F) is the lower Cholesky factor of the covariance that all classes
+    share, Σ = 1/N Σ_i (f_i − μ_{y_i}) (f_i − μ_{y_i})ᵀ + ridge · tr/F · I, with tr the trace of the sum.
+    """
+
+    means: Tensor
+    factor: Tensor
+
+    @classmethod
+    def fit(cls, output: AnyOutput, label: Values, *, ridge: float = 1e-6) -> Self:
+        """Fit on all samples. `ridge` times the mean variance of a feature is added to the diagonal of Σ.
+
+        The ridge makes Σ regular even with more features than samples. With `ridge` = 0 a singular Σ is refused.
+        """
+        check_range("Mahalanobis", Limits(), ridge=ridge)
+        features, label, classes = _read(output, label)
+        return cls(*_fit_gaussians(features, label, classes, ridge))
+
+    def __call__(self, output: AnyOutput) -> Tensor:
+        """Return −min_c (f − μ_c)ᵀ Σ⁻¹ (f − μ_c) (N,)."""
+        features = read_features(output, self.means.shape[1])
+        own = self.to(features.device)
+        return -_squared_distances(features, own.means, own.factor).amin(dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class RelativeMahalanobis(Fitted):
+    """The Mahalanobis distance to the nearest class, minus that to all classes together (Ren et al. 2021).
+
+    `means` (C, F) and `factor` (F, F) are those of `Mahalanobis`. `centre` (1, F) is the mean of all samples, and
+    `background` (F, F) the Cholesky factor of their covariance.
+    """
+
+    means: Tensor
+    factor: Tensor
+    centre: Tensor
+    background: Tensor
+
+    @classmethod
+    def fit(cls, output: AnyOutput, label: Values, *, ridge: float = 1e-6) -> Self:
+        """Fit both Gaussian distributions on all samples, with the `ridge` of `Mahalanobis`."""
+        check_range("the relative Mahalanobis distance", Limits(), ridge=ridge)
+        features, label, classes = _read(output, label)
+        together = _fit_gaussians(features, torch.zeros_like(label), 1, ridge)
+        return cls(*_fit_gaussians(features, label, classes, ridge), *together)
+
+    def __call__(self, output: AnyOutput) -> Tensor:
+        """Return d_0 − min_c d_c (N,) of squared Mahalanobis distances."""
+        features = read_features(output, self.means.shape[1])
+        own = self.to(features.device)
+        nearest = _squared_distances(features, own.means, own.factor).amin(dim=1)
+        return _squared_distances(features, own.centre, own.background).squeeze(1) - nearest
+
+
+def _read(output: AnyOutput, label: Values) -> tuple[Tensor, Tensor, int]:
+    """Return the features (N, F) and labels (N,) to fit on, and the number of classes."""
+    output = CheckedOutput.of(output)
+    logits, label = read_training(output, label, every_class=True)
+    return read_features(output), label, logits.shape[1]
+
+
+def _fit_gaussians(features: Tensor, label: Tensor, classes: int, ridge: float) -> tuple[Tensor, Tensor]:
+    """Return the means (C, F) of every class, and the Cholesky factor (F, F) of the covariance around them."""
+    width = features.shape[1]
+    pairs = list(zip(features.split(rows_of(width)), label.split(rows_of(width)), strict=True))
+    # A product with indicators, because scattered sums are not reproducible on a GPU.
+    means = torch.zeros(classes, width, dtype=torch.float64, device=features.device)
+    for part, own in pairs:
+        means += functional.one_hot(own, classes).double().T @ part.double()
+    means /= label.bincount(minlength=classes).unsqueeze(1)
+    covariance = means.new_zeros(width, width)
+    for part, own in pairs:
+        rest = part.double() - means[own]
+        covariance += rest.T @ rest
+    covariance /= len(features)
+    covariance.diagonal().add_(ridge * covariance.diagonal().mean())
+    factor, failed = torch.linalg.cholesky_ex(covariance)
+    # Rounding can hide a singular matrix: a pivot is then only the rounding error of its diagonal element.
+    floor = width * torch.finfo(torch.float64).eps * covariance.diagonal()
+    if bool(failed) or bool((factor.diagonal().square() <= floor).any()):
+        raise MedicError(
+            f"the covariance of {width} features of {len(features)} samples is singular with ridge {ridge}; "
+            "fit on more samples per class" + (", or with a larger ridge" if bool(covariance.any()) else "")
+        )
+    return means, factor.contiguous()
+
+
+def _squared_distances(features: Tensor, means: Tensor, factor: Tensor) -> Tensor:
+    """Return (f − μ_c)ᵀ Σ⁻¹ (f − μ_c) (N, C), with Σ = L Lᵀ and L the `factor`."""
+    white = _whiten(means, factor)
+    parts = features.split(rows_of(features.shape[1]))
+    return torch.cat([euclidean(_whiten(part.double(), factor), white) for part in parts]).square()
+
+
+def _whiten(features: Tensor, factor: Tensor) -> Tensor:
+    """Return L⁻¹ f (N, F): euclidean distances of the result are Mahalanobis distances."""
+    white: Tensor = torch.linalg.solve_triangular(factor, features.T, upper=False)
+    return white.T

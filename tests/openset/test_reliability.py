@@ -1,0 +1,76 @@
+"""Calibration and risk, against torchmetrics, scikit-learn and hand-made curves."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import brier_score_loss, log_loss
+
+from medic.errors import MedicError
+from medic.models import _torchvision
+from medic.openset import aurc, brier, ece, reliability_diagram, risk_coverage
+from tests.messages import naming
+
+_torchvision.ensure()
+
+from torchmetrics.functional.classification import multiclass_calibration_error  # noqa: E402, as it needs torchvision
+
+
+@pytest.fixture
+def drawn():
+    generator = torch.Generator().manual_seed(0)
+    softmax = (3 * torch.randn(500, 4, generator=generator, dtype=torch.float64)).softmax(1)
+    label = torch.randint(4, (500,), generator=generator)
+    return softmax, label
+
+
+@pytest.mark.parametrize("bins", [5, 15])
+def test_calibration_error_equals_torchmetrics(drawn, bins):
+    softmax, label = drawn
+    top, predicted = softmax.max(1)
+    theirs = multiclass_calibration_error(softmax, label, num_classes=4, n_bins=bins, norm="l1")
+    assert ece(top, predicted == label, bins) == pytest.approx(float(theirs), abs=1e-6)
+
+
+def test_brier_score_equals_scikit_learn(drawn):
+    softmax, label = drawn
+    assert brier(softmax, label) == pytest.approx(brier_score_loss(label, softmax, scale_by_half=False), abs=1e-12)
+    loss = torch.nn.functional.nll_loss(softmax.log(), label)
+    assert float(loss) == pytest.approx(log_loss(label, softmax))
+
+
+def test_a_diagram():
+    images, probability, accuracy = reliability_diagram([0.05, 0.15, 0.15, 1.0], [0, 1, 0, 1], bins=10)
+    assert images.tolist() == [1, 2, 0, 0, 0, 0, 0, 0, 0, 1]
+    np.testing.assert_allclose(probability[[0, 1, 9]], [0.05, 0.15, 1])
+    np.testing.assert_allclose(accuracy[[0, 1, 9]], [0, 0.5, 1])
+    assert ece([0.05, 0.15, 0.15, 1.0], [0, 1, 0, 1], bins=10) == pytest.approx((0.05 + 2 * 0.35) / 4)
+
+
+def test_a_risk_coverage_curve():
+    coverage, risk = risk_coverage([0.9, 0.8, 0.7, 0.6], [True, False, True, False])
+    np.testing.assert_allclose(coverage, [0.25, 0.5, 0.75, 1])
+    np.testing.assert_allclose(risk, [0, 1 / 2, 1 / 3, 1 / 2])
+    assert aurc([0.9, 0.8, 0.7, 0.6], [True, False, True, False]) == pytest.approx((1 / 2 + 1 / 3 + 1 / 2) / 4)
+
+
+def test_ties_are_taken_in_random_order():
+    generator = np.random.default_rng(0)
+    confidence, correct = np.array([2.0, 1.0, 1.0, 1.0, 0.0]), np.array([True, True, False, False, True])
+    drawn = []
+    for _ in range(4000):
+        order = np.lexsort((generator.random(5), -confidence))
+        drawn.append((~correct[order]).cumsum() / np.arange(1, 6))
+    np.testing.assert_allclose(risk_coverage(confidence, correct).risk, np.mean(drawn, 0), atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ece([1.5], [True]), "probability between 0 and 1"),
+        (lambda: aurc([], []), "no images"),
+        (lambda: aurc([0.5], [True, False]), "confidence (1,) correct (2,)"),
+    ],
+)
+def test_mistakes(call, message):
+    with pytest.raises(MedicError, match=naming(message)):
+        call()

@@ -378,7 +378,7 @@ CONFIG = {
     "a huge number": (f"seed: {10**20}\n", "seed is 100000000000000000000: give a whole number"),
     "another encoding": ("lr: \udcff\n", "configuration c.yaml cannot be read:"),
     "a text for a number": ("lr: fast\n", "lr is 'fast': give a number"),
-    "a negative number": ("clip_norm: -1\n", "clip_norm is -1: give a whole number above 0"),
+    "a negative number": ("clip_norm: -1\n", "clip_norm is -1: give a whole number of at least 0"),
     "a tab": ("lr:\n\t- 1\n", "configuration c.yaml, line 2: found character"),
     "a name outside": ("name: ../../x\n", "name '../../x': give one of letters and digits; _ . + = , @ - may follow"),
 }

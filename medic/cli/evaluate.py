@@ -11,7 +11,7 @@ from medic.cli.catalogue import check_names
 from medic.cli.options import add_device_option, add_import_option, input_file
 from medic.errors import MedicError
 from medic.metrics import DEFAULT, METRICS, find_metric
-from medic.reports.terminal import print_rows
+from medic.reports.terminal import print_blocks, print_rows
 from medic.runs.layout import check_run
 from medic.runs.opening import check_learned
 
@@ -141,7 +141,8 @@ def _evaluate_run(run: "Run", arguments: Namespace, rule: str | float) -> int:
         print(f"\nthreshold {how}: {', '.join(thresholds)}")
         for note in filter(None, map(_seen_by, sorted(rules))):
             print(note)
-    for score, values in by_score.items():
+    own = run.config.evaluation.score
+    for score, values in by_score.items() if own not in by_score else [(own, by_score[own])]:
         parts = {**values["targets"], **({"(sources)": values["source"]} if "source" in values else {})}
         if len(parts) > 1:
             print(f"\nby domain, {score}:")
@@ -174,7 +175,7 @@ def _print_metrics(columns: Mapping[str, Mapping[str, Any]]) -> None:
         }
         for key in keys
     ]
-    print_rows(rows, numeric=list(columns))
+    print_blocks(rows, "in percent", list(columns))
 
 
 def _print_domains(parts: Mapping[str, Mapping[str, Any]]) -> None:

@@ -6,9 +6,9 @@ from shlex import quote
 
 from medic.cli.options import add_run_options, user_settings
 from medic.cli.sweep import add_executor_options, chosen_executor
-from medic.reports.terminal import print_rows
+from medic.reports.terminal import print_blocks
 from medic.results.table import print_table
-from medic.results.wording import learned_nothing
+from medic.results.wording import learned_nothing, runs_are
 from medic.sweeps.sweep import parse_span
 from medic.utils.logs import log_output
 
@@ -55,9 +55,9 @@ def run(arguments: Namespace) -> int:
         {"method": row["method"], **{name: f"{row[name]:.1f}" if name in row else "–" for name in scores}}
         for row in rows
     ]
-    print_rows(texts, numeric=scores)
+    print_blocks(texts, "method", scores)
     for name, reason in left_out.items():
         print(f"left out: {name}: {reason.partition(': leave out')[0]}")
     failures = learned_nothing(schedule.finished_runs())
-    print(f"{len(runs)} runs are in {quote(str(schedule.output))}" + (failures and f"; {failures}"))
+    print(f"{runs_are(len(runs))} in {quote(str(schedule.output))}" + (failures and f"; {failures}"))
     return report(schedule) or int(bool(failures))

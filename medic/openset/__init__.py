@@ -28,7 +28,7 @@ from medic.openset.metrics import (
 )
 from medic.openset.neighbours import Nearest, NNGuide
 from medic.openset.openmax import OpenMax
-from medic.openset.posteriors import KlMatching, Temperature
+from medic.openset.posteriors import KlMatching, Platt, Temperature
 from medic.openset.registry import SCORES, Score, get_score, score
 from medic.openset.reliability import Reliability, RiskCoverage, aurc, brier, ece, reliability_diagram, risk_coverage
 from medic.openset.scores import conf_bcls, conf_cls, energy, entropy, max_logit, predicted_class, rejection
@@ -59,6 +59,7 @@ __all__ = [
     "NNGuide",
     "Nearest",
     "OpenMax",
+    "Platt",
     "Ranking",
     "ReAct",
     "RelativeMahalanobis",

@@ -67,8 +67,7 @@ class Ash(Shaped):
     def shape(self, features: Tensor) -> Tensor:
         """Keep the largest of the features (N, F), multiplied by exp(sum of all / sum of those)."""
         values, index = features.topk(int(self.kept), dim=1)
-        factor = (features.sum(dim=1) / values.sum(dim=1)).exp()
-        return torch.zeros_like(features).scatter(1, index, values * factor[:, None])
+        return torch.zeros_like(features).scatter(1, index, values * _share_factor(features, values))
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +86,7 @@ class Scale(Shaped):
 
     def shape(self, features: Tensor) -> Tensor:
         """Multiply features (N, F) by exp(sum of all / sum of the largest)."""
-        largest = features.topk(int(self.kept), dim=1).values.sum(dim=1)
-        return features * (features.sum(dim=1) / largest).exp()[:, None]
+        return features * _share_factor(features, features.topk(int(self.kept), dim=1).values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,6 +186,15 @@ def _quantile(ordered: Tensor, quantile: float) -> Tensor:
 def _count_kept(name: str, features: Tensor, pruned: float) -> Tensor:
     check_range(name, FRACTION, pruned=pruned)
     return torch.tensor(max(1, features.shape[1] - round(pruned * features.shape[1])), device=features.device)
+
+
+def _share_factor(features: Tensor, largest: Tensor) -> Tensor:
+    """Return exp(sum of all / sum of the largest features) (N, 1), finite also for sums near zero.
+
+    The authors' networks have features of at least zero, and hardly an image whose features are all zero.
+    """
+    share = features.sum(dim=1, keepdim=True) / largest.sum(dim=1, keepdim=True)
+    return share.nan_to_num(nan=1.0).clamp(-100, 100).exp()
 
 
 def _fit_subspace(features: Tensor, head: LinearHead, dimensions: int | None) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from medic.openset.fitting import Fitted, read_logits, read_training
-from medic.openset.scores import AnyOutput, Values, conf_cls
+from medic.openset.scores import AnyOutput, CheckedOutput, Values, conf_bcls, conf_cls
 
 _STEPS = 100
 """Newton steps for the temperature; ten are enough as a rule."""
@@ -32,6 +32,46 @@ class Temperature(Fitted):
         """Return the log-odds (N,) of the largest probability."""
         logits = read_logits(output)
         return conf_cls(logits * self.scale.to(logits.device))
+
+
+@dataclass(frozen=True, eq=False)
+class Platt(Fitted):
+    """The one-vs-all probability of the closed-set prediction, calibrated (Platt 1999), as log-odds.
+
+    `scale` () and `shift` () map the log-odds of the one-vs-all head to those of a correct prediction.
+    """
+
+    split: ClassVar[Literal["train", "validation"]] = "validation"
+    scale: Tensor
+    shift: Tensor
+
+    @classmethod
+    def fit(cls, output: AnyOutput, label: Values) -> Self:
+        """Fit a logistic regression of the correct predictions, with Platt's targets, which keep it finite."""
+        output = CheckedOutput.of(output)
+        logits, label = read_training(output, label)
+        odds, correct = conf_bcls(output), logits.argmax(dim=1) == label
+        hits = int(correct.sum())
+        right, wrong = (hits + 1) / (hits + 2), 1 / (len(label) - hits + 2)
+        target = torch.where(correct, right, wrong)
+        inputs = torch.stack((odds, torch.ones_like(odds)), dim=1)
+        weights = odds.new_tensor([1.0, 0.0])
+        for _ in range(_STEPS):
+            predicted = (inputs @ weights).sigmoid()
+            slope = inputs.T @ (predicted - target)
+            curve = (inputs * (predicted * (1 - predicted))[:, None]).T @ inputs
+            step = torch.linalg.lstsq(curve, slope[:, None]).solution.squeeze(1)
+            moved = weights - step.clamp(-1, 1)
+            if torch.allclose(moved, weights, rtol=0, atol=1e-12):
+                break
+            weights = moved
+        return cls(weights[0], weights[1])
+
+    def __call__(self, output: AnyOutput) -> Tensor:
+        """Return the calibrated log-odds (N,)."""
+        odds = conf_bcls(output)
+        own = self.to(odds.device)
+        return own.scale * odds + own.shift
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from medic.openset.gaussians import Mahalanobis, RelativeMahalanobis
 from medic.openset.linear import Ash, Fdbd, ReAct, Residual, Scale, Vim
 from medic.openset.neighbours import Nearest, NNGuide
 from medic.openset.openmax import OpenMax
-from medic.openset.posteriors import KlMatching, Temperature
+from medic.openset.posteriors import KlMatching, Platt, Temperature
 from medic.openset.scores import AnyOutput, Values, conf_bcls, conf_cls, energy, entropy, max_logit, rejection
 from medic.utils.outputs import LinearHead, Output
 from medic.utils.plugins import Group
@@ -98,6 +98,14 @@ SCORES: dict[str, Score] = {
             "largest softmax probability at a fitted temperature",
             probability=True,
             fitter=Temperature,
+        ),
+        Score(
+            "platt",
+            None,
+            "one-vs-all probability of the closed-set prediction with a fitted scale and shift",
+            needs=("ova",),
+            probability=True,
+            fitter=Platt,
         ),
         Score("kl-matching", None, "negative divergence from the nearest typical softmax", fitter=KlMatching),
         Score("react", None, "energy of features that are cut off", needs=("features", "head"), fitter=ReAct),

@@ -56,7 +56,7 @@ class Rule:
     def check(self, score: Score) -> None:
         """Refuse a score that the rule does not support."""
         if not self.goes_with(score):
-            names = " or ".join(name for name, entry in SCORES.items() if self.goes_with(entry))
+            names = " or ".join([name for name, entry in SCORES.items() if self.goes_with(entry)][:2])
             lacks = {"probability": "is not a probability", "rejects": "has no decision for unknown"}[str(self.of)]
             raise MedicError(
                 f"threshold {self.name!r} does not support score {score.name!r}, which {lacks}: "

@@ -24,6 +24,8 @@ PARTS = tuple(METRICS[key] for key in ("acc_k", "acc_u"))
 FEW = 0.5
 """Share of rejected unknown images below which a threshold is lenient."""
 
+BLOCK = 8
+"""Number of columns of a table of scores, which then fits into 100 characters."""
 LONG = 200
 """Number of rows from which on a table is too long for rich, which takes a millisecond for each."""
 
@@ -69,6 +71,15 @@ def lenient(metrics: Mapping[str, Any]) -> str:
     if known is None or unknown is None or unknown >= min(FEW, known):
         return ""
     return f"only {100 * unknown:.1f}% of the unknown images are rejected"
+
+
+def print_blocks(rows: Sequence[Mapping[str, Any]], first: str, columns: Sequence[str]) -> None:
+    """Print a table with many columns of numbers as several tables, below each other, with the same `first` column."""
+    for start in range(0, len(columns), BLOCK):
+        part = columns[start : start + BLOCK]
+        if start:
+            print()
+        print_rows([{name: row[name] for name in (first, *part)} for row in rows], numeric=part)
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool = False, numeric: Sequence[str] = ()) -> None:

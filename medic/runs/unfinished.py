@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -80,14 +80,20 @@ class UnfinishedRun:
         self.rule = plan.config.evaluation.threshold
         inference = self.trainer.inference(self._compiles_evaluation(evaluations), plan.config.evaluation.views)
         score = openset.get_score(plan.config.evaluation.score)
-        others = (entry for entry in openset.SCORES.values() if entry.fitter is not None and entry.name != score.name)
-        linear = find_linear_head(self.trainer.model) is not None
-        fitted = tuple(entry for entry in others if linear or "head" not in entry.needs)
-        fitted = fitted if plan.config.evaluation.all_scores else ()
-        self.evaluator = Evaluator(dataset.domains, self.problem, inference, score, self.rule, fitted)
+        others = self._other_scores(score) if plan.config.evaluation.all_scores else ()
+        self.evaluator = Evaluator(dataset.domains, self.problem, inference, score, self.rule, tuple(others))
         self.records: list[dict[str, Any]] = []
         self.best: dict[str, Tensor] = {}
         self.began = began  # minus the time spent before the run was resumed
+
+    def _other_scores(self, score: openset.Score) -> Iterator[openset.Score]:
+        """Yield the fitted scores, other than the run's own, that its model has the outputs for."""
+        head = self.plan.config.model.head_kind
+        linear = find_linear_head(self.trainer.model) is not None
+        parts = {"features": True, "ova": head.ova, "unknown": head.unknown, "head": linear}
+        for entry in openset.SCORES.values():
+            if entry.fitter is not None and entry.name != score.name and all(parts[need] for need in entry.needs):
+                yield entry
 
     def _compiles_evaluation(self, evaluations: int) -> bool:
         """Return whether to compile evaluation too.

@@ -56,13 +56,15 @@ def test_train_then_evaluate(medic, short):
     assert err == f"medic: error: {runs} contains 1 finished run: {listed}\n"
     code, out, _ = medic("evaluate", path)
     assert code == 0
-    assert re.search(r"^in percent +cls +bcls +max-logit +energy$", out, re.MULTILINE)
+    assert re.search(
+        r"^in percent +cls +bcls +max-logit +energy +gen +temperature +platt +kl-matching$", out, re.MULTILINE
+    )
     rows = {words[0]: words[1:] for line in out.split("by domain")[0].splitlines() if (words := line.split())}
     metrics = Run(path).metrics
     assert rows["OSCR"][:2] == [f"{100 * metrics[key]:.2f}" for key in ("oscr_c", "oscr_b")]
     assert "score" not in rows
     assert f"bcls {1 / (1 + math.exp(-metrics['threshold'])):.6g}" in " ".join(rows["threshold"])
-    assert rows["Acc"] == 4 * [f"{100 * metrics['acc']:.2f}"]
+    assert rows["Acc"] == 8 * [f"{100 * metrics['acc']:.2f}"]
     assert not rows.keys() & {"oscr", "oscr_c", "oscr_b"}
     assert re.search(r"^domain +Acc +H-score +OSCR +AUROC$", out, re.MULTILINE)
     code, _, err = medic("evaluate", path, "--threshold", "hard")

@@ -162,9 +162,9 @@ def test_a_hundred_networks_are_not_made_for_the_weights_of_one(folder, size, mo
     """100 networks would take minutes, and so would one for images of 4096 pixels: its names are compared before."""
     made = []
 
-    def create(name, size):
+    def create(name, size, pool):
         made.append(size)
-        return create_backbone(name, size=size)
+        return create_backbone(name, size=size, pool=pool)
 
     monkeypatch.setattr("medic.deploy.model_file.create_backbone", create)
     change(folder, model__backbone="maxvit_xlarge_tf_512", model__networks=100, preprocessing__size=size)

@@ -28,7 +28,7 @@ def test_a_record_has_these_keys_in_this_order(outputs):
     assert list(record["targets"]) == ["a", "b"]
     assert " ".join(record["target"]) == (
         "acc score threshold_rule threshold hscore acc_k acc_u hscore/oracle-10 "
-        "oscr/cls oscr/bcls oscr/max-logit oscr/energy oscr_c oscr_b "
+        "oscr/cls oscr/bcls oscr/max-logit oscr/energy oscr/gen oscr_c oscr_b "
         + " ".join(name for name in openset.RANKING_METRICS if name != "acc")
         + " conf_p conf_n balance"
     )

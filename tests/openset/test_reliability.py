@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, log_loss
 
 from medic.errors import MedicError
 from medic.models import _torchvision
-from medic.openset import aurc, brier, ece, reliability_diagram, risk_coverage
+from medic.openset import Platt, aurc, brier, conf_bcls, ece, reliability_diagram, risk_coverage
+from medic.utils.outputs import Output
 from tests.messages import naming
 
 _torchvision.ensure()
@@ -61,6 +63,30 @@ def test_ties_are_taken_in_random_order():
         order = np.lexsort((generator.random(5), -confidence))
         drawn.append((~correct[order]).cumsum() / np.arange(1, 6))
     np.testing.assert_allclose(risk_coverage(confidence, correct).risk, np.mean(drawn, 0), atol=0.02)
+
+
+def test_platt_scaling_equals_scikit_learn():
+    """With Platt's targets, which weigh every image as both right and wrong."""
+    generator = torch.Generator().manual_seed(0)
+    logits, label = torch.randn(300, 4, generator=generator), torch.randint(4, (300,), generator=generator)
+    logits[torch.arange(300), label] += 2
+    ova = torch.stack((torch.zeros(300, 4), 3 * logits - 4), dim=1)
+    fitted = Platt.fit(Output(logits, ova), label)
+    odds, correct = conf_bcls(Output(logits, ova)).numpy(), (logits.argmax(1) == label).numpy()
+    hits = correct.sum()
+    target = np.where(correct, (hits + 1) / (hits + 2), 1 / (300 - hits + 2))
+    both = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000).fit(
+        np.tile(odds, 2)[:, None], np.repeat([1, 0], 300), np.concatenate([target, 1 - target])
+    )
+    assert float(fitted.scale) == pytest.approx(both.coef_[0, 0], rel=1e-4)
+    assert float(fitted.shift) == pytest.approx(both.intercept_[0], rel=1e-4)
+    assert ece(fitted(Output(logits, ova)).sigmoid(), correct) < ece(1 / (1 + np.exp(-odds)), correct)
+
+
+def test_platt_scaling_of_perfect_predictions_is_finite():
+    logits = torch.eye(4).repeat(5, 1)
+    fitted = Platt.fit(Output(logits, torch.stack((-logits, logits), 1)), logits.argmax(1))
+    assert fitted(Output(logits, torch.stack((-logits, logits), 1))).isfinite().all()
 
 
 @pytest.mark.parametrize(

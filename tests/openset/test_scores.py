@@ -86,14 +86,14 @@ def test_a_score_is_an_immutable_value_and_serves_as_its_name():
 
 
 def test_which_scores_are_probabilities_and_which_need_the_head():
-    assert [name for name, entry in SCORES.items() if entry.probability] == ["cls", "bcls", "temperature"]
-    assert [name for name, entry in SCORES.items() if "ova" in entry.needs] == ["bcls"]
+    assert [name for name, entry in SCORES.items() if entry.probability] == ["cls", "bcls", "temperature", "platt"]
+    assert [name for name, entry in SCORES.items() if "ova" in entry.needs] == ["bcls", "platt"]
     assert [name for name, entry in SCORES.items() if entry.rejects] == ["reject", "openmax"]
     by_fit = {split: [name for name, entry in SCORES.items() if entry.fitter and entry.split == split]
               for split in ("train", "validation")}  # fmt: skip
     linear = ["react", "ash", "scale", "residual", "vim", "fdbd"]
     assert by_fit["train"] == ["openmax", "knn", "mahalanobis", "rmds", "nnguide", *linear]
-    assert by_fit["validation"] == ["temperature", "kl-matching"]
+    assert by_fit["validation"] == ["temperature", "platt", "kl-matching"]
     assert [name for name, entry in SCORES.items() if "head" in entry.needs] == linear
 
 

@@ -13,6 +13,7 @@ import medic
 from medic.config.files import read_settings, to_yaml
 from medic.config.settings import SETTINGS
 from medic.errors import MedicError
+from medic.openset import SCORES
 from medic.results.notes import differences
 from medic.results.runs import find_runs
 from medic.runs.reevaluate import recompute_outputs, review
@@ -20,6 +21,9 @@ from medic.runs.seal import make_seal
 from medic.training import Trainer
 from tests.messages import naming
 from tests.runs.short import SHORT
+
+LOGITS = {"cls", "max-logit", "energy", "gen", "temperature", "kl-matching"}
+"""The scores of logits alone, of which some are fitted on validation images."""
 
 
 def test_the_files_of_a_run(run):
@@ -122,8 +126,8 @@ def test_predictions_repeat_every_metric(run):
         for key, value in again["bcls"][part].items():
             assert run.record[part][key] == pytest.approx(value, nan_ok=True)
     assert run.record["targets"] == {"street": run.metrics}
-    assert set(again) == {"cls", "bcls", "max-logit", "energy"}
-    assert set(review(run, None, "fixed")) == {"cls", "bcls"}
+    assert set(again) == {*LOGITS, "bcls", "platt"}
+    assert set(review(run, None, "fixed")) == {"cls", "bcls", "temperature", "platt"}
     (at_half,) = review(run, None, 0.5).values()
     assert at_half == review(run, "bcls", "fixed")["bcls"]
     with pytest.raises(MedicError, match=r"1\.5: score 'bcls' is a probability"):
@@ -148,12 +152,12 @@ def test_scores_that_are_fitted(mini, tmp_path):
     assert run.metrics["threshold"] == 0
     again = review(run, "openmax", "hard")["openmax"]["target"]
     assert {k: v for k, v in again.items() if "/" not in k} == {k: v for k, v in run.metrics.items() if "/" not in k}
-    assert set(review(run, None, "source")) == {"cls", "max-logit", "energy", "openmax"}
+    assert set(review(run, None, "source")) == {*LOGITS, "openmax"}
     assert set(review(run, None, "hard")) == {"openmax"}
     with pytest.raises(MedicError, match=naming("score 'knn' --rerun")):
         review(run, "knn", "source")
     rerun = review(run, None, "source", recompute_outputs(run, "cpu"))
-    assert set(rerun) == {"cls", "max-logit", "energy", "openmax", "knn", "mahalanobis"}
+    assert set(rerun) == SCORES.keys() - {"bcls", "platt", "reject"}
     assert 0 <= rerun["knn"]["target"]["auroc"] <= 1
     with pytest.raises(MedicError, match=naming("'reject' unknown")):
         review(run, "reject", "hard")
@@ -163,7 +167,7 @@ def test_scores_are_fitted_on_features_that_were_kept(mini, tmp_path):
     run = medic.train(dataset=mini, method="erm", save_features=True, output=str(tmp_path), **SHORT)
     assert run.splits == ["validation", "source-unknown", "target", "train"]
     kept, again = review(run, None, "source"), review(run, None, "source", recompute_outputs(run, "cpu"))
-    assert set(kept) == set(again) == {"cls", "max-logit", "energy", "openmax", "knn", "mahalanobis"}
+    assert set(kept) == set(again) == SCORES.keys() - {"bcls", "platt", "reject"}
     for score, metrics in kept.items():
         assert metrics["target"]["auroc"] == pytest.approx(again[score]["target"]["auroc"], abs=1e-6)
 

@@ -235,7 +235,7 @@ def test_inner_adam_state_is_a_copy_and_of_no_device():
     strategy, model = MultiStep(lr=0.1, inner="adam"), network()
     strategy(model, steps(), objective(ce))
     state = strategy.state_dict()["inner"]
-    assert state.keys() == {"state"}  # no settings, which are others on a GPU
+    assert state.keys() == {"state", "parameters"}  # no settings, which are others on a GPU
     before = copy.deepcopy(state["state"][0])
     strategy(model, steps(), objective(ce))
     assert torch.equal(state["state"][0]["exp_avg"], before["exp_avg"])

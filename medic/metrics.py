@@ -74,6 +74,13 @@ METRICS = {
         Metric("fpr95", "FPR95", methodcaller("fpr95"), higher_is_better=False),
         Metric("ccr@fpr=0.01", "CCR@FPR=0.01", methodcaller("ccr_at_fpr", 0.01)),
         Metric("ccr@fpr=0.1", "CCR@FPR=0.1", methodcaller("ccr_at_fpr", 0.1)),
+        Metric(
+            "aurc",
+            "AURC",
+            higher_is_better=False,
+            meaning="Mean share of wrong images among the most confident ones, over all shares of the images. Every "
+            "unknown image counts as wrong.",
+        ),
         Metric("conf_p", "conf_p", paper="conf_p"),
         Metric("conf_n", "conf_n", paper="conf_n"),
         Metric("balance", "balance"),
@@ -95,7 +102,7 @@ METRICS = {
 DEFAULT = tuple(METRICS[key] for key in ("acc", "hscore", "oscr"))
 """Metrics shown unless others are requested."""
 
-_FAMILIES = {"oscr/": "OSCR ", "hscore/": "H-score ", "ccr@fpr=": "CCR@FPR="}
+_FAMILIES = {"oscr/": "OSCR ", "hscore/": "H-score ", "ccr@fpr=": "CCR@FPR=", "ece/": "ECE ", "brier/": "Brier "}
 """Prefixes of keys that end in a score, a threshold rule or a rate, and the prefixes of their titles."""
 
 
@@ -105,5 +112,5 @@ def find_metric(key: str) -> Metric:
         return METRICS[key]
     for prefix, title in _FAMILIES.items():
         if key.startswith(prefix):
-            return Metric(key, title + key.removeprefix(prefix))
+            return Metric(key, title + key.removeprefix(prefix), higher_is_better=prefix not in ("ece/", "brier/"))
     return Metric(key, key)

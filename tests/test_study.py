@@ -111,7 +111,32 @@ def test_the_soups_that_the_page_compares(monkeypatch, capsys):
         assert f"| {target} | {' | '.join(cells)} |" in PAGE
 
 
-def test_the_judges_of_frozen_backbones(monkeypatch, capsys):
+HEADS = {
+    "as they are": "heads_raw", "each by its deviation": "heads_standardised", "all by one number": "heads_scaled",
+}  # fmt: skip
+
+
+def test_the_heads_that_the_page_compares(monkeypatch, capsys):
+    """Every pair of numbers in the table is printed from the records."""
+    section = PAGE[PAGE.index("### Heads on frozen features") : PAGE.index("### A soup of several runs")]
+    network = ""
+    for line in section.splitlines():
+        cells = [cell.strip(" *").replace("**", "") for cell in line.split("|")[1:-1]]
+        if len(cells) != 8 or cells[1] not in HEADS:
+            continue
+        network = cells[0] or network
+        records = f"benchmarks/records/{HEADS[cells[1]]}{'_vit' if 'ViT' in network else ''}.jsonl.gz"
+        assert records in section
+        monkeypatch.setattr(sys, "argv", ["judges", records])
+        judges.main()
+        printed = capsys.readouterr().out.partition(f"\n{cells[2]}\n")[2].partition("\n\n\n")[0].split("recipes,")[0]
+        for rate, pair in zip(("0.0018", "0.0054", "0.018", "0.054", "0.18"), cells[3:], strict=True):
+            if pair:
+                loo, target = pair.split(" / ")
+                assert re.search(rf"\| head {rate} \| [\d.]+ \| {loo} \| {target} \|", printed), (line, rate)
+
+
+def test_the_judges_of_raw_features(monkeypatch, capsys):
     command = re.search(r"python -m benchmarks\.judges (.*frozen.*)", PAGE)[1]
     monkeypatch.setattr(sys, "argv", ["judges", *shlex.split(command)])
     judges.main()

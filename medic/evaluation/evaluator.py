@@ -99,7 +99,10 @@ class Evaluator:
             fit_score(score, {**outputs, "train": train}, self.head) for score in (self.score, *self.others)
         )
         return {
-            "validation": measure_validation(outputs["validation"]),
+            "validation": {
+                **measure_validation(outputs["validation"]),
+                **measure_calibration(outputs["validation"], (score, *others)),
+            },
             **measure(outputs, self.domains, score, self.rule, others),
             **self._by_domain(train, outputs["validation"], outputs["target"]),
         }
@@ -204,6 +207,22 @@ def measure_validation(outputs: LabelledOutputs) -> dict[str, float]:
     }
 
 
+def measure_calibration(outputs: LabelledOutputs, scores: Sequence[openset.Score]) -> dict[str, float]:
+    """Return the calibration error and the Brier score of every score that is a probability, on known images.
+
+    Both compare the probability of a prediction with whether it is correct: the scores that need no fit, and `scores`.
+    """
+    known = outputs.where(outputs.label >= 0)
+    plain = [entry for entry in openset.SCORES.values() if entry.fitter is None and entry.reads(known.output)]
+    probable = {entry.name: entry for entry in (*plain, *scores) if entry.probability}
+    correct, measured_scores = known.correct, {}
+    for name, entry in probable.items():
+        probability = entry(known.output).sigmoid()
+        measured_scores[f"ece/{name}"] = openset.ece(probability, correct)
+        measured_scores[f"brier/{name}"] = float((probability - correct.double()).square().mean())
+    return measured_scores
+
+
 def choose_threshold(outputs: Outputs, score: openset.Score, rule: str | float) -> openset.Threshold:
     """Return one threshold for a model, by a rule or as given; an oracle rule sees all target domains together."""
     if not isinstance(rule, str):
@@ -287,5 +306,7 @@ def measure_outputs(
         "oscr_c": areas["cls"],
         **({"oscr_b": areas["bcls"]} if "bcls" in areas else {}),
         **ranked,
+        "aurc": openset.aurc(confidences[score.name], outcomes.correct),
+        **measure_calibration(outputs, (*others, score)),
         **({} if ova is None else {key: metric(ova) for key, metric in OVA_METRICS.items()}),
     }

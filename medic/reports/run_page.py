@@ -4,17 +4,16 @@ import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from medic import openset
 from medic.data import BENCHMARKS
 from medic.evaluation.decisions import Decisions
 from medic.metrics import METRICS, Metric
 from medic.openset.thresholds import RULES, Threshold
+from medic.reports.curves import Part, is_probability, make_curves, score_name
 from medic.reports.pages import packed, write_page
 from medic.reports.thumbnails import thumbnails
 from medic.results.wording import short
@@ -25,18 +24,6 @@ SUMMARY_METRICS = ("acc", "hscore", "acc_k", "acc_u", "oscr", "auroc")
 """The numbers at the top of a report."""
 EXAMPLES = 60
 """Images of each kind in the gallery, if no more classes have some: every class has at least one."""
-POINTS = 300
-"""The most points of a curve."""
-DASHES = ("6 3", "2 3", "9 3 2 3", "1 4", "12 4")
-"""The lines of scores other than the run's own."""
-
-
-class Part(NamedTuple):
-    """Images that are looked at together: a target domain, or the held-out images of the sources."""
-
-    name: str
-    rows: NDArray[np.bool_]
-    source: bool
 
 
 def write_report(run: Run, path: Path, root: Path | None = None) -> Path:
@@ -56,12 +43,12 @@ def write_report(run: Run, path: Path, root: Path | None = None) -> Path:
         "classes": images.classes,
         "known": images.known,
         "threshold": None if threshold is None else packed(np.array([threshold.value])),
-        "score": _score_name(run),
-        "probability": _is_probability(run),
+        "score": score_name(run),
+        "probability": is_probability(run),
         "parts": [{"name": part.name, "source": part.source, **_groups(images, part.rows)} for part in parts],
         "gallery": items,
         "confidence": packed(images.confidence[[row for _, row in gallery]]),
-        "curves": [*_learning(run), *(_oscr(run, part) for part in parts if _is_open(run, part) and not part.source)],
+        "curves": list(make_curves(run, parts)),
     }
     return write_page(
         path,
@@ -100,22 +87,16 @@ def _tested(run: Run) -> list[str]:
     return run.config.data.target or run.config.data.sources
 
 
-def _is_open(run: Run, part: Part) -> bool:
-    """Whether a part has known and unknown images."""
-    unknown = run.predictions["label"][part.rows] < 0
-    return bool(unknown.any()) and not bool(unknown.all())
-
-
 def _threshold(run: Run) -> Threshold | None:
     """Return the threshold of the selected evaluation, or else that of the model, if they have one."""
     for metrics in (run.record["target"], run.record.get("source", {})):
         if "threshold" in metrics:
             rule = str(metrics.get("threshold_rule", run.config.evaluation.threshold))
-            return Threshold.of(float(metrics["threshold"]), rule, _is_probability(run))
+            return Threshold.of(float(metrics["threshold"]), rule, is_probability(run))
     threshold = run.description.get("threshold") or {}
     if "value" not in threshold:
         return None
-    return Threshold.of(float(threshold["value"]), str(threshold["rule"]), _is_probability(run))
+    return Threshold.of(float(threshold["value"]), str(threshold["rule"]), is_probability(run))
 
 
 def _groups(images: Decisions, rows: NDArray[np.bool_]) -> dict[str, Any]:
@@ -154,86 +135,6 @@ def _gallery(images: Decisions, parts: Sequence[Part]) -> list[tuple[int, int]]:
                     own = own[np.unique(np.linspace(len(own) - 1, 0, min(share, len(own))).astype(int))]
                 examples += [(number, int(row)) for row in own[:share]]
     return sorted(examples, key=lambda one: (one[0], -images.confidence[one[1]], one[1]))
-
-
-def _learning(run: Run) -> Iterator[dict[str, Any]]:
-    """Yield the curves of the evaluations: the training loss, the validation loss, and accuracies."""
-    records = [record for record in run.records if not record.get("averaged")]
-    if len(records) < 2:
-        return
-
-    def series(
-        name: str, colour: str, part: str | None, key: str, scale: float = 1.0, dash: str | None = None
-    ) -> list[dict[str, Any]]:
-        """Return a curve, unless no record has a number for it; points without one are left out."""
-        values = [(record if part is None else record[part]).get(key) for record in records]
-        numbers = [None if value is None else scale * float(value) for value in values]
-        if not any(value is not None and math.isfinite(value) for value in numbers):
-            return []
-        iterations = [record["iteration"] for record in records]
-        return [{"name": name, "colour": colour, "x": iterations, "y": numbers, "dash": dash}]
-
-    tested = "held-out images" if not run.config.data.target else "target"
-    penalty = run.config.objective.penalty
-    objective = f"{run.config.objective.objective}{f' with penalty {penalty}' if penalty else ''}"
-    shares = [
-        *series(f"Acc, {tested}", "var(--known)", "target", "acc", 100),
-        *series("Acc, validation", "var(--known)", "validation", "acc", 100, "5 3"),
-        *series(f"OSCR, {tested}", "var(--ink)", "target", "oscr", 100),
-        *series(f"H-score, {tested}", "var(--soft)", "target", "hscore", 100, "2 3"),
-    ]
-    for title, y, lines in (
-        (f"Training loss: {objective}", "loss", series("training", "var(--ink)", None, "loss")),
-        ("Validation loss: cross-entropy", "loss", series("validation", "var(--ink)", "validation", "loss")),
-        ("Metrics during training", "percent", shares),
-    ):
-        if lines:
-            limits = [0, 100] if y == "percent" else None
-            yield {"title": title, "series": lines, "x": "iteration", "y": y, "range": limits}
-
-
-def _oscr(run: Run, part: Part) -> dict[str, Any]:
-    """Return the OSCR curve of every score on a target: a line each, its area in the name."""
-    split = run.predictions["split"] == "target"
-    output, label, _ = run.outputs("target").where(torch.from_numpy(part.rows[split]))
-    prediction = openset.predicted_class(output)
-    own = _score_name(run)
-    confidences = {own: run.predictions["confidence"][part.rows]}  # as recorded: a plug-in's code is not executed
-    confidences |= {
-        name: np.asarray(one(output))
-        for name, one in openset.SCORES.items()
-        if one.fitter is None and one.reads(output) and name != own
-    }
-    series = []
-    for number, (name, confidence) in enumerate(confidences.items()):
-        ranking = openset.rank(confidence, prediction, label)
-        x, y = (np.asarray(values) for values in ranking.oscr_curve())
-        kept = np.unique(np.linspace(0, len(x) - 1, min(POINTS, len(x))).astype(int))
-        series.append(
-            {
-                "name": f"{name} {100 * ranking.oscr():.1f}",
-                "colour": "var(--soft)" if number else "var(--ink)",
-                "dash": DASHES[(number - 1) % len(DASHES)] if number else None,
-                "x": (100 * x[kept]).tolist(),
-                "y": (100 * y[kept]).tolist(),
-            }
-        )
-    return {
-        "title": f"OSCR on {part.name}: area under the curve, by score",
-        "series": series,
-        "x": "% of unknown images accepted",
-        "y": "% of known images classified correctly",
-        "range": [0, 100],
-    }
-
-
-def _score_name(run: Run) -> str:
-    return str(run.description["score"]["name"])
-
-
-def _is_probability(run: Run) -> bool:
-    """Whether the sigmoid of the run's score is a probability; only then its threshold is one."""
-    return (run.description["threshold"] or {}).get("probability") is not None
 
 
 def _aim(run: Run) -> str:

@@ -30,7 +30,7 @@ def test_a_record_has_these_keys_in_this_order(outputs):
         "acc score threshold_rule threshold hscore acc_k acc_u hscore/oracle-10 "
         "oscr/cls oscr/bcls oscr/max-logit oscr/energy oscr/gen oscr_c oscr_b "
         + " ".join(name for name in openset.RANKING_METRICS if name != "acc")
-        + " conf_p conf_n balance"
+        + " aurc ece/cls brier/cls ece/bcls brier/bcls conf_p conf_n balance"
     )
 
 

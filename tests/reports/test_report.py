@@ -166,7 +166,7 @@ class TestRun:
         data = page_data(page)
         assert "All are of known classes." in page
         assert 'id="slider"' not in page
-        assert (data["threshold"], len(data["curves"])) == (None, 3)
+        assert (data["threshold"], len(data["curves"])) == (None, 5)
         assert len(data["gallery"]) > 10
 
     def test_several_targets_and_another_score(self, mini, tmp_path):
@@ -201,7 +201,7 @@ class TestRun:
                 del record["validation"]["loss"]
 
         page = write_report(changed(run, measured), tmp_path / "page.html").read_text()
-        validation, shares, _ = page_data(page)["curves"]
+        validation, shares, *_ = page_data(page)["curves"]
         assert (validation["title"], validation["series"][0]["y"][0]) == ("Validation loss: cross-entropy", None)
         assert "H-score, target" not in [line["name"] for line in shares["series"]]
         assert "is the H-score, –." in page
@@ -210,6 +210,20 @@ class TestRun:
         data = page_data(write_report(run, tmp_path / "page.html").read_text())
         titles = [curve["title"] for curve in data["curves"][:2]]
         assert titles == ["Training loss: ce+ova", "Validation loss: cross-entropy"]
+
+    def test_risk_and_reliability(self, run, tmp_path):
+        *_, risk, reliable = page_data(write_report(run, tmp_path / "page.html").read_text())["curves"]
+        rows = run.predictions["split"] == "target"
+        label, confidence = (run.predictions[name][rows] for name in ("label", "confidence"))
+        right = run.predictions["logits"][rows].argmax(1) == label
+        (target,) = risk["series"]
+        assert target["y"][-1] == pytest.approx(100 * (1 - right.mean()))
+        assert target["name"] == f"street: AURC {100 * run.metrics['aurc']:.1f}"
+        assert [line["name"].split(":")[0] for line in reliable["series"]] == ["reliable", "street", "sources"]
+        known = label >= 0
+        error = openset.ece(1 / (1 + np.exp(-confidence[known])), right[known])
+        assert reliable["series"][1]["name"] == f"street: ECE {100 * error:.1f}"
+        assert run.metrics["ece/bcls"] == pytest.approx(error)
 
     def test_a_colour_has_one_meaning(self, run, tmp_path):
         """Only accuracies have the colour of correct images; no line has that of errors or unknown images."""

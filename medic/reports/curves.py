@@ -1,0 +1,186 @@
+"""The charts of a run's report, as series of points."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from medic import openset
+from medic.runs.run import Run
+
+POINTS = 300
+"""The most points of a curve."""
+DASHES = ("6 3", "2 3", "9 3 2 3", "1 4", "12 4")
+"""The lines of scores other than the run's own, or of targets other than the first."""
+FEW = 10
+"""Images of a bin from which on its accuracy is drawn."""
+
+
+class Part(NamedTuple):
+    """Images that are looked at together: a target domain, or the held-out images of the sources."""
+
+    name: str
+    rows: NDArray[np.bool_]
+    source: bool
+
+
+def score_name(run: Run) -> str:
+    """Return the name of the run's score."""
+    return str(run.description["score"]["name"])
+
+
+def is_probability(run: Run) -> bool:
+    """Whether the sigmoid of the run's score is a probability; only then its threshold is one."""
+    return (run.description["threshold"] or {}).get("probability") is not None
+
+
+def make_curves(run: Run, parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
+    """Yield the charts of a run: training, OSCR, risk and coverage, and reliability."""
+    yield from _learning(run)
+    for part in parts:
+        if _is_open(run, part) and not part.source:
+            yield _oscr(run, part)
+    yield _risk_coverage(run, [part for part in parts if not part.source])
+    if is_probability(run):
+        yield _reliability(run, parts)
+
+
+def _is_open(run: Run, part: Part) -> bool:
+    """Whether a part has known and unknown images."""
+    unknown = run.predictions["label"][part.rows] < 0
+    return bool(unknown.any()) and not bool(unknown.all())
+
+
+def _learning(run: Run) -> Iterator[dict[str, Any]]:
+    """Yield the curves of the evaluations: the training loss, the validation loss, and accuracies."""
+    records = [record for record in run.records if not record.get("averaged")]
+    if len(records) < 2:
+        return
+
+    def series(
+        name: str, colour: str, part: str | None, key: str, scale: float = 1.0, dash: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Return a curve, unless no record has a number for it; points without one are left out."""
+        values = [(record if part is None else record[part]).get(key) for record in records]
+        numbers = [None if value is None else scale * float(value) for value in values]
+        if not any(value is not None and math.isfinite(value) for value in numbers):
+            return []
+        iterations = [record["iteration"] for record in records]
+        return [{"name": name, "colour": colour, "x": iterations, "y": numbers, "dash": dash}]
+
+    tested = "held-out images" if not run.config.data.target else "target"
+    penalty = run.config.objective.penalty
+    objective = f"{run.config.objective.objective}{f' with penalty {penalty}' if penalty else ''}"
+    shares = [
+        *series(f"Acc, {tested}", "var(--known)", "target", "acc", 100),
+        *series("Acc, validation", "var(--known)", "validation", "acc", 100, "5 3"),
+        *series(f"OSCR, {tested}", "var(--ink)", "target", "oscr", 100),
+        *series(f"H-score, {tested}", "var(--soft)", "target", "hscore", 100, "2 3"),
+    ]
+    for title, y, lines in (
+        (f"Training loss: {objective}", "loss", series("training", "var(--ink)", None, "loss")),
+        ("Validation loss: cross-entropy", "loss", series("validation", "var(--ink)", "validation", "loss")),
+        ("Metrics during training", "percent", shares),
+    ):
+        if lines:
+            limits = [0, 100] if y == "percent" else None
+            yield {"title": title, "series": lines, "x": "iteration", "y": y, "range": limits}
+
+
+def _oscr(run: Run, part: Part) -> dict[str, Any]:
+    """Return the OSCR curve of every score on a target: a line each, its area in the name."""
+    split = run.predictions["split"] == "target"
+    output, label, _ = run.outputs("target").where(torch.from_numpy(part.rows[split]))
+    prediction = openset.predicted_class(output)
+    own = score_name(run)
+    confidences = {own: run.predictions["confidence"][part.rows]}  # as recorded: a plug-in's code is not executed
+    confidences |= {
+        name: np.asarray(one(output))
+        for name, one in openset.SCORES.items()
+        if one.fitter is None and one.reads(output) and name != own
+    }
+    series = []
+    for number, (name, confidence) in enumerate(confidences.items()):
+        ranking = openset.rank(confidence, prediction, label)
+        x, y = (np.asarray(values) for values in ranking.oscr_curve())
+        kept = np.unique(np.linspace(0, len(x) - 1, min(POINTS, len(x))).astype(int))
+        series.append(
+            {
+                "name": f"{name} {100 * ranking.oscr():.1f}",
+                "colour": "var(--soft)" if number else "var(--ink)",
+                "dash": DASHES[(number - 1) % len(DASHES)] if number else None,
+                "x": (100 * x[kept]).tolist(),
+                "y": (100 * y[kept]).tolist(),
+            }
+        )
+    return {
+        "title": f"OSCR on {part.name}: area under the curve, by score",
+        "series": series,
+        "x": "% of unknown images accepted",
+        "y": "% of known images classified correctly",
+        "range": [0, 100],
+    }
+
+
+def _risk_coverage(run: Run, parts: Sequence[Part]) -> dict[str, Any]:
+    """Return the share of wrong images among the most confident ones, by target; unknown images count as wrong."""
+    series = []
+    for part, style in zip(parts, _styles(parts), strict=True):
+        confidence, correct = run.predictions["confidence"][part.rows], _correct(run, part)
+        coverage, risk = (np.asarray(values) for values in openset.risk_coverage(confidence, correct))
+        kept = np.unique(np.linspace(0, len(risk) - 1, min(POINTS, len(risk))).astype(int))
+        name = f"{part.name}: AURC {100 * openset.aurc(confidence, correct):.1f}"
+        series.append({"name": name, **style, "x": (100 * coverage[kept]).tolist(), "y": (100 * risk[kept]).tolist()})
+    return {
+        "title": "Mistakes among the most confident images",
+        "series": series,
+        "x": "% of the images, the most confident first",
+        "y": "% of them wrong or unknown",
+        "range": [0, 100],
+    }
+
+
+def _reliability(run: Run, parts: Sequence[Part]) -> dict[str, Any]:
+    """Return how often known images are named correctly, by the probability that the score gives."""
+    series: list[dict[str, Any]] = [
+        {"name": "reliable", "colour": "var(--soft)", "dash": "1 4", "x": [0, 100], "y": [0, 100]}
+    ]
+    for part, style in zip(parts, _styles(parts), strict=True):
+        known = run.predictions["label"][part.rows] >= 0
+        confidence, correct = run.predictions["confidence"][part.rows][known], _correct(run, part)[known]
+        probability = torch.from_numpy(confidence).sigmoid()
+        images, predicted, accuracy = (
+            np.asarray(values) for values in openset.reliability_diagram(probability, correct)
+        )
+        kept = images >= FEW
+        name = f"{part.name}: ECE {100 * openset.ece(probability, correct):.1f}"
+        x, y = ((100 * values[kept]).tolist() for values in (predicted, accuracy))
+        series.append({"name": name, **style, "x": x, "y": y})
+    return {
+        "title": "Reliability: known images named correctly, by their score",
+        "series": series,
+        "x": "score as a probability, %",
+        "y": "% correct",
+        "range": [0, 100],
+    }
+
+
+def _correct(run: Run, part: Part) -> NDArray[np.bool_]:
+    """Return which images of a part are named correctly when none is rejected; unknown ones are not."""
+    rows = part.rows
+    named: NDArray[np.bool_] = run.predictions["logits"][rows].argmax(1) == run.predictions["label"][rows]
+    return named
+
+
+def _styles(parts: Sequence[Part]) -> Iterator[dict[str, str | None]]:
+    """Yield the colour and the dashes of every part: targets dark, the sources lighter."""
+    targets = 0
+    for part in parts:
+        if part.source:
+            yield {"colour": "var(--soft)", "dash": None}
+        else:
+            yield {"colour": "var(--ink)", "dash": DASHES[(targets - 1) % len(DASHES)] if targets else None}
+            targets += 1

@@ -49,13 +49,19 @@ def add_options(parser: ArgumentParser) -> None:
     add_format_option(parser, FORMATS)
     parser.add_argument("--paper", metavar="TABLE", help="compare with a table of the paper: `medic reproduce --list`")
     parser.add_argument("--compare", nargs=2, metavar=("BASE", "ROW"), help="test ROW against BASE")
+    parser.add_argument(
+        "--honesty", action="store_true", help="show how much better the best evaluation on the target would look"
+    )
     parser.add_argument("--explain", nargs=2, metavar=("ROW", "COLUMN"), help="list the runs behind a cell")
 
 
 def run(arguments: Namespace) -> int:
     """Print a table of runs."""
-    if (arguments.explain or arguments.compare) and arguments.format not in ("text", "json"):
-        raise MedicError(f"--explain and --compare print text or json, not --format {arguments.format}")
+    special = [name for name in ("explain", "compare", "honesty") if getattr(arguments, name)]
+    if len(special) > 1:
+        raise MedicError(f"--{special[0]} and --{special[1]} print different tables: give one of them")
+    if special and arguments.format not in ("text", "json"):
+        raise MedicError(f"--{special[0]} prints text or json, not --format {arguments.format}")
     collection = find_runs(Path(folder) for folder in arguments.folders)
     for note in collection.notes():
         logger.warning("%s", note)
@@ -73,6 +79,8 @@ def run(arguments: Namespace) -> int:
     as_json = arguments.format == "json"
     if arguments.explain:
         _explain(table, arguments.explain, as_json)
+    elif arguments.honesty:
+        _honesty(table, as_json)
     elif arguments.compare:
         _compare(table, arguments.compare, as_json)
     else:
@@ -113,6 +121,27 @@ def _compare(table: Table, labels: Sequence[str], as_json: bool) -> None:
     print_rows(rows, numeric=list(rows[0])[1:])
     for test in dict.fromkeys(comparison.test(table.kind) for comparison in comparisons):
         print(test)
+
+
+def _honesty(table: Table, as_json: bool) -> None:
+    """Print every metric of every row as it was selected, and as the best evaluation on the target has it."""
+    rows = []
+    for row in table.rows:
+        for metric in map(row.reads, table.metrics):
+            honest, gain = row.average(metric, table.columns), row.flattery(metric, table.columns)
+            if honest is not None and gain is not None:
+                numbers = {"selected": honest, "best on the target": honest + gain, "difference": gain}
+                rows.append({"row": row.label, "metric": metric.title, **numbers})
+    if not rows:
+        raise MedicError(
+            f"no row has runs for every {table.kind}, so there is nothing to compare: train the rest first"
+        )
+    if as_json:
+        print_rows(rows, as_json)
+        return
+    print(f"mean over {counted(len(table.columns), table.kind)}; the best evaluation on the target is no valid result:")
+    names = list(rows[0])[2:]
+    print_rows([{**entry, **{name: f"{entry[name]:.2f}" for name in names}} for entry in rows], numeric=names)
 
 
 def _explain(table: Table, position: Sequence[str], as_json: bool) -> None:

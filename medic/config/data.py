@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 from medic.config.fields import DatasetSource, PathLike, setting
 from medic.errors import MedicError, check_choice
 from medic.utils.parts import COUNT, FRACTION, NONNEGATIVE
+from medic.utils.splits import is_drawn
 
 if TYPE_CHECKING:
     from medic.data import Augmentation, Benchmark, ClassSplit, LazyDataset
@@ -61,7 +62,12 @@ class DataSettings(TypedDict, total=False):
     ]
     sources: Annotated[list[str], setting("domains to train on", default_rule="all but the target", takes="DOMAIN")]
     split: Annotated[
-        str, setting("known and unknown classes by name: pacs-6-1, or pacs-6-1-partial for partial classes")
+        str,
+        setting(
+            "known and unknown classes: pacs-6-1, or pacs-6-1-partial for partial classes; random:K draws K known "
+            "classes by the seed; leave-one-class-out has one unknown class, another one for each seed",
+            takes="NAME",
+        ),
     ]
     known: Annotated[list[str], setting("known classes", default_rule="the benchmark's", takes="CLASS")]
     unknown: Annotated[list[str], setting("unknown classes", default_rule="all others", takes="CLASS")]
@@ -235,7 +241,7 @@ def _resolve_classes(
     settings: Mapping[str, Any], bench: "Benchmark", dataset: "LazyDataset", sources: Sequence[str]
 ) -> "ClassSplit":
     """Return the known and unknown classes: by the name of a split, by lists, or the benchmark's."""
-    from medic.data import listed_split, named_split
+    from medic.data import drawn_split, listed_split, named_split
 
     classes, chosen = dataset.classes, settings["partial"]
     known, unknown = parse_names(settings["known"], classes), parse_names(settings["unknown"], classes)
@@ -244,7 +250,11 @@ def _resolve_classes(
     if settings["split"] is not None and explicit:
         raise MedicError(f"split {settings['split']!r} determines the known classes: give --split, or lists of classes")
     if not explicit and (name := settings["split"] or bench.split) is not None:
-        split = named_split(name, bench.name, classes, tuple(sources))
+        if is_drawn(name):
+            seed = settings["seed"] if settings["trial_seed"] is None else settings["trial_seed"]
+            split = drawn_split(name, classes, seed)
+        else:
+            split = named_split(name, bench.name, classes, tuple(sources))
         if split.partial and chosen is not None:
             raise MedicError(f"split {name!r} determines the classes of each source: leave out --partial")
         if chosen is None:

@@ -4,7 +4,7 @@ from medic.data.augment import RECIPES, Augmentation, describe_augmentation, mak
 from medic.data.benchmarks import BENCHMARK_GROUP, BENCHMARKS, benchmark
 from medic.data.benchmarks.base import Benchmark
 from medic.data.benchmarks.describe import list_datasets
-from medic.data.classes import ClassSplit, listed_split, named_split
+from medic.data.classes import ClassSplit, drawn_split, listed_split, named_split
 from medic.data.dataset import Dataset, Generated, LazyDataset
 from medic.data.holdout import Parts, make_parts
 from medic.data.images import Images, Resident
@@ -33,6 +33,7 @@ __all__ = [
     "benchmark",
     "choose_domains",
     "describe_augmentation",
+    "drawn_split",
     "list_datasets",
     "listed_split",
     "make_augmentation",

@@ -3,12 +3,14 @@
 import hashlib
 import json
 import math
+import random
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from medic.errors import MedicError, check_choice
+from medic.utils.splits import LEAVE_ONE_OUT, RANDOM
 
 PARTIAL = "-partial"
 UNKNOWN_LABEL = "unknown"
@@ -93,6 +95,21 @@ def named_split(name: str, dataset: str, classes: Sequence[str], sources: Sequen
         raise MedicError(f"split {name!r} needs {known + unknown} classes, but {dataset} has {len(classes)}")
     split = ClassSplit(*_cut(classes, known, unknown))
     return split if plain == name else ClassSplit(split.known, split.unknown, rotating_partial(split.known, sources))
+
+
+def drawn_split(name: str, classes: Sequence[str], seed: int) -> ClassSplit:
+    """Return the split that a seed draws: `random:k` has k known classes, `leave-one-class-out` one unknown class.
+
+    The seeds 0, 1, … leave out one class after the other.
+    """
+    if name == LEAVE_ONE_OUT:
+        left_out = classes[seed % len(classes)]
+        return ClassSplit(tuple(one for one in classes if one != left_out), (left_out,))
+    count = name.removeprefix(RANDOM)
+    if not re.fullmatch(r"\d{1,6}", count) or not 1 < int(count) < len(classes):
+        raise MedicError(f"split {name!r}: give a number of known classes from 2 to {len(classes) - 1}, as in random:2")
+    known = random.Random(f"classes {seed}").sample(list(classes), int(count))
+    return ClassSplit(tuple(one for one in classes if one in known), tuple(one for one in classes if one not in known))
 
 
 def listed_split(

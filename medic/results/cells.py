@@ -38,6 +38,12 @@ class Pick:
             value = record["target"].get(metric.key, record.get(metric.key))
         return None if value is None else metric.scale * float(value)
 
+    def best(self, metric: Metric) -> float | None:
+        """Return the best value of a metric among all evaluations of the run: what an oracle would have reported."""
+        values = [Pick(self.run, record).value(metric) for record in range(len(self.run.records))]
+        numbers = [value for value in values if value is not None]
+        return (max if metric.higher_is_better else min)(numbers, default=None)
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -54,6 +60,12 @@ class Cell:
             if (value := pick.value(metric)) is not None:
                 trials.setdefault(pick.run.trial, []).append(value)
         return [sum(values) / self.parts for values in trials.values() if len(values) == self.parts]
+
+    def flattery(self, metric: Metric) -> float | None:
+        """Return the mean difference between the best evaluation on the target and the selected one."""
+        pairs = [(pick.best(metric), pick.value(metric)) for pick in self.picks]
+        gains = [best - chosen for best, chosen in pairs if best is not None and chosen is not None]
+        return sum(gains) / len(gains) if gains else None
 
     def mean(self, metric: Metric) -> float | None:
         """Return the mean over trials, or None without trials."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from medic.runs.run import Run
+from medic.utils.splits import is_drawn
 
 _DERIVED = {"split": ("known", "unknown", "partial"), "images": ("batch_size",)}
 """Settings of a user that a complete configuration expresses by others."""
@@ -30,6 +31,9 @@ def complete_value(run: Run, name: str) -> Any:
     if name == "weights":
         digest = run.environment.get("weights")
         return None if digest is None else str(digest)[:8]
+    split = str(run.user_settings.get("split"))
+    if name in _DERIVED["split"] and is_drawn(split):  # the classes differ between seeds
+        return split
     value = run.identity.get(name)
     if name == "partial":  # the classes of each source differ between targets
         return bool(value)

@@ -9,6 +9,7 @@ from medic.evaluation.learning import learning_failure
 from medic.metrics import Metric
 from medic.results.wording import runs_are, short
 from medic.runs.run import Run
+from medic.utils.splits import is_drawn
 
 if TYPE_CHECKING:
     from medic.results.cells import Pick
@@ -74,7 +75,13 @@ def seeds(rows: Iterable["Row"]) -> Iterator[str]:
     if most > 1:
         fewer = [f"{label}, {column} ({count})" for (label, column), count in counts.items() if count < most]
         some = f"; fewer in {'; '.join(fewer[:3])}{'; …' if len(fewer) > 3 else ''}" if fewer else ""
-        yield f"mean ± standard error over {most} seeds (population deviation / √seeds, as DomainBed){some}"
+        runs = [pick.run for row in rows for pick in row.picks]
+        splits = (
+            " with different unknown classes"
+            if any(is_drawn(str(run.user_settings.get("split"))) for run in runs)
+            else ""
+        )
+        yield f"mean ± standard error over {most} seeds{splits} (population deviation / √seeds, as DomainBed){some}"
 
 
 def scores(rows: Iterable["Row"], metrics: Sequence[Metric]) -> Iterator[str]:

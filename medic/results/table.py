@@ -52,6 +52,11 @@ class Row:
         means = [mean for column in columns if (mean := self.cells.get(column, Cell()).mean(metric)) is not None]
         return sum(means) / len(means) if means and len(means) == len(columns) else None
 
+    def flattery(self, metric: Metric, columns: Sequence[str]) -> float | None:
+        """Return how much better the best evaluations on the target are, as a mean over the columns, in points."""
+        gains = [gain for column in columns if (gain := self.cells.get(column, Cell()).flattery(metric)) is not None]
+        return sum(gains) / len(gains) if gains and len(gains) == len(columns) else None
+
     @property
     def picks(self) -> list[Pick]:
         """The selected evaluations of all cells."""

@@ -550,3 +550,19 @@ def test_defaults_of_two_versions_are_separate_rows(tmp_path):
         "erm: batch_norm frozen, iterations 1200",
         "erm: batch_norm local, iterations 300",
     ]
+
+
+def test_how_much_the_target_would_flatter(tmp_path, capsys):
+    """The last but one evaluation is selected; the best one on the target is another."""
+    for domain, values in (("a", (0.5, 0.8, 0.7, 0.6)), ("b", (0.4, 0.3, 0.4, 0.5))):
+        write_run(tmp_path, f"erm-{domain}", "erm", domain, 0, values)
+    assert main(["table", str(tmp_path), "--honesty", "--metrics", "acc", "oscr", "--format", "json"]) == 0
+    acc, oscr = json.loads(capsys.readouterr().out)
+    assert (acc["row"], acc["metric"]) == ("erm", "Acc")
+    assert acc["selected"] == pytest.approx(55)
+    assert acc["difference"] == pytest.approx((10 + 10) / 2)
+    assert oscr["best on the target"] == pytest.approx((40 + 25) / 2)
+    assert main(["table", str(tmp_path), "--honesty"]) == 0
+    assert "no valid result" in capsys.readouterr().out
+    assert main(["table", str(tmp_path), "--honesty", "--compare", "erm", "erm"]) == 2
+    assert "give one of them" in capsys.readouterr().err

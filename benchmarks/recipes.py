@@ -53,6 +53,21 @@ PROBES: Mapping[str, Mapping[str, Any]] = {
 }
 """Recipes by name for a head on frozen features (`--option tune=head`)."""
 
+_TRANSFORMER = {"optimizer": "adamw", "weight_decay": 0.05, "schedule": "cosine", **_WARM, "clip_norm": 1.0}
+TRANSFORMERS: Mapping[str, Mapping[str, Any]] = {
+    "vit 0.3": {"lr": 0.0018},
+    "vit sgd": {"lr": 0.0054, "clip_norm": 5.0},
+    "vit adamw 3e-5": {"lr": 3e-5, **_TRANSFORMER},
+    "vit adamw 1e-4": {"lr": 1e-4, **_TRANSFORMER},
+    "vit adamw 1e-4 decay": {"lr": 1e-4, **_TRANSFORMER, "layer_decay": 0.75},
+    "vit adamw 3e-4 decay": {"lr": 3e-4, **_TRANSFORMER, "layer_decay": 0.75},
+    "vit adamw 1e-4 head": {"lr": 1e-4, **_TRANSFORMER, "head_first": 50},
+}
+"""Recipes by name for networks without batch norm. Warm-up and the head alone take 50 of 500 iterations."""
+
+INNER_TRANSFORMER = {name: 0.01 if name == "vit 0.3" else 0.001 for name in TRANSFORMERS}
+"""Inner learning rates of MEDIC++ by recipe."""
+
 BASES: Mapping[str, Mapping[str, Any]] = {
     "erm": {"method": "erm"},
     "erm ova": {"method": "erm", "objective": "ce+ova"},
@@ -71,6 +86,9 @@ def trials() -> dict[str, dict[str, Any]]:
         for recipe, changes in PROBES.items():
             if base == "medic++" or "inner_lr" not in changes:
                 named[f"{base} @ {recipe}"] = {**settings, **changes}
+        for recipe, changes in TRANSFORMERS.items():
+            inner = {"inner_lr": INNER_TRANSFORMER[recipe]} if base == "medic++" else {}
+            named[f"{base} @ {recipe}"] = {**settings, **changes, **inner}
         # One trial more for the setting that matters to the method: the inner rate, or the outer one.
         if base == "medic++":
             changes = {"lr": 0.0054, "inner_lr": 0.0011, **_FROZEN}

@@ -235,6 +235,9 @@ def profile(label: str, step: Callable[[], object], wait: Callable[[], object]) 
     print(f"{label}: {sum(total for total, _ in spent.values()):.1f} ms of kernels an iteration")
     for kind, (total, count) in sorted(spent.items(), key=lambda item: -item[1][0]):
         print(f"  {total:6.2f} ms  {count:6.0f} launches  {kind}")
+    print("the longest kernels:")
+    for event in sorted(profiler.key_averages(), key=lambda event: -event.self_device_time_total)[:15]:
+        print(f"  {event.self_device_time_total / 5e3:6.2f} ms  {event.count / 5:6.0f} launches  {event.key[:100]}")
 
 
 def evaluation(trainer: Any, seconds: float) -> dict[str, Any]:

@@ -73,8 +73,6 @@ class Evaluator:
     inference: Inference
     score: openset.Score
     rule: str
-    others: tuple[openset.Score, ...] = ()
-    """Further scores that are fitted on the training images, to rank by."""
 
     def infer(self, samples: Samples, features: bool) -> LabelledOutputs:
         """Return the model's outputs for samples, with backbone features if requested."""
@@ -93,17 +91,15 @@ class Evaluator:
 
     def record(self) -> dict[str, Any]:
         """Return the metrics of one evaluation, including DomainBed's keys (`env0_in_acc`, …)."""
-        features = any("features" in score.needs for score in (self.score, *self.others))
+        features = "features" in self.score.needs
         train, outputs = self.infer(self.problem.train, features), self.infer_all(features)
-        score, *others = (
-            fit_score(score, {**outputs, "train": train}, self.head) for score in (self.score, *self.others)
-        )
+        score = fit_score(self.score, {**outputs, "train": train}, self.head)
         return {
             "validation": {
                 **measure_validation(outputs["validation"]),
-                **measure_calibration(outputs["validation"], (score, *others)),
+                **measure_calibration(outputs["validation"], [score]),
             },
-            **measure(outputs, self.domains, score, self.rule, others),
+            **measure(outputs, self.domains, score, self.rule),
             **self._by_domain(train, outputs["validation"], outputs["target"]),
         }
 
@@ -233,30 +229,23 @@ def choose_threshold(outputs: Outputs, score: openset.Score, rule: str | float) 
     )
 
 
-def measure(
-    outputs: Outputs,
-    domains: Sequence[str],
-    score: openset.Score,
-    rule: str | float,
-    others: Sequence[openset.Score] = (),
-) -> dict[str, Any]:
+def measure(outputs: Outputs, domains: Sequence[str], score: openset.Score, rule: str | float) -> dict[str, Any]:
     """Return the metrics by target domain (`targets`), their mean (`target`), and those on the sources (`source`).
 
     `source` is open set recognition without a domain shift: validation images against images of unknown classes in the
     source domains. Its errors are due to the unknown classes alone; further errors on `target` are due to the domain.
-    `others` are further scores to rank by.
     """
     target, validation = outputs["target"], outputs["validation"]
     open_set = bool((target.label < 0).any()) or "source-unknown" in outputs
     threshold = choose_threshold(outputs, score, rule) if open_set else None
     targets = {
-        domains[domain]: measure_outputs(target.where(target.domain == domain), score, threshold, others)
+        domains[domain]: measure_outputs(target.where(target.domain == domain), score, threshold)
         for domain in target.domain.unique().tolist()
     }
     metrics = {"target": mean_metrics(list(targets.values())), "targets": targets}
     if "source-unknown" in outputs:
         metrics["source"] = measure_outputs(
-            LabelledOutputs.cat([validation, outputs["source-unknown"]]), score, threshold, others
+            LabelledOutputs.cat([validation, outputs["source-unknown"]]), score, threshold
         )
     return metrics
 
@@ -271,11 +260,26 @@ def mean_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+def add_scores(
+    record: dict[str, Any], outputs: Outputs, domains: Sequence[str], scores: Sequence[openset.Score]
+) -> None:
+    """Add OSCR and calibration of further, fitted scores to the record of an evaluation with these outputs."""
+    target = outputs["target"]
+    for domain in target.domain.unique().tolist():
+        here = target.where(target.domain == domain)
+        outcomes = Outcomes.of(openset.predicted_class(here.output), here.label)
+        areas = {
+            f"oscr/{score.name}": openset.oscr(outcomes.rank(score(here.output)))
+            for score in scores
+            if outcomes.sizes[1]
+        }
+        record["targets"][domains[domain]] |= {**areas, **measure_calibration(here, scores)}
+    record["target"] = mean_metrics(list(record["targets"].values()))
+    record["validation"] |= measure_calibration(outputs["validation"], scores)
+
+
 def measure_outputs(
-    outputs: LabelledOutputs,
-    score: openset.Score,
-    threshold: openset.Threshold | None,
-    others: Sequence[openset.Score] = (),
+    outputs: LabelledOutputs, score: openset.Score, threshold: openset.Threshold | None
 ) -> dict[str, Any]:
     """Return every metric of labelled outputs, or the accuracy alone if none of the images is unknown.
 
@@ -286,7 +290,7 @@ def measure_outputs(
     if not outcomes.sizes[1]:
         return {"acc": outcomes.acc}
     plain = [entry for entry in openset.SCORES.values() if entry.fitter is None and entry.reads(outputs.output)]
-    scores = {entry.name: entry for entry in (*plain, *others, score)}
+    scores = {entry.name: entry for entry in (*plain, score)}
     confidences = {name: entry(output) for name, entry in scores.items()}
     rankings = {name: outcomes.rank(confidence) for name, confidence in confidences.items()}
     oracle = best_of_ten(score, output, confidences[score.name], outcomes)
@@ -307,6 +311,6 @@ def measure_outputs(
         **({"oscr_b": areas["bcls"]} if "bcls" in areas else {}),
         **ranked,
         "aurc": openset.aurc(confidences[score.name], outcomes.correct),
-        **measure_calibration(outputs, (*others, score)),
+        **measure_calibration(outputs, [score]),
         **({} if ova is None else {key: metric(ova) for key, metric in OVA_METRICS.items()}),
     }

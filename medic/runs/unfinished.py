@@ -16,7 +16,15 @@ from medic.config.resolve import Plan
 from medic.data import Dataset, Problem
 from medic.deploy.model_file import describe_preprocessing, write_model
 from medic.errors import MedicError
-from medic.evaluation.evaluator import Evaluator, Outputs, choose_threshold, find_linear_head, predictions
+from medic.evaluation.evaluator import (
+    Evaluator,
+    Outputs,
+    add_scores,
+    choose_threshold,
+    find_linear_head,
+    fit_score,
+    predictions,
+)
 from medic.evaluation.learning import learning_failure
 from medic.evaluation.selection import select, without_target
 from medic.models import Classifier
@@ -80,8 +88,7 @@ class UnfinishedRun:
         self.rule = plan.config.evaluation.threshold
         inference = self.trainer.inference(self._compiles_evaluation(evaluations), plan.config.evaluation.views)
         score = openset.get_score(plan.config.evaluation.score)
-        others = self._other_scores(score) if plan.config.evaluation.all_scores else ()
-        self.evaluator = Evaluator(dataset.domains, self.problem, inference, score, self.rule, tuple(others))
+        self.evaluator = Evaluator(dataset.domains, self.problem, inference, score, self.rule)
         self.records: list[dict[str, Any]] = []
         self.best: dict[str, Tensor] = {}
         self.began = began  # minus the time spent before the run was resumed
@@ -151,34 +158,46 @@ class UnfinishedRun:
         `origin` is the part of the model's provenance that describes the origin of its weights.
         """
         model, saves = self.trainer.model, self.plan.config.evaluation.save_features
+        everything = self.plan.config.evaluation.all_scores
         model.load_state_dict(self.best)
         merge_adapters(model)
         score = self.evaluator.fitted_score()
-        outputs = self.evaluator.infer_all(saves or "features" in score.needs)
+        outputs = self.evaluator.infer_all(saves or everything or "features" in score.needs)
         threshold = choose_threshold(outputs, score, self.rule)
-        saved = outputs
-        if saves:  # scores are fitted on the training images
-            saved = {**outputs, "train": self.evaluator.infer(self.problem.train, features=True)}
+        if saves or everything:  # scores are fitted on the training images
+            outputs["train"] = self.evaluator.infer(self.problem.train, features=True)
+        if everything:
+            fitted = [fit_score(other, outputs, self.evaluator.head) for other in self._other_scores(score)]
+            add_scores(self.records[self.selected()], outputs, self.dataset.domains, fitted)
         with writing:
-            self._write_result(outputs, saved, score, threshold, origin)
+            self._write_result(outputs, score, threshold, origin)
         distributed.barrier()
 
     def _write_result(
         self,
         outputs: Outputs,
-        saved: Outputs,
         score: openset.Score,
         threshold: openset.Threshold,
         origin: Mapping[str, Any],
     ) -> None:
         """Write the predictions and the model, and the mark of a finished run."""
         if self.writes:
+            self.directory.write_records(self.records)
+            saved = outputs if self.plan.config.evaluation.save_features else self._without_training(outputs, score)
             self.directory.write_predictions(predictions(self.dataset, self.problem, saved, score, threshold.value))
             if openset.RULES[self.rule].oracle:  # it used target labels, which nobody who uses the model has
                 threshold = choose_threshold(outputs, score, "source")
             described = self._description(threshold, self.selected(), origin)
             write_model(self.directory.path, self._whole(self.trainer.model), score, described)
             self.directory.write_done(time.monotonic() - self.began)
+
+    @staticmethod
+    def _without_training(outputs: Outputs, score: openset.Score) -> Outputs:
+        """Return the outputs for evaluated images, with the features that the score needs alone."""
+        kept = {split: seen for split, seen in outputs.items() if split != "train"}
+        if "features" in score.needs:
+            return kept
+        return {split: seen._replace(output=seen.output._replace(features=None)) for split, seen in kept.items()}
 
     def _whole(self, model: nn.Module) -> nn.Module:
         """Return the model with the backbone that was frozen, if it was."""

@@ -221,6 +221,7 @@ def test_ctrl_c_exits_130_and_resumes(medic, short, monkeypatch):
     assert medic("train", *short, "--method", "erm")[0] == 0
 
 
+@pytest.mark.slow
 def test_demo(medic, mini, monkeypatch, tmp_path):
     """The whole of it on a tenth of the images, with all targets, in this process."""
     small = dataclasses.replace(BENCHMARKS[mini], name="digits", split=BENCHMARKS["digits"].split)

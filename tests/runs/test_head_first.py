@@ -39,7 +39,7 @@ def test_momentum_of_the_backbone_starts_then(mini):
 
 
 @pytest.mark.parametrize("method", ["medic++", "fish-domainbed"])
-@pytest.mark.parametrize("stops", [(1, 3), (2,)])
+@pytest.mark.parametrize("stops", [pytest.param((1, 3), marks=pytest.mark.slow), (2,)])
 def test_interrupted_it_is_the_same(mini, tmp_path, monkeypatch, method, stops):
     settings = {
         "dataset": mini, "method": method, "target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 4,

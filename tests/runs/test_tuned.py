@@ -62,6 +62,7 @@ def test_the_other_weights_stay(mini, tmp_path, weights, tune, parts):
     assert all(any(part in name.split(".") or name.startswith(part) for part in parts) for name in names)
 
 
+@pytest.mark.slow
 def test_interrupted_it_is_the_same(mini, tmp_path, weights, monkeypatch):
     settings = {"dataset": mini, **SETTINGS, "method": "medic++", "weights": str(weights), "tune": "adapters"}
     settings |= {"lora_dropout": 0.2}

@@ -128,7 +128,7 @@ def sweep(
 
 
 def probe(
-    methods: Sequence[str] = (),
+    methods: Sequence[str] | str = (),
     seeds: Iterable[int] = range(3),
     *,
     executor: str = "local",
@@ -155,7 +155,8 @@ def probe(
     from medic.utils.logs import log_output
 
     with log_output(quiet):
-        planned, _ = plan_probe(settings, methods, list(seeds))
+        chosen = [methods] if isinstance(methods, str) else methods
+        planned, _ = plan_probe(settings, chosen, list(seeds))
         schedule = launch(planned, make_executor(executor, jobs), quiet=quiet)
     return sort_runs((job.directory.path for job in schedule.jobs), schedule.output)
 

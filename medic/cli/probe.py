@@ -44,13 +44,17 @@ def run(arguments: Namespace) -> int:
     if arguments.dry_run:
         return 0
     runs = sort_runs(job.directory.path for job in jobs)
+    if not len(runs):  # all failed, or wait in the queue of a cluster
+        print(f"no run is finished in {quote(str(schedule.output))} yet: repeat the command for the tables")
+        return report(schedule)
     rows = compare_scores(runs)
     if arguments.json:
         print(json.dumps({"methods": json.loads(runs.table().to_json()), "oscr": rows, "left out": left_out}, indent=2))
         return report(schedule)
     print_table(runs.table(), None, "text")
     scores = list(dict.fromkeys(name for row in rows for name in row if name != "method"))
-    print("\nOSCR by score, mean over the targets:")
+    if scores:  # without unknown classes, there are none
+        print("\nOSCR by score, mean over the targets:")
     texts = [
         {"method": row["method"], **{name: f"{row[name]:.1f}" if name in row else "–" for name in scores}}
         for row in rows

@@ -139,7 +139,7 @@ def _honesty(table: Table, as_json: bool) -> None:
     if as_json:
         print_rows(rows, as_json)
         return
-    print(f"mean over {counted(len(table.columns), table.kind)}; the best evaluation on the target is no valid result:")
+    print(f"mean over {counted(len(table.columns), table.kind)}; the best on the target is not a valid result:")
     names = list(rows[0])[2:]
     print_rows([{**entry, **{name: f"{entry[name]:.2f}" for name in names}} for entry in rows], numeric=names)
 

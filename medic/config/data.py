@@ -65,7 +65,7 @@ class DataSettings(TypedDict, total=False):
         str,
         setting(
             "known and unknown classes: pacs-6-1, or pacs-6-1-partial for partial classes; random:K draws K known "
-            "classes by the seed; leave-one-class-out has one unknown class, another one for each seed",
+            "classes by the seed; leave-one-class-out has one unknown class, a different one for each seed",
             takes="NAME",
         ),
     ]
@@ -107,7 +107,7 @@ class DataSettings(TypedDict, total=False):
     train_views: Annotated[
         int,
         setting(
-            "views of each training image whose features --tune head caches: the plain one, then augmented ones",
+            "views of each image whose features --tune head caches for training: the plain one, then augmented ones",
             1,
             limits=COUNT,
             takes="N",
@@ -230,6 +230,10 @@ def _resolve_augmentation(settings: Mapping[str, Any], bench: "Benchmark") -> "A
             raise MedicError(f"augment {augment!r} has no effect on one view of a frozen backbone: add --train-views N")
         return make_augmentation("none")
     augmentation = make_augmentation(augment or bench.augment)
+    if views > 1 and augmentation == make_augmentation("none"):
+        raise MedicError(
+            f"train_views {views} would be equal without augmentation: give --augment, or leave out --train-views"
+        )
     if bench.channels != 3 and (augmentation.jitter or augmentation.grey):
         raise MedicError(
             f"augmentation changes colours, but {bench.name} has {bench.channels} channels: leave out jitter, grey"

@@ -17,7 +17,7 @@ class OptimSettings(TypedDict, total=False):
 
     iterations: Annotated[
         int,
-        setting("outer updates", default_rule="1000, by starting point", limits=COUNT, takes="N"),
+        setting("outer updates", default_rule="300, 1000 or 1200, by starting point", limits=COUNT, takes="N"),
     ]
     optimizer: Annotated[Optimizer, setting("sgd, adam or adamw", default_rule="the method's, or by starting point")]
     lr: Annotated[

@@ -229,10 +229,10 @@ def _layer(
     optimizer = user.get("optimizer", own_optimizer)
     if optimizer != start.optimizer:
         of_start |= ADAM
-    if optimizer != start.optimizer or "lr" in preset:
-        of_start.pop("clip_norm")  # it belongs to the starting point's own rate
     if optimizer != own_optimizer:
         preset = _without_rates(preset)
+    if optimizer != start.optimizer or _at_size(preset, data.image_size).get("lr") is not None:
+        of_start.pop("clip_norm")  # it belongs to the starting point's own rate
     penalty = user.get("penalty", preset.get("penalty"))
     of_penalty = {} if penalty is None else PENALTIES[check_choice("penalty", penalty, PENALTIES)].preset
     protocol: dict[str, Any] = {}
@@ -369,6 +369,8 @@ def _check_speed(plan: Plan) -> None:
         _check_recompute(plan)
     if not config.model.head_alone:
         return
+    if config.optim.layer_decay < 1:
+        raise MedicError("layer_decay has no effect with tune 'head', which trains no block: leave out --layer-decay")
     if config.optim.head_first:
         raise MedicError("head_first has no effect with tune 'head', which trains nothing else: leave out --head-first")
     if config.evaluation.views > 1:

@@ -42,6 +42,7 @@ class Start:
             "optimizer",
             "momentum",
             "weight_decay",
+            "layer_decay",
             "clip_norm",
             "schedule",
             "averaging",

@@ -215,7 +215,7 @@ def measure_calibration(outputs: LabelledOutputs, scores: Sequence[openset.Score
     for name, entry in probable.items():
         probability = entry(known.output).sigmoid()
         measured_scores[f"ece/{name}"] = openset.ece(probability, correct)
-        measured_scores[f"brier/{name}"] = float((probability - correct.double()).square().mean())
+        measured_scores[f"brier/{name}"] = openset.brier(probability, correct)
     return measured_scores
 
 
@@ -288,7 +288,7 @@ def measure_outputs(
     output = CheckedOutput(outputs.output)
     outcomes = Outcomes.of(output.prediction, outputs.label)
     if not outcomes.sizes[1]:
-        return {"acc": outcomes.acc}
+        return {"acc": outcomes.acc, **measure_calibration(outputs, [score])}
     plain = [entry for entry in openset.SCORES.values() if entry.fitter is None and entry.reads(outputs.output)]
     scores = {entry.name: entry for entry in (*plain, score)}
     confidences = {name: entry(output) for name, entry in scores.items()}

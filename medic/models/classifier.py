@@ -70,16 +70,15 @@ class Classifier(nn.Module):
         tapped = self._tapped if self._tap_always or torch.is_grad_enabled() else ()
         with collected((*tapped, *self._last)) as maps:
             features = self.backbone(x)
+        if self.scaling is not None:
+            features = self.scaling(features.to(self.scaling.mean.dtype))
         output = Output.of(self.head(maps.pop())) if self._last else self.classify(features)
         return output._replace(stages=tuple(maps)) if tapped else output
 
     def classify(self, features: Tensor) -> Output:
-        """Return the outputs of the head for features (N, F)."""
+        """Return the outputs of the head for features (N, F), as an `Output` has them."""
         with torch.autocast(features.device.type, enabled=False):  # cheap, and confidences need full precision
-            features = features.to(next(self.head.parameters()).dtype)
-            if self.scaling is not None:
-                features = self.scaling(features)
-            return Output.of(self.head(features))
+            return Output.of(self.head(features.to(next(self.head.parameters()).dtype)))
 
     def linear_head(self) -> LinearHead | None:
         """Return the weights of the closed-set logits, or None if these are not linear in the head's features."""

@@ -101,7 +101,7 @@ class Residual(Fitted):
 
     @classmethod
     def fit(cls, output: AnyOutput, label: Values, head: LinearHead, *, dimensions: int | None = None) -> Self:
-        """Find the subspace of so many dimensions: by default 1000 of 2048 features or more, 512 of 768, or half."""
+        """Find the subspace of so many dimensions: by default 1000 from 2048 features on, 512 from 768 on, or half."""
         read_training(output, label)
         return cls(*_fit_subspace(read_features(output), head, dimensions))
 
@@ -203,6 +203,7 @@ def _fit_subspace(features: Tensor, head: LinearHead, dimensions: int | None) ->
     width = features.shape[1]
     if dimensions is None:
         dimensions = 1000 if width >= 2048 else 512 if width >= 768 else width // 2
+        dimensions = min(dimensions, len(features) // 2)  # fewer images would leave no residual
     origin = -(torch.linalg.pinv(weight) @ bias)
     covariance = weight.new_zeros(width, width)
     for part in features.split(rows_of(width)):

@@ -50,22 +50,14 @@ class Platt(Fitted):
         """Fit a logistic regression of the correct predictions, with Platt's targets, which keep it finite."""
         output = CheckedOutput.of(output)
         logits, label = read_training(output, label)
-        odds, correct = conf_bcls(output), logits.argmax(dim=1) == label
+        odds, correct = conf_bcls(output).cpu(), (logits.argmax(dim=1) == label).cpu()
         hits = int(correct.sum())
-        right, wrong = (hits + 1) / (hits + 2), 1 / (len(label) - hits + 2)
-        target = torch.where(correct, right, wrong)
-        inputs = torch.stack((odds, torch.ones_like(odds)), dim=1)
-        weights = odds.new_tensor([1.0, 0.0])
-        for _ in range(_STEPS):
-            predicted = (inputs @ weights).sigmoid()
-            slope = inputs.T @ (predicted - target)
-            curve = (inputs * (predicted * (1 - predicted))[:, None]).T @ inputs
-            step = torch.linalg.lstsq(curve, slope[:, None]).solution.squeeze(1)
-            moved = weights - step.clamp(-1, 1)
-            if torch.allclose(moved, weights, rtol=0, atol=1e-12):
-                break
-            weights = moved
-        return cls(weights[0], weights[1])
+        target = torch.where(correct, (hits + 1) / (hits + 2), 1 / (len(label) - hits + 2))
+        scale, shift = _regress(torch.stack((odds, torch.ones_like(odds)), dim=1), torch.zeros_like(odds), target)
+        if float(scale) <= 0 or hits == len(label):  # without mistakes to learn it from, the order of images stays
+            (shift,) = _regress(torch.ones_like(odds)[:, None], odds, target)
+            scale = torch.ones_like(shift)
+        return cls(scale.to(logits.device), shift.to(logits.device))
 
     def __call__(self, output: AnyOutput) -> Tensor:
         """Return the calibrated log-odds (N,)."""
@@ -99,6 +91,21 @@ class KlMatching(Fitted):
         # A typical probability may underflow to 0, whose logarithm must not meet a probability of 0.
         log_typical = self.typical.to(logits.device).clamp(min=torch.finfo(torch.float64).tiny).log()
         return -((softmax * log_softmax).sum(dim=1, keepdim=True) - softmax @ log_typical.T).amin(dim=1)
+
+
+def _regress(inputs: Tensor, offset: Tensor, target: Tensor) -> Tensor:
+    """Return the weights (K,) of a logistic regression of targets (N,) on inputs (N, K), by Newton's method."""
+    weights = inputs.new_zeros(inputs.shape[1])
+    ridge = 1e-9 * torch.eye(len(weights), dtype=inputs.dtype)
+    for _ in range(_STEPS):
+        predicted = (inputs @ weights + offset).sigmoid()
+        slope = inputs.T @ (predicted - target)
+        curve = (inputs * (predicted * (1 - predicted))[:, None]).T @ inputs
+        step = torch.linalg.solve(curve + ridge, slope).clamp(-1, 1)
+        weights = weights - step
+        if float(step.abs().max()) < 1e-12:
+            break
+    return weights
 
 
 def fit_scale(logits: Tensor, label: Tensor) -> Tensor:

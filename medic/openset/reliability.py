@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from medic.errors import MedicError
-from medic.openset.metrics import as_classes, as_confidence, check_shapes
+from medic.openset.metrics import as_confidence
 from medic.openset.scores import Values
 
 BINS = 15
@@ -47,12 +47,12 @@ def ece(probability: Values, correct: Values, bins: int = BINS) -> float:
     return float((images * (predicted - actual).abs()).sum() / images.sum())
 
 
-def brier(probabilities: Values, label: Values) -> float:
-    """Return the Brier score, the mean of Σ_k (p_k − [y = k])², of probabilities (N, C) and labels (N,)."""
-    values = torch.as_tensor(probabilities, dtype=torch.float64)
-    classes = as_classes("label", label, values.device)
-    check_shapes(probabilities=values[:, 0], label=classes)
-    return float((values - functional.one_hot(classes, values.shape[1])).square().sum(dim=1).mean())
+def brier(probability: Values, correct: Values) -> float:
+    """Return the Brier score: the mean squared distance of the probability (N,) of a prediction from 1 if it is correct
+    (N,), and else from 0.
+    """
+    values, hits = _columns(probability, correct)
+    return float((values - hits.double()).square().mean())
 
 
 def risk_coverage(confidence: Values, correct: Values) -> RiskCoverage:

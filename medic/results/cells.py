@@ -42,7 +42,9 @@ class Pick:
         """Return the best value of a metric among all evaluations of the run: what an oracle would have reported."""
         values = [Pick(self.run, record).value(metric) for record in range(len(self.run.records))]
         numbers = [value for value in values if value is not None]
-        return (max if metric.higher_is_better else min)(numbers, default=None)
+        if len(numbers) < 2:  # nothing to choose from
+            return None
+        return (max if metric.higher_is_better else min)(numbers)
 
 
 @dataclass(frozen=True)

@@ -165,6 +165,9 @@ def _check(runs: Sequence[Run]) -> None:
     for run in runs:
         if (same := seen.setdefault(run.hash, run)) is not run:
             raise MedicError(f"runs {same.path} and {run.path} are the same run: give each run once")
+    for run in runs:
+        if run.config.model.head_alone and not run.description["model"].get("scaled"):
+            raise MedicError(f"run {run.path} trained a head in version 0.3, with other features: train it again")
     first, *others = runs
     for other in others:
         _check_pair(first, other)

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -99,8 +99,16 @@ class UnfinishedRun:
         linear = find_linear_head(self.trainer.model) is not None
         parts = {"features": True, "ova": head.ova, "unknown": head.unknown, "head": linear}
         for entry in openset.SCORES.values():
-            if entry.fitter is not None and entry.name != score.name and all(parts[need] for need in entry.needs):
+            if entry.fitter is not None and entry.name != score.name and all(parts.get(need) for need in entry.needs):
                 yield entry
+
+    def _fit_scores(self, scores: Iterable[openset.Score], outputs: Outputs) -> Iterator[openset.Score]:
+        """Yield fitted scores, and warn about those that cannot be fitted on these images."""
+        for score in scores:
+            try:
+                yield fit_score(score, outputs, self.evaluator.head)
+            except MedicError as error:
+                logger.warning("score %s is left out: %s", score.name, error)
 
     def _compiles_evaluation(self, evaluations: int) -> bool:
         """Return whether to compile evaluation too.
@@ -167,7 +175,7 @@ class UnfinishedRun:
         if saves or everything:  # scores are fitted on the training images
             outputs["train"] = self.evaluator.infer(self.problem.train, features=True)
         if everything:
-            fitted = [fit_score(other, outputs, self.evaluator.head) for other in self._other_scores(score)]
+            fitted = list(self._fit_scores(self._other_scores(score), outputs))
             add_scores(self.records[self.selected()], outputs, self.dataset.domains, fitted)
         with writing:
             self._write_result(outputs, score, threshold, origin)

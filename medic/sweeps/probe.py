@@ -10,14 +10,12 @@ from medic.results.runs import Runs
 from medic.runs.run import Run
 from medic.sweeps.sweep import Job, Planner, Sweep
 
-SEEDS = ("0..2",)
-"""The seeds of a probe, as a span writes them."""
 OSCR = "oscr/"
 """The prefix of the metrics that a probe compares scores by."""
 
 
 def plan_probe(
-    settings: Mapping[str, Any], methods: Sequence[str], seeds: Sequence[Any] = SEEDS
+    settings: Mapping[str, Any], methods: Sequence[str], seeds: Sequence[Any]
 ) -> tuple[list[Job], dict[str, str]]:
     """Return the runs of a probe, and the methods that it leaves out with the reason of each.
 

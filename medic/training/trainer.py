@@ -246,7 +246,8 @@ class Trainer:
         rows = torch.arange(len(drawn)).split([total for step in totals for total in step])
         mine = torch.cat([task[distributed.share(len(task))] for task in rows])
         chosen = drawn[mine]
-        positions, y = self.images.draw_views(self.samples.indices[chosen], self.generator), self.samples.label[chosen]
+        positions = self.images.draw_views(self.samples.indices[drawn], self.generator)[mine]
+        y = self.samples.label[chosen]
         labels = {"domain": self.samples.domain, **self.samples.attributes}
         attributes = {name: values[chosen] for name, values in labels.items()}
         on_device = self.images.device == self.device

@@ -77,6 +77,8 @@ def test_another_optimizer_has_its_own_rates(plan):
 def test_methods_keep_their_own_settings(plan):
     assert plan(method="mvdg").config.optim.lr == 0.05
     assert plan(method="mvdg").config.optim.clip_norm == 0
+    assert plan(method="mldg-domainbed").config.optim.clip_norm == 0
+    assert plan(method="mldg-domainbed", optimizer="sgd").config.optim.clip_norm == 5  # at the rate of the start
     assert plan(method="mvdg").config.objective.inner_lr == 1e-3
     assert plan(method="ebil-hads").config.objective.inner_lr == 1e-3
     assert plan(method="mldg-domainbed").config.objective.inner_lr == 1e-3

@@ -74,10 +74,10 @@ def test_a_metric_is_one_entry(outputs, monkeypatch):
     assert 0 <= measure(outputs, ["a", "b"], openset.get_score("cls"), "source")["target"]["first"] <= 1
 
 
-def test_without_unknown_images_only_accuracy_is_measured(outputs):
+def test_without_unknown_images_accuracy_and_calibration_are_measured(outputs):
     outputs["target"] = labelled(40, 0, 1)
     record = measure(outputs, ["a", "b"], openset.get_score("cls"), "source")
-    assert list(record["target"]) == ["acc"]
+    assert list(record["target"]) == ["acc", "ece/cls", "brier/cls", "ece/bcls", "brier/bcls"]
 
 
 def test_unknown_classes_of_the_sources_are_measured_without_the_domain_shift(outputs):

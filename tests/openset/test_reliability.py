@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import brier_score_loss, log_loss
+from sklearn.metrics import brier_score_loss
 
 from medic.errors import MedicError
 from medic.models import _torchvision
@@ -35,9 +35,9 @@ def test_calibration_error_equals_torchmetrics(drawn, bins):
 
 def test_brier_score_equals_scikit_learn(drawn):
     softmax, label = drawn
-    assert brier(softmax, label) == pytest.approx(brier_score_loss(label, softmax, scale_by_half=False), abs=1e-12)
-    loss = torch.nn.functional.nll_loss(softmax.log(), label)
-    assert float(loss) == pytest.approx(log_loss(label, softmax))
+    top, predicted = softmax.max(1)
+    correct = predicted == label
+    assert brier(top, correct) == pytest.approx(brier_score_loss(correct, top), abs=1e-12)
 
 
 def test_a_diagram():
@@ -85,8 +85,21 @@ def test_platt_scaling_equals_scikit_learn():
 
 def test_platt_scaling_of_perfect_predictions_is_finite():
     logits = torch.eye(4).repeat(5, 1)
-    fitted = Platt.fit(Output(logits, torch.stack((-logits, logits), 1)), logits.argmax(1))
-    assert fitted(Output(logits, torch.stack((-logits, logits), 1))).isfinite().all()
+    output = Output(logits, torch.stack((-logits, logits), 1))
+    fitted = Platt.fit(output, logits.argmax(1))
+    assert float(fitted.scale) == 1
+    assert fitted(output).isfinite().all()
+
+
+def test_platt_scaling_keeps_the_order_of_images():
+    """Odds that say nothing, or the contrary, must not turn the order round."""
+    generator = torch.Generator().manual_seed(0)
+    logits, label = torch.randn(200, 3, generator=generator), torch.randint(3, (200,), generator=generator)
+    logits[torch.arange(200), label] += 3
+    wrong = logits.argmax(1) != label
+    odds = torch.where(wrong, 5.0, -1.0)[:, None].expand(200, 3)
+    output = Output(logits, torch.stack((torch.zeros(200, 3), odds + 0.1 * logits), 1))
+    assert float(Platt.fit(output, label).scale) == 1
 
 
 @pytest.mark.parametrize(

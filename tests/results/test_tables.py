@@ -563,6 +563,6 @@ def test_how_much_the_target_would_flatter(tmp_path, capsys):
     assert acc["difference"] == pytest.approx((10 + 10) / 2)
     assert oscr["best on the target"] == pytest.approx((40 + 25) / 2)
     assert main(["table", str(tmp_path), "--honesty"]) == 0
-    assert "no valid result" in capsys.readouterr().out
+    assert "not a valid result" in capsys.readouterr().out
     assert main(["table", str(tmp_path), "--honesty", "--compare", "erm", "erm"]) == 2
     assert "give one of them" in capsys.readouterr().err

@@ -38,6 +38,14 @@ def test_the_head_reads_scaled_features_of_the_training_images(mini):
     torch.testing.assert_close(read.var(0, correction=0).mean(), torch.ones(()))
 
 
+def test_a_head_by_itself_reads_the_features_of_an_output(mini):
+    """They are scaled already."""
+    trainer = built(dataset=mini, **{name: SHORT[name] for name in ("target", "tune", "batch_size")})
+    inputs = trainer.images.gather(trainer.samples.indices[:8], trainer.device)
+    output = trainer.model(inputs)
+    torch.testing.assert_close(trainer.model.classify(output.features).logits, output.logits)
+
+
 @pytest.mark.parametrize("views", [1, 3])
 def test_the_written_model_computes_the_same_from_images(mini, tmp_path, views):
     run = medic.train(dataset=mini, **SHORT, train_views=views, output=str(tmp_path))
@@ -92,8 +100,19 @@ def test_every_score_is_measured(mini, tmp_path):
         ({"train_views": 2}, "train_views 2 --tune head --train-views"),
         ({"tune": "head", "augment": "digits"}, "augment 'digits' --train-views"),
         ({"shots": 0}, "shots 0"),
+        ({"tune": "head", "train_views": 2, "augment": "none"}, "train_views 2 --train-views"),
+        ({"tune": "head", "layer_decay": 0.5}, "layer_decay --layer-decay"),
     ],
 )
 def test_mistakes(mini, settings, message):
     with pytest.raises(MedicError, match=naming(message)):
         plan_of(dataset=mini, **settings)
+
+
+def test_a_score_that_cannot_be_fitted_is_left_out(mini, tmp_path, caplog):
+    """Six images have no covariance of all features."""
+    settings = {**SHORT, "sources": ["printed"], "shots": 1, "method": "erm"}
+    run = medic.train(dataset=mini, **settings, all_scores=True, output=str(tmp_path))
+    assert "oscr/energy" in run.metrics
+    left_out = [record.message for record in caplog.records if "is left out" in record.message]
+    assert all(f"oscr/{message.split()[1]}" not in run.metrics for message in left_out)

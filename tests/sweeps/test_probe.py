@@ -50,4 +50,4 @@ def test_it_prints_methods_and_scores(mini, tmp_path, capsys):
 )
 def test_mistakes(mini, settings, methods, message):
     with pytest.raises(MedicError, match=naming(message)):
-        plan_probe({"dataset": mini, **settings}, methods)
+        plan_probe({"dataset": mini, **settings}, methods, [0])

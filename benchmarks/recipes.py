@@ -49,7 +49,6 @@ INNER = {
 PROBES: Mapping[str, Mapping[str, Any]] = {
     **{f"head {lr:g}": {"lr": lr} for lr in (0.0018, 0.0054, 0.018, 0.054, 0.18)},
     **{f"head {lr:g} inner": {"lr": lr, "inner_lr": 0.2 * lr} for lr in (0.0054, 0.018, 0.054, 0.18)},
-    **{f"head {lr:g} views": {"lr": lr, "train_views": 4} for lr in (0.018, 0.054)},
 }
 """Recipes by name for a head on frozen features (`--option tune=head`)."""
 

@@ -138,8 +138,8 @@ def probe(
 ) -> Runs:
     """Train the heads of several methods on the features of a frozen backbone, and return the runs.
 
-    Every domain is the target in turn. The features are computed once, so that this takes minutes, also on a CPU. The
-    metrics of the runs have the OSCR of every score, as in `oscr/knn`.
+    Every domain is the target in turn. The features are computed once for all runs. The metrics of the runs have the
+    OSCR of every score, as in `oscr/knn`.
 
     Args:
         methods: The methods to compare; by default all that can train a head alone on these data.

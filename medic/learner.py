@@ -25,6 +25,7 @@ from medic.systems.base import Rate
 from medic.tasks import Grid, Step
 from medic.training import Inference, Precision, WeightAverage
 from medic.training.precision import arithmetic
+from medic.training.trainer import find_trained
 from medic.training.updater import Updater
 from medic.utils.modules import evaluating, freeze_norms, is_tracking, modes_kept, statistics_estimated
 from medic.utils.outputs import Output
@@ -392,7 +393,7 @@ class Learner:
                 averaging.close(float(self._validate()), self.iteration)
 
     def _weights(self) -> list[nn.Parameter]:
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        return find_trained(self.model)
 
     @torch.no_grad()
     def _estimate_statistics(self, inputs: Iterable[Any] | None) -> None:

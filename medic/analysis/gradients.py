@@ -30,6 +30,7 @@ from medic.objectives.objective import Loss
 from medic.runs.run import Run
 from medic.tasks.partition import chunks
 from medic.training.inference import load
+from medic.training.trainer import find_trained
 from medic.utils.modules import evaluating
 from medic.utils.outputs import Output
 
@@ -194,7 +195,7 @@ def gram(model: nn.Module, losses: Sequence[Loss], batches: Sequence[tuple[Tenso
 
     The model is in evaluation mode; weights, statistics and `p.grad` are left unchanged.
     """
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    parameters = find_trained(model)
     rows: list[tuple[Tensor | None, ...]] = []
     with evaluating(model), torch.enable_grad():
         for inputs, y in batches:

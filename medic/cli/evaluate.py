@@ -142,7 +142,8 @@ def _evaluate_run(run: "Run", arguments: Namespace, rule: str | float) -> int:
         for note in filter(None, map(_seen_by, sorted(rules))):
             print(note)
     own = run.config.evaluation.score
-    for score, values in by_score.items() if own not in by_score else [(own, by_score[own])]:
+    for score in [own] if own in by_score else by_score:
+        values = by_score[score]
         parts = {**values["targets"], **({"(sources)": values["source"]} if "source" in values else {})}
         if len(parts) > 1:
             print(f"\nby domain, {score}:")

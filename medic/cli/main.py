@@ -28,7 +28,7 @@ from medic.utils.logs import log_output
 COMMANDS = {
     "demo": "train erm and medic++ on the built-in benchmark and compare them",
     "train": "train one method with one target domain",
-    "probe": "train the heads of all methods on frozen features, in minutes, and compare them",
+    "probe": "train the heads of all methods on frozen features, and compare them by every score",
     "sweep": "train all combinations of some settings",
     "search": "search for hyperparameters of a method, with source data alone",
     "reproduce": "train the runs of a table of the paper, and print it beside the paper's",

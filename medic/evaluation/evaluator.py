@@ -97,7 +97,7 @@ class Evaluator:
         return {
             "validation": {
                 **measure_validation(outputs["validation"]),
-                **measure_calibration(outputs["validation"], [score]),
+                **measure_calibration(outputs["validation"], find_confidences(outputs["validation"].output, score)),
             },
             **measure(outputs, self.domains, score, self.rule),
             **self._by_domain(train, outputs["validation"], outputs["target"]),
@@ -203,20 +203,29 @@ def measure_validation(outputs: LabelledOutputs) -> dict[str, float]:
     }
 
 
-def measure_calibration(outputs: LabelledOutputs, scores: Sequence[openset.Score]) -> dict[str, float]:
+def find_confidences(
+    output: Output, score: openset.Score, checked: CheckedOutput | None = None
+) -> dict[openset.Score, Tensor]:
+    """Return the confidences (N,) by every score that needs no fit, and by `score`; `checked` is the same output."""
+    checked = checked or CheckedOutput(output)
+    plain = {entry.name: entry for entry in openset.SCORES.values() if entry.fitter is None and entry.reads(output)}
+    return {entry: entry(checked) for entry in (plain | {score.name: score}).values()}
+
+
+def measure_calibration(outputs: LabelledOutputs, confidences: Mapping[openset.Score, Tensor]) -> dict[str, float]:
     """Return the calibration error and the Brier score of every score that is a probability, on known images.
 
-    Both compare the probability of a prediction with whether it is correct: the scores that need no fit, and `scores`.
+    Both compare the probability of a prediction with whether it is correct.
     """
-    known = outputs.where(outputs.label >= 0)
-    plain = [entry for entry in openset.SCORES.values() if entry.fitter is None and entry.reads(known.output)]
-    probable = {entry.name: entry for entry in (*plain, *scores) if entry.probability}
-    correct, measured_scores = known.correct, {}
-    for name, entry in probable.items():
-        probability = entry(known.output).sigmoid()
-        measured_scores[f"ece/{name}"] = openset.ece(probability, correct)
-        measured_scores[f"brier/{name}"] = openset.brier(probability, correct)
-    return measured_scores
+    known = outputs.label >= 0
+    correct = outputs.correct[known]
+    metrics = {}
+    for score, confidence in confidences.items():
+        if score.probability:
+            probability = confidence[known].sigmoid()
+            metrics[f"ece/{score.name}"] = openset.ece(probability, correct)
+            metrics[f"brier/{score.name}"] = openset.brier(probability, correct)
+    return metrics
 
 
 def choose_threshold(outputs: Outputs, score: openset.Score, rule: str | float) -> openset.Threshold:
@@ -268,37 +277,38 @@ def add_scores(
     for domain in target.domain.unique().tolist():
         here = target.where(target.domain == domain)
         outcomes = Outcomes.of(openset.predicted_class(here.output), here.label)
-        areas = {
-            f"oscr/{score.name}": openset.oscr(outcomes.rank(score(here.output)))
-            for score in scores
-            if outcomes.sizes[1]
-        }
-        record["targets"][domains[domain]] |= {**areas, **measure_calibration(here, scores)}
+        confidences = {score: score(here.output) for score in scores}
+        metrics = measure_calibration(here, confidences)
+        if outcomes.sizes[1]:
+            metrics |= {f"oscr/{score.name}": openset.oscr(outcomes.rank(c)) for score, c in confidences.items()}
+        record["targets"][domains[domain]] |= metrics
     record["target"] = mean_metrics(list(record["targets"].values()))
-    record["validation"] |= measure_calibration(outputs["validation"], scores)
+    validation = outputs["validation"]
+    probable = {score: score(validation.output) for score in scores if score.probability}
+    record["validation"] |= measure_calibration(validation, probable)
 
 
 def measure_outputs(
     outputs: LabelledOutputs, score: openset.Score, threshold: openset.Threshold | None
 ) -> dict[str, Any]:
-    """Return every metric of labelled outputs, or the accuracy alone if none of the images is unknown.
+    """Return every metric of labelled outputs, or accuracy and calibration alone if none of the images is unknown.
 
     Without a threshold, metrics at the threshold are left out.
     """
     output = CheckedOutput(outputs.output)
     outcomes = Outcomes.of(output.prediction, outputs.label)
+    by_score = find_confidences(outputs.output, score, output)
+    calibration = measure_calibration(outputs, by_score)
     if not outcomes.sizes[1]:
-        return {"acc": outcomes.acc, **measure_calibration(outputs, [score])}
-    plain = [entry for entry in openset.SCORES.values() if entry.fitter is None and entry.reads(outputs.output)]
-    scores = {entry.name: entry for entry in (*plain, score)}
-    confidences = {name: entry(output) for name, entry in scores.items()}
+        return {"acc": outcomes.acc, **calibration}
+    confidences = {entry.name: confidence for entry, confidence in by_score.items()}
     rankings = {name: outcomes.rank(confidence) for name, confidence in confidences.items()}
     oracle = best_of_ten(score, output, confidences[score.name], outcomes)
     values = [oracle.value] if threshold is None else [oracle.value, threshold.value]
     at_oracle, *at_threshold = outcomes.hscores(confidences[score.name], values)
     rule = {} if threshold is None else {"threshold_rule": threshold.rule, "threshold": threshold.value}
     ranked = openset.evaluate(rankings.pop(score.name))
-    areas = {name: ranked["oscr"] if name == score.name else openset.oscr(rankings[name]) for name in scores}
+    areas = {name: ranked["oscr"] if name == score.name else openset.oscr(rankings[name]) for name in confidences}
     ova = None if outputs.output.ova is None else KnownOdds.of(output.log_odds, outcomes.label, outcomes.known)
     return {
         "acc": ranked.pop("acc"),
@@ -311,6 +321,6 @@ def measure_outputs(
         **({"oscr_b": areas["bcls"]} if "bcls" in areas else {}),
         **ranked,
         "aurc": openset.aurc(confidences[score.name], outcomes.correct),
-        **measure_calibration(outputs, [score]),
+        **calibration,
         **({} if ova is None else {key: metric(ova) for key, metric in OVA_METRICS.items()}),
     }

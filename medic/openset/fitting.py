@@ -1,4 +1,4 @@
-"""What scores that are fitted have in common: their type, and the checks of what they are fitted on.
+"""The base class of fitted scores, and the checks of the outputs that they are fitted on.
 
 Like the scores in `scores.py`, they are computed in float64 on the device of the outputs, are unbounded, and are large
 for a known class. A fitted score consists of tensors only, so that it can be saved and loaded.

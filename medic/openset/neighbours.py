@@ -1,5 +1,6 @@
 """Scores by the nearest training images in feature space."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
@@ -44,10 +45,8 @@ class Nearest(Fitted):
     def __call__(self, output: AnyOutput) -> Tensor:
         """Return −‖f/‖f‖ − t/‖t‖‖ (N,), from −2 to 0, with t the k-th nearest of the training features."""
         features = read_features(output, self.features.shape[1])
-        own, k = self.to(features.device), int(self.k)
-        step = rows_of(features.shape[1])
-        rows = rows_of(max(features.shape[1], min(step, len(self.features)) + 2 * k))
-        return -torch.cat([own._distance(unit(part), k, step) for part in features.split(rows)])
+        own = self.to(features.device)
+        return -_compare(features, len(self.features), int(self.k), own._distance)
 
     def _distance(self, features: Tensor, k: int, step: int) -> Tensor:
         """Return the distance (N,) of features of length 1 to the k-th nearest, in chunks of `step` training rows."""
@@ -91,11 +90,8 @@ class NNGuide(Fitted):
         output = CheckedOutput.of(output)
         features = read_features(output, self.bank.shape[1])
         read_logits(output)
-        own, k = self.to(features.device), int(self.k)
-        step = rows_of(features.shape[1])
-        rows = rows_of(max(features.shape[1], min(step, len(self.bank)) + 2 * k))
-        guidance = torch.cat([own._guide(unit(part), k, step) for part in features.split(rows)])
-        return guidance * energy(output)
+        own = self.to(features.device)
+        return _compare(features, len(self.bank), int(self.k), own._guide) * energy(output)
 
     def _guide(self, features: Tensor, k: int, step: int) -> Tensor:
         """Return the mean of the k largest products (N,) with the bank, in chunks of `step` rows."""
@@ -104,3 +100,13 @@ class NNGuide(Fitted):
             top = torch.cat([top, features @ part.double().T], dim=1)
             top = top.topk(min(k, top.shape[1])).values
         return top.mean(dim=1)
+
+
+def _compare(features: Tensor, bank: int, k: int, measure: Callable[[Tensor, int, int], Tensor]) -> Tensor:
+    """Return a measure (N,) of features (N, F), scaled to length 1, by their k nearest of a `bank` of so many rows.
+
+    Both are compared in chunks. `measure` takes a part of the features, k, and the number of rows in a chunk.
+    """
+    step = rows_of(features.shape[1])
+    rows = rows_of(max(features.shape[1], min(step, bank) + 2 * k))
+    return torch.cat([measure(unit(part), k, step) for part in features.split(rows)])

@@ -1,4 +1,4 @@
-"""How far probabilities can be trusted: calibration, and the errors that are left when unsure images are left out."""
+"""Metrics of calibration, and of the mistakes that remain when the least confident images are rejected."""
 
 from typing import NamedTuple
 

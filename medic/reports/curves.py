@@ -1,7 +1,7 @@
 """The charts of a run's report, as series of points."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,7 +106,7 @@ def _oscr(run: Run, part: Part) -> dict[str, Any]:
     for number, (name, confidence) in enumerate(confidences.items()):
         ranking = openset.rank(confidence, prediction, label)
         x, y = (np.asarray(values) for values in ranking.oscr_curve())
-        kept = np.unique(np.linspace(0, len(x) - 1, min(POINTS, len(x))).astype(int))
+        kept = _thinned(len(x))
         series.append(
             {
                 "name": f"{name} {100 * ranking.oscr():.1f}",
@@ -116,13 +116,12 @@ def _oscr(run: Run, part: Part) -> dict[str, Any]:
                 "y": (100 * y[kept]).tolist(),
             }
         )
-    return {
-        "title": f"OSCR on {part.name}: area under the curve, by score",
-        "series": series,
-        "x": "% of unknown images accepted",
-        "y": "% of known images classified correctly",
-        "range": [0, 100],
-    }
+    return _percent_chart(
+        f"OSCR on {part.name}: area under the curve, by score",
+        series,
+        "% of unknown images accepted",
+        "% of known images classified correctly",
+    )
 
 
 def _risk_coverage(run: Run, parts: Sequence[Part]) -> dict[str, Any]:
@@ -131,16 +130,15 @@ def _risk_coverage(run: Run, parts: Sequence[Part]) -> dict[str, Any]:
     for part, style in zip(parts, _styles(parts), strict=True):
         confidence, correct = run.predictions["confidence"][part.rows], _correct(run, part)
         coverage, risk = (np.asarray(values) for values in openset.risk_coverage(confidence, correct))
-        kept = np.unique(np.linspace(0, len(risk) - 1, min(POINTS, len(risk))).astype(int))
+        kept = _thinned(len(risk))
         name = f"{part.name}: AURC {100 * openset.aurc(confidence, correct):.1f}"
         series.append({"name": name, **style, "x": (100 * coverage[kept]).tolist(), "y": (100 * risk[kept]).tolist()})
-    return {
-        "title": "Mistakes among the most confident images",
-        "series": series,
-        "x": "% of the images, the most confident first",
-        "y": "% of them wrong or unknown",
-        "range": [0, 100],
-    }
+    return _percent_chart(
+        "Mistakes among the most confident images",
+        series,
+        "% of the images, the most confident first",
+        "% of them wrong or unknown",
+    )
 
 
 def _reliability(run: Run, parts: Sequence[Part]) -> dict[str, Any]:
@@ -159,13 +157,20 @@ def _reliability(run: Run, parts: Sequence[Part]) -> dict[str, Any]:
         name = f"{part.name}: ECE {100 * openset.ece(probability, correct):.1f}"
         x, y = ((100 * values[kept]).tolist() for values in (predicted, accuracy))
         series.append({"name": name, **style, "x": x, "y": y})
-    return {
-        "title": "Reliability: known images named correctly, by their score",
-        "series": series,
-        "x": "score as a probability, %",
-        "y": "% correct",
-        "range": [0, 100],
-    }
+    return _percent_chart(
+        "Reliability: known images named correctly, by their score", series, "score as a probability, %", "% correct"
+    )
+
+
+def _percent_chart(title: str, series: Sequence[Mapping[str, Any]], x: str, y: str) -> dict[str, Any]:
+    """Return a chart of shares in percent against shares in percent."""
+    return {"title": title, "series": series, "x": x, "y": y, "range": [0, 100]}
+
+
+def _thinned(points: int) -> NDArray[np.intp]:
+    """Return the positions of at most `POINTS` points of a curve, spread evenly, with both ends."""
+    positions: NDArray[np.intp] = np.unique(np.linspace(0, points - 1, min(POINTS, points)).astype(int))
+    return positions
 
 
 def _correct(run: Run, part: Part) -> NDArray[np.bool_]:

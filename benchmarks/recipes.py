@@ -67,6 +67,11 @@ TRANSFORMERS: Mapping[str, Mapping[str, Any]] = {
 INNER_TRANSFORMER = {name: 0.01 if name == "vit 0.3" else 0.001 for name in TRANSFORMERS}
 """Inner learning rates of MEDIC++ by recipe."""
 
+ADAPTERS: Mapping[str, Mapping[str, Any]] = {
+    f"lora adamw {lr:g}": {"lr": lr, **_TRANSFORMER, "weight_decay": 0.0} for lr in (0.0003, 0.001, 0.003)
+}
+"""Recipes by name for low-rank adapters (`--option tune=adapters`); MEDIC++ keeps its inner learning rate, 0.01."""
+
 BASES: Mapping[str, Mapping[str, Any]] = {
     "erm": {"method": "erm"},
     "erm ova": {"method": "erm", "objective": "ce+ova"},
@@ -88,6 +93,7 @@ def trials() -> dict[str, dict[str, Any]]:
         for recipe, changes in TRANSFORMERS.items():
             inner = {"inner_lr": INNER_TRANSFORMER[recipe]} if base == "medic++" else {}
             named[f"{base} @ {recipe}"] = {**settings, **changes, **inner}
+        named |= {f"{base} @ {recipe}": {**settings, **changes} for recipe, changes in ADAPTERS.items()}
         # One trial more for the setting that matters to the method: the inner rate, or the outer one.
         if base == "medic++":
             changes = {"lr": 0.0054, "inner_lr": 0.0011, **_FROZEN}

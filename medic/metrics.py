@@ -81,6 +81,19 @@ METRICS = {
             meaning="Mean share of wrong images among the most confident ones, over all shares of the images. Every "
             "unknown image counts as wrong.",
         ),
+        Metric(
+            "domain_auroc",
+            "domain sensitivity",
+            higher_is_better=False,
+            meaning="Probability that a known image of the sources scores higher than a known image of the target. "
+            "50 is ideal: the score does not react to the domain.",
+        ),
+        Metric(
+            "fs_auroc",
+            "full-spectrum AUROC",
+            meaning="AUROC of all known images, of the sources and of the target, against all unknown ones.",
+        ),
+        Metric("fs_fpr95", "full-spectrum FPR95", higher_is_better=False),
         Metric("conf_p", "conf_p", paper="conf_p"),
         Metric("conf_n", "conf_n", paper="conf_n"),
         Metric("balance", "balance"),

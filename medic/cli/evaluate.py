@@ -18,6 +18,7 @@ from medic.runs.opening import check_learned
 if TYPE_CHECKING:
     from medic.evaluation.decisions import ClassResult, Confused, Decisions, GroupResult
     from medic.runs.run import Run
+    from medic.runs.spectrum import UnknownImages
 
 MAX_CONFUSIONS = 10
 """The number of confusions that are printed."""
@@ -37,8 +38,16 @@ def add_options(parser: ArgumentParser) -> None:
         help="source, fixed, hard, two-components, oracle-10, or a number as for `medic predict` (default: the run's)",
     )
     parser.add_argument("--rerun", action="store_true", help="run the model on the images again")
-    add_device_option(parser, "for --rerun: ")
+    add_device_option(parser, "for --rerun and --unknown-folder: ")
     add_import_option(parser, "Python file or module to execute first: a run's own, for --rerun, or one with a score")
+    parser.add_argument(
+        "--unknown-folder",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="DIR",
+        help="folders of further unknown images, such as photographs of something else",
+    )
     parser.add_argument("--per-class", action="store_true", help="print every class, and the strongest confusions")
     parser.add_argument("--by", metavar="COLUMN", help="print groups of images, the worst first: domain, class, …")
     parser.add_argument(
@@ -69,8 +78,8 @@ def run(arguments: Namespace) -> int:
         raise MedicError("give one of them: the directory of a RUN, or --predictions FILE")
     if arguments.groups is not None and arguments.by is None:
         raise MedicError("--groups is only used with --by: add --by COLUMN, or leave out --groups")
-    if arguments.device is not None and not arguments.rerun:
-        raise MedicError("--device is only used with --rerun: add --rerun, or leave out --device")
+    if arguments.device is not None and not arguments.rerun and not arguments.unknown_folder:
+        raise MedicError("--device is only used with --rerun and --unknown-folder: leave it out")
     if arguments.predictions is not None:
         return _evaluate_file(arguments)
     for name in ("labels", "known"):
@@ -87,8 +96,9 @@ def run(arguments: Namespace) -> int:
     check_learned(arguments.run, run.learning_failure)
     rule = user_rule if user_rule is not None else run.config.evaluation.threshold
     if arguments.per_class or arguments.by:
-        if arguments.rerun:
-            raise MedicError("--per-class and --by read the predictions of the run: leave out --rerun")
+        if arguments.rerun or arguments.unknown_folder:
+            option = "--rerun" if arguments.rerun else "--unknown-folder"
+            raise MedicError(f"--per-class and --by read the predictions of the run: leave out {option}")
         from medic.runs.reevaluate import make_decisions
 
         # By domain, the sources are worth a look beside the target.
@@ -129,8 +139,10 @@ def _evaluate_run(run: "Run", arguments: Namespace, rule: str | float) -> int:
 
     outputs = recompute_outputs(run, arguments.device or "auto") if arguments.rerun else None
     by_score = review(run, arguments.score, rule, outputs)
+    unknown = _measure_spectrum(run, arguments, rule)
     if arguments.json:
-        print(json.dumps(by_score, indent=2))
+        spectrum = {row.place: row._asdict() for row in unknown}
+        print(json.dumps({**by_score, **({"spectrum": spectrum} if arguments.unknown_folder else {})}, indent=2))
         return 0
     targets = {score: values["target"] for score, values in by_score.items()}
     _print_metrics(targets)
@@ -148,7 +160,37 @@ def _evaluate_run(run: "Run", arguments: Namespace, rule: str | float) -> int:
         if len(parts) > 1:
             print(f"\nby domain, {score}:")
             _print_domains(parts)
+    if unknown:
+        print(f"\nunknown images by place, {arguments.score or own}: AUROC against known images, in percent")
+        _print_spectrum(unknown)
     return 0
+
+
+def _measure_spectrum(run: "Run", arguments: Namespace, rule: str | float) -> "list[UnknownImages]":
+    """Return the unknown images by place; a run without a target has one place alone."""
+    from medic.runs.spectrum import measure_spectrum
+
+    if not run.config.data.target:
+        if arguments.unknown_folder:
+            raise MedicError("--unknown-folder needs a run with a target: leave it out")
+        return []
+    return measure_spectrum(run, arguments.score, rule, arguments.unknown_folder, arguments.device or "auto")
+
+
+def _print_spectrum(unknown: "Sequence[UnknownImages]") -> None:
+    """Print how well known images of the sources, of the target, and of both are told from unknown ones."""
+    rows = [
+        {
+            "unknown images from": row.place,
+            "images": f"{row.images:,}",
+            "known sources": _share(row.sources),
+            "known target": _share(row.target),
+            "full spectrum": _share(row.full),
+            "rejected": _share(row.rejected),
+        }
+        for row in unknown
+    ]
+    print_rows(rows, numeric=list(rows[0])[1:])
 
 
 def _seen_by(name: str) -> str:
@@ -202,9 +244,9 @@ def _evaluate_file(arguments: Namespace) -> int:
     """Print every metric of a file of predictions, or its classes and groups."""
     from medic.evaluation.prediction_files import read_decisions
 
-    for name in ("score", "rerun"):
+    for name in ("score", "rerun", "unknown_folder"):
         if getattr(arguments, name):
-            raise MedicError(f"--{name} needs a run: leave it out with --predictions")
+            raise MedicError(f"--{name.replace('_', '-')} needs a run: leave it out with --predictions")
     known = [name for names in arguments.known for name in names.split(",") if name]
     decisions = read_decisions(arguments.predictions, arguments.labels, known, _number(arguments.threshold))
     is_known = decisions.is_known

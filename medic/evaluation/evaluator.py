@@ -247,8 +247,9 @@ def measure(outputs: Outputs, domains: Sequence[str], score: openset.Score, rule
     target, validation = outputs["target"], outputs["validation"]
     open_set = bool((target.label < 0).any()) or "source-unknown" in outputs
     threshold = choose_threshold(outputs, score, rule) if open_set else None
+    sources = None if _same_domains(target, validation) else _rate_sources(outputs, score)
     targets = {
-        domains[domain]: measure_outputs(target.where(target.domain == domain), score, threshold)
+        domains[domain]: measure_outputs(target.where(target.domain == domain), score, threshold, sources)
         for domain in target.domain.unique().tolist()
     }
     metrics = {"target": mean_metrics(list(targets.values())), "targets": targets}
@@ -257,6 +258,17 @@ def measure(outputs: Outputs, domains: Sequence[str], score: openset.Score, rule
             LabelledOutputs.cat([validation, outputs["source-unknown"]]), score, threshold
         )
     return metrics
+
+
+def _same_domains(target: LabelledOutputs, validation: LabelledOutputs) -> bool:
+    """Whether the target's images are held-out images of the sources, as in a run without a target."""
+    return bool(torch.isin(target.domain, validation.domain).any())
+
+
+def _rate_sources(outputs: Outputs, score: openset.Score) -> openset.Place:
+    """Return the confidences of the held-out source images, known and unknown."""
+    known = score(outputs["validation"].output)
+    return openset.Place(known, score(outputs["source-unknown"].output) if "source-unknown" in outputs else known[:0])
 
 
 def mean_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -289,19 +301,24 @@ def add_scores(
 
 
 def measure_outputs(
-    outputs: LabelledOutputs, score: openset.Score, threshold: openset.Threshold | None
+    outputs: LabelledOutputs,
+    score: openset.Score,
+    threshold: openset.Threshold | None,
+    sources: openset.Place | None = None,
 ) -> dict[str, Any]:
     """Return every metric of labelled outputs, or accuracy and calibration alone if none of the images is unknown.
 
-    Without a threshold, metrics at the threshold are left out.
+    Without a threshold, metrics at the threshold are left out; without `sources`, those of the full spectrum.
     """
     output = CheckedOutput(outputs.output)
     outcomes = Outcomes.of(output.prediction, outputs.label)
     by_score = find_confidences(outputs.output, score, output)
     calibration = measure_calibration(outputs, by_score)
-    if not outcomes.sizes[1]:
-        return {"acc": outcomes.acc, **calibration}
     confidences = {entry.name: confidence for entry, confidence in by_score.items()}
+    place = openset.Place.of(confidences[score.name], outcomes.known)
+    spectrum = {} if sources is None else openset.Spectrum(sources, place).metrics()
+    if not outcomes.sizes[1]:
+        return {"acc": outcomes.acc, **spectrum, **calibration}
     rankings = {name: outcomes.rank(confidence) for name, confidence in confidences.items()}
     oracle = best_of_ten(score, output, confidences[score.name], outcomes)
     values = [oracle.value] if threshold is None else [oracle.value, threshold.value]
@@ -321,6 +338,7 @@ def measure_outputs(
         **({"oscr_b": areas["bcls"]} if "bcls" in areas else {}),
         **ranked,
         "aurc": openset.aurc(confidences[score.name], outcomes.correct),
+        **spectrum,
         **calibration,
         **({} if ova is None else {key: metric(ova) for key, metric in OVA_METRICS.items()}),
     }

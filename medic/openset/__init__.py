@@ -32,6 +32,7 @@ from medic.openset.posteriors import KlMatching, Platt, Temperature
 from medic.openset.registry import SCORES, Score, get_score, score
 from medic.openset.reliability import Reliability, RiskCoverage, aurc, brier, ece, reliability_diagram, risk_coverage
 from medic.openset.scores import conf_bcls, conf_cls, energy, entropy, max_logit, predicted_class, rejection
+from medic.openset.spectrum import Place, Spectrum, rank_groups
 from medic.openset.thresholds import (
     RULES,
     Rule,
@@ -59,6 +60,7 @@ __all__ = [
     "NNGuide",
     "Nearest",
     "OpenMax",
+    "Place",
     "Platt",
     "Ranking",
     "ReAct",
@@ -69,6 +71,7 @@ __all__ = [
     "Rule",
     "Scale",
     "Score",
+    "Spectrum",
     "Temperature",
     "Threshold",
     "Vim",
@@ -105,6 +108,7 @@ __all__ = [
     "oscr_curve",
     "predicted_class",
     "rank",
+    "rank_groups",
     "rejection",
     "reliability_diagram",
     "risk_coverage",

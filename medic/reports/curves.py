@@ -38,11 +38,13 @@ def is_probability(run: Run) -> bool:
 
 
 def make_curves(run: Run, parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
-    """Yield the charts of a run: training, OSCR, risk and coverage, and reliability."""
+    """Yield the charts of a run: training, OSCR, the full spectrum, risk and coverage, and reliability."""
     yield from _learning(run)
     for part in parts:
         if _is_open(run, part) and not part.source:
             yield _oscr(run, part)
+    if spectrum := _spectrum(run, parts):
+        yield spectrum
     yield _risk_coverage(run, [part for part in parts if not part.source])
     if is_probability(run):
         yield _reliability(run, parts)
@@ -121,6 +123,44 @@ def _oscr(run: Run, part: Part) -> dict[str, Any]:
         series,
         "% of unknown images accepted",
         "% of known images classified correctly",
+    )
+
+
+def _spectrum(run: Run, parts: Sequence[Part]) -> dict[str, Any] | None:
+    """Return how many images of every group are rejected, by the share of known source images that are.
+
+    The area under a line is the AUROC of known source images against the group. Known images of the target lie on the
+    diagonal if the score does not react to the domain. None without a target or without held-out source images.
+    """
+    columns, targets = run.predictions, [part for part in parts if not part.source]
+    known = columns["label"] >= 0
+    source = next((part.rows for part in parts if part.source), np.zeros_like(known))
+    target = np.any([part.rows for part in targets], axis=0)
+    if not (source & known).any():
+        return None
+    name = targets[0].name if len(targets) == 1 else "targets"
+    groups = {
+        f"{name}, known": (target & known, "var(--ink)", DASHES[0]),
+        f"{name}, unknown": (target & ~known, "var(--ink)", None),
+        "sources, unknown": (source & ~known, "var(--soft)", None),
+    }
+    series: list[dict[str, Any]] = [
+        {"name": "sources, known", "colour": "var(--soft)", "dash": "1 4", "x": [0, 100], "y": [0, 100]}
+    ]
+    for group, (rows, colour, dash) in groups.items():
+        if rows.any():
+            ranking = openset.rank_groups(columns["confidence"][source & known], columns["confidence"][rows])
+            # From the least confident image on: what is rejected.
+            x, y = (1 - np.asarray(counts / counts[-1])[::-1] for counts in (ranking.known, ranking.unknown))
+            kept = _thinned(len(x))
+            points = {"x": (100 * x[kept]).tolist(), "y": (100 * y[kept]).tolist()}
+            title = f"{group}: AUROC {100 * ranking.auroc():.1f}"
+            series.append({"name": title, "colour": colour, "dash": dash, **points})
+    return _percent_chart(
+        "Full spectrum: what is rejected, by domain",
+        series,
+        "% of the known source images rejected",
+        "% of the group rejected",
     )
 
 

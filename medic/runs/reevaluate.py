@@ -49,13 +49,13 @@ def review(run: Run, score: str | None, rule: str | float, outputs: Outputs | No
     score = _score_for(run, score, rule)
     outputs = outputs or {split: run.outputs(split) for split in run.splits}
     if score is not None:
-        chosen = [_ready(run, get_score(score), outputs)]
+        chosen = [ready_score(run, score, outputs)]
     else:
         goes = RULES[str(rule)].goes_with
         fits = [entry for entry in SCORES.values() if goes(entry) and _available(run, entry, outputs)]
         if not fits:
             raise MedicError(f"run {run.path} has no score for --threshold {rule}: use source or oracle-10")
-        chosen = [_ready(run, entry, outputs) for entry in fits]
+        chosen = [ready_score(run, entry.name, outputs) for entry in fits]
     measured_on = {split: seen for split, seen in outputs.items() if split != "train"}
     return {entry.name: measure(measured_on, run.domains, entry, rule) for entry in chosen}
 
@@ -68,7 +68,7 @@ def make_decisions(run: Run, score: str | None, rule: str | float, sources: bool
     """
     score = _score_for(run, score, rule)
     predictions, outputs = run.predictions, {split: run.outputs(split) for split in run.splits}
-    chosen = _ready(run, get_score(score or run.config.evaluation.score), outputs)
+    chosen = ready_score(run, score or run.config.evaluation.score, outputs)
     confidence = np.empty(len(predictions["label"]))
     for split, seen in outputs.items():
         confidence[predictions["split"] == split] = chosen(seen.output).numpy()
@@ -98,8 +98,9 @@ def _head(run: Run, score: Score) -> LinearHead | None:
     return find_linear_head(run.model) if "head" in score.needs else None
 
 
-def _ready(run: Run, score: Score, outputs: Outputs) -> Score:
+def ready_score(run: Run, name: str, outputs: Outputs) -> Score:
     """Return a score, fitted if necessary, for the outputs of a run."""
+    score = get_score(name)
     parts = {"ova": "a one-vs-all head", "unknown": "an output for unknown", "head": "a linear head"}
     has = outputs["target"].output._asdict() | {"head": _head(run, score)}
     if lacking := [parts[part] for part in score.needs if part in parts and has[part] is None]:

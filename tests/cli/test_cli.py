@@ -9,7 +9,9 @@ import resource
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from medic.cli import demo
 from medic.data import BENCHMARKS
@@ -81,6 +83,31 @@ def test_train_then_evaluate(medic, short):
     bcls = json.loads(out)["bcls"]["target"]
     assert bcls["threshold_rule"] == "oracle-10"
     assert 0 <= bcls["hscore"] <= 1
+
+
+def test_evaluate_takes_folders_of_unknown_images(medic, short, tmp_path):
+    code, out, _ = medic("train", *short, "--method", "medic++")
+    path = out.split()[-1]
+    noise, grey = tmp_path / "noise", tmp_path / "grey"
+    for folder, images in ((noise, np.random.default_rng(0).integers(0, 256, (6, 32, 32, 3))), (grey, [[[[128] * 3]]])):
+        folder.mkdir()
+        for number, pixels in enumerate(images):
+            Image.fromarray(np.asarray(pixels, dtype=np.uint8)).save(folder / f"{number}.png")
+    code, out, _ = medic("evaluate", path, "--unknown-folder", str(noise), str(grey))
+    assert code == 0
+    places = [line.split()[:2] for line in out.split("unknown images from")[1].splitlines()[1:]]
+    assert [place for place, _ in places] == ["sources", "target", "noise", "grey"]
+    assert [images for _, images in places][2:] == ["6", "1"]
+    code, out, _ = medic("evaluate", path, "--unknown-folder", str(noise), "--score", "cls", "--json")
+    measured = json.loads(out)
+    assert set(measured) == {"cls", "spectrum"}
+    target, on_target = measured["cls"]["target"], measured["spectrum"]["target"]
+    assert on_target["target"] == pytest.approx(target["auroc"])
+    assert on_target["rejected"] == pytest.approx(target["acc_u"])
+    assert 0 <= measured["spectrum"]["noise"]["full"] <= 1
+    for options in (["--per-class"], ["--device", "cpu"]):
+        arguments = ["--unknown-folder", str(noise)] if options == ["--per-class"] else []
+        assert medic("evaluate", path, *arguments, *options)[0] == 2
 
 
 def test_methods_and_datasets(medic):

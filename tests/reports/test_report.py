@@ -166,7 +166,7 @@ class TestRun:
         data = page_data(page)
         assert "All are of known classes." in page
         assert 'id="slider"' not in page
-        assert (data["threshold"], len(data["curves"])) == (None, 5)
+        assert (data["threshold"], len(data["curves"])) == (None, 6)
         assert len(data["gallery"]) > 10
 
     def test_several_targets_and_another_score(self, mini, tmp_path):
@@ -224,6 +224,19 @@ class TestRun:
         error = openset.ece(1 / (1 + np.exp(-confidence[known])), right[known])
         assert reliable["series"][1]["name"] == f"street: ECE {100 * error:.1f}"
         assert run.metrics["ece/bcls"] == pytest.approx(error)
+
+    def test_full_spectrum(self, run, tmp_path):
+        curves = page_data(write_report(run, tmp_path / "page.html").read_text())["curves"]
+        (spectrum,) = [curve for curve in curves if curve["title"].startswith("Full spectrum")]
+        known = f"street, known: AUROC {100 * run.metrics['domain_auroc']:.1f}"
+        names = [line["name"] for line in spectrum["series"]]
+        assert names[:2] == ["sources, known", known]
+        assert [name.split(":")[0] for name in names[2:]] == ["street, unknown", "sources, unknown"]
+        for line in spectrum["series"]:
+            assert (line["x"][0], line["y"][0], line["x"][-1], line["y"][-1]) == (0, 0, 100, 100)
+            area = np.trapezoid(line["y"], line["x"]) / 1e4
+            named = float(line["name"].rpartition(" ")[2]) if "AUROC" in line["name"] else 50.0
+            assert 100 * area == pytest.approx(named, abs=1.0)
 
     def test_a_colour_has_one_meaning(self, run, tmp_path):
         """Only accuracies have the colour of correct images; no line has that of errors or unknown images."""

@@ -61,6 +61,8 @@ TRANSFORMERS: Mapping[str, Mapping[str, Any]] = {
     "vit adamw 1e-4 decay": {"lr": 1e-4, **_TRANSFORMER, "layer_decay": 0.75},
     "vit adamw 3e-4 decay": {"lr": 3e-4, **_TRANSFORMER, "layer_decay": 0.75},
     "vit adamw 1e-4 head": {"lr": 1e-4, **_TRANSFORMER, "head_first": 50},
+    "vit adamw 3e-4 head": {"lr": 3e-4, **_TRANSFORMER, "head_first": 50},
+    "vit adamw 1e-3 decay head": {"lr": 1e-3, **_TRANSFORMER, "layer_decay": 0.75, "head_first": 50},
 }
 """Recipes by name for networks without batch norm. Warm-up and the head alone take 50 of 500 iterations."""
 
@@ -98,6 +100,8 @@ def trials() -> dict[str, dict[str, Any]]:
         if base == "medic++":
             changes = {"lr": 0.0054, "inner_lr": 0.0011, **_FROZEN}
             named[f"{base} @ frozen 0.0054 inner 0.2"] = {**settings, **changes}
+            changes = {**TRANSFORMERS["vit adamw 1e-4 head"], "inner_lr": 0.01}
+            named[f"{base} @ vit adamw 1e-4 head inner 0.01"] = {**settings, **changes}
         else:
             named[f"{base} @ frozen 0.003"] = {**settings, "lr": 0.003, **_FROZEN}
     return named

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from medic.api import serve as serve
     from medic.api import sweep as sweep
     from medic.api import train as train
+    from medic.api import watch as watch
     from medic.config.settings import Settings as Settings
     from medic.data import list_datasets as list_datasets
     from medic.deploy.hub import pull as pull
@@ -57,7 +58,19 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from medic.utils.outputs import Output as Output
 
 _HOMES = {
-    "medic.api": ["Export", "analyze", "calibrate", "export", "probe", "push", "report", "serve", "sweep", "train"],
+    "medic.api": [
+        "Export",
+        "analyze",
+        "calibrate",
+        "export",
+        "probe",
+        "push",
+        "report",
+        "serve",
+        "sweep",
+        "train",
+        "watch",
+    ],
     "medic.config.settings": ["Settings"],
     "medic.data": ["list_datasets"],
     "medic.deploy.hub": ["pull"],

@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from medic.data.inputs import AnyImage
     from medic.deploy.predictor import Predictor
     from medic.deploy.service.limits import Limits
+    from medic.openset import Shift
 
     NetworkSource = nn.Module | Callable[[], nn.Module]
     """A network, or a function that makes it."""
 else:  # tools that evaluate annotations then need no torch
-    AnyImage = Limits = NetworkSource = Predictor = Result = Any
+    AnyImage = Limits = NetworkSource = Predictor = Result = Shift = Any
 
 AnyModel = Predictor | Run | Path | str
 """A model, its run, or the path of either."""
@@ -306,6 +307,24 @@ def _list_images(images: Iterable[AnyImage] | Path | str | None) -> list[AnyImag
     if isinstance(images, Path | str):
         return list(image_paths([str(images)]))
     return None if images is None else list(images)
+
+
+def watch(
+    model: AnyModel, images: Iterable[AnyImage] | Path | str, *, imports: Sequence[str] = (), device: str | None = None
+) -> Shift:
+    """Compare images without labels with held-out images of the sources.
+
+    Returns estimates of the accuracy and of the share of unknown images, and `p_value`: below 0.01, the images differ
+    from those of the sources. Images that cannot be read are an error.
+
+    Args:
+        model: The model, its run, or the path of either.
+        images: Images from the place of use, or their folder; at least 20.
+        imports: Files or modules of yours that the model needs, to be executed first.
+        device: `auto`, `cpu` or `cuda`; by default the model stays where it is.
+    """
+    predictor, _ = open_model(model, device, imports)
+    return predictor.watch(_list_images(images) or [])
 
 
 class Export(NamedTuple):

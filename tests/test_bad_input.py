@@ -267,7 +267,7 @@ FILES = {
         "model/model.json has the format 1 and this version reads 2; an earlier one wrote it: train the model again",
     ),
     "a later format": (
-        put("format", 3),
+        put("format", 4),
         "model/model.json has the format 3 and this version reads 2; a newer version wrote it: upgrade medic",
     ),
     "empty weights": (written(WEIGHTS, b""), "the model in model cannot be used:"),

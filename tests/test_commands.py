@@ -38,8 +38,8 @@ SHORTER = {
 """What makes a command short: for a value that is given twice, the last one counts."""
 SLOW = {"export", "reproduce domainbed", "sweep benchmarks/systems.yaml"}
 """Beginnings of commands that take seconds for the smallest network."""
-FINDS = {"figures", "data check"}
-"""Commands whose exit code is 1 if runs or images are missing, as they are here."""
+FINDS = {"figures", "data check", "watch"}
+"""Commands whose exit code is 1 if runs or images are missing, or look different, as they do here."""
 PARSED = {"--storage": "needs a database", "--ray": "starts Ray"}
 """Options that keep a command from being run here, and why: it is only parsed."""
 

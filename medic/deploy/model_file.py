@@ -23,14 +23,17 @@ from medic.deploy.layout import DESCRIPTION, WEIGHTS
 from medic.errors import MedicError, check_choice, first_line, unread
 from medic.models import Classifier, Ensemble, Preprocessing, assemble, create_backbone, is_sized, native_size
 from medic.models.backbones import OWN, POOLS
-from medic.openset import Fitted, Score, Threshold, get_score
+from medic.openset import Fitted, Reference, Score, Threshold, get_score
 from medic.utils.files import atomic_write, write_text
 
-FORMAT = 2
+FORMAT, OLDEST = 3, 2
+"""The format that is written, and the oldest one that is read: version 0.3 wrote 2, without a reference."""
 CHECKSUM = "checksum"
 """The entry of the description with the checksum of all others. Version 0.3 wrote none."""
 SCORE = "score/"
 """The prefix of the tensors of a fitted score, in the file of weights."""
+REFERENCE = "reference/"
+"""The prefix of the tensors that `medic watch` compares new images with, in the file of weights."""
 MAX_DESCRIPTION = 2**24
 """The limit of the description in bytes: a million classes."""
 MAX_NETWORKS = 100
@@ -42,10 +45,17 @@ MAX_TABLES = 2**28
 """The limit of tensors that a network computes when it is made, in bytes beyond those of its weights."""
 
 
-def write_model(folder: Path, network: nn.Module, score: Score, described: Mapping[str, Any]) -> None:
+def write_model(
+    folder: Path, network: nn.Module, score: Score, reference: Reference | None, described: Mapping[str, Any]
+) -> None:
     """Write both files; the description gains the format, the checksum of the weights, and its own."""
     fitted = score.function.tensors if isinstance(score.function, Fitted) else {}
-    tensors = {**network.state_dict(), **{f"{SCORE}{name}": tensor for name, tensor in fitted.items()}}
+    compared = {} if reference is None else reference.tensors
+    tensors = {
+        **network.state_dict(),
+        **{f"{SCORE}{name}": tensor for name, tensor in fitted.items()},
+        **{f"{REFERENCE}{name}": tensor for name, tensor in compared.items()},
+    }
     content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     with atomic_write(folder / WEIGHTS) as file:
         file.write(content)
@@ -74,10 +84,10 @@ def read_description(folder: Path) -> dict[str, Any]:
         if isinstance(error, MedicError):
             raise
         raise MedicError(f"{path} is not the description of a model: {_reason(error)}") from error
-    if type(number) is not int or number != FORMAT:
+    if type(number) is not int or not OLDEST <= number <= FORMAT:
         newer = isinstance(number, int) and number > FORMAT
         way = "a newer version wrote it: upgrade medic" if newer else "an earlier one wrote it: train the model again"
-        raise MedicError(f"{path} has the format {number!r} and this version reads {FORMAT}; {way}")
+        raise MedicError(f"{path} has the format {number!r} and this version reads {OLDEST} to {FORMAT}; {way}")
     if described.get(CHECKSUM, (right := _checksum(described))) != right:
         way = f"copy the model again, or if you edited {path.name} yourself, remove its entry {CHECKSUM!r}"
         raise MedicError(f"{path} is not as it was written: {way}")
@@ -119,17 +129,21 @@ def describe_preprocessing(preprocessing: Preprocessing, decoded: int) -> dict[s
     return {"upright": True, "resampling": "bilinear", "decoded": decoded, **asdict(preprocessing)}
 
 
-def read_network(folder: Path, described: Mapping[str, Any]) -> tuple[Classifier | Ensemble, Score]:
-    """Make the network in evaluation mode, and the score with its fitted state, from the weights of a folder."""
+def read_network(folder: Path, described: Mapping[str, Any]) -> tuple[Classifier | Ensemble, Score, Reference | None]:
+    """Make the network in evaluation mode, the score with its fitted state, and the reference, if there is one."""
     tensors = _read_tensors(folder / WEIGHTS, described)
     network = _make_network(described, read_preprocessing(described)[0].size, _count_networks(described))
-    fitted = {name.removeprefix(SCORE): tensors.pop(name) for name in list(tensors) if name.startswith(SCORE)}
+    fitted, compared = (
+        {name.removeprefix(prefix): tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
+        for prefix in (SCORE, REFERENCE)
+    )
     network.load_state_dict(tensors)
     score = get_score(described["score"]["name"])
     _check_fitted(fitted, score)
     if score.fitter is not None:
         score = replace(score, function=score.fitter.from_tensors(fitted), fitter=None)
-    return network.eval(), score
+    reference = Reference.from_tensors(compared, network.features) if compared else None
+    return network.eval(), score, reference
 
 
 def _count_networks(described: Mapping[str, Any]) -> int:
@@ -193,7 +207,9 @@ def _read_tensors(path: Path, described: Mapping[str, Any]) -> dict[str, Tensor]
     _check_length(path)
     with safe_open(path, framework="pt") as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118, not a mapping
-        _check_shapes({name: shape for name, shape in shapes.items() if not name.startswith(SCORE)}, described)
+        _check_shapes(
+            {name: shape for name, shape in shapes.items() if not name.startswith((SCORE, REFERENCE))}, described
+        )
         with path.open("rb") as content:
             if hashlib.file_digest(content, "sha256").hexdigest() != described["sha256"]:
                 raise ValueError(f"{path.name} is not the file that was written with it")

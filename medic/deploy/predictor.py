@@ -33,7 +33,7 @@ from medic.deploy.model_file import (
 )
 from medic.errors import MedicError, first_line, is_shortage
 from medic.models import Classifier, Ensemble, Preprocessing
-from medic.openset import Score, Threshold, chosen_threshold, predicted_class
+from medic.openset import Reference, Score, Shift, Threshold, chosen_threshold, predicted_class
 from medic.training import infer
 from medic.utils.outputs import Output
 
@@ -71,6 +71,8 @@ class Predictor:
     description: Mapping[str, Any]
     """The whole content of `model.json`, with provenance."""
     device: torch.device
+    reference: Reference | None = None
+    """Held-out source images, with which `watch` compares others."""
 
     def predict(self, images: AnyImage | Iterable[AnyImage], top: int = 3) -> list[Prediction]:
         """Decide on images: paths, bytes, PIL images, arrays (H, W, 3), tensors (3, H, W), or batches of them.
@@ -172,6 +174,22 @@ class Predictor:
             for label, accepted, score, values, indices in chosen
         ]
 
+    def watch(self, images: AnyImage | Iterable[AnyImage] | Output, unreadable: list[BadImage] | None = None) -> Shift:
+        """Return what can be said about images without labels, or about the network's outputs for them.
+
+        Estimates of the accuracy and of the share of unknown images, and p-values of a drift: whether the images differ
+        from held-out images of the sources. Unreadable images are treated as `infer` does.
+        """
+        if self.reference is None:
+            raise MedicError(
+                "the model has no held-out images to compare with: medic 0.4 keeps them from 40 validation images on, "
+                "so train it again"
+            )
+        output = images if isinstance(images, Output) else self.infer(images, unreadable)
+        if output.features is None:
+            raise MedicError("the outputs have no features: pass the images")
+        return self.reference.assess(self.score(output), output.features, self.threshold.value)
+
     def to(self, device: str | torch.device) -> "Predictor":
         """Return the predictor on a device. On another one than before, it has its own network."""
         torch_device = _device(device)
@@ -214,7 +232,7 @@ class Predictor:
             "threshold": self.threshold._asdict(),
         }
         Path(folder).mkdir(parents=True, exist_ok=True)
-        write_model(Path(folder), self.network, self.score, {**kept, **own})
+        write_model(Path(folder), self.network, self.score, self.reference, {**kept, **own})
 
 
 @contextmanager
@@ -254,7 +272,7 @@ def load(path: Path | str, device: str = "cpu", model: Any = None) -> Predictor:
 def _load(folder: Path, described: dict[str, Any]) -> Predictor:
     """Read the network of a model whose description was read."""
     try:
-        network, score = read_network(folder, described)
+        network, score, reference = read_network(folder, described)
         preprocessing, decoded = read_preprocessing(described)
         views = described["views"]
         if type(views) is not int or not 0 < views <= MAX_VIEWS:
@@ -270,6 +288,7 @@ def _load(folder: Path, described: dict[str, Any]) -> Predictor:
             threshold=read_threshold(described),
             description=described,
             device=torch.device("cpu"),
+            reference=reference,
         )
     except MemoryError:
         raise

@@ -150,6 +150,14 @@ def fit_score(score: openset.Score, outputs: Outputs, head: LinearHead | None) -
     return score.fit(seen.output, seen.label, head)
 
 
+def make_reference(held_out: LabelledOutputs, score: openset.Score) -> openset.Reference | None:
+    """Return the images of the sources that new images are compared with; None if there are too few."""
+    features = held_out.output.features
+    if features is None or len(held_out.label) < 2 * openset.FEWEST:
+        return None
+    return openset.Reference.fit(score(held_out.output), held_out.correct, features)
+
+
 def measured(problem: Problem) -> dict[str, Samples]:
     """Return the samples of every evaluated split that is not empty."""
     splits = {"validation": problem.validation, "source-unknown": problem.source_unknown, "target": problem.target}

@@ -108,7 +108,7 @@ def _oscr(run: Run, part: Part) -> dict[str, Any]:
     for number, (name, confidence) in enumerate(confidences.items()):
         ranking = openset.rank(confidence, prediction, label)
         x, y = (np.asarray(values) for values in ranking.oscr_curve())
-        kept = _thinned(len(x))
+        kept = thinned(len(x))
         series.append(
             {
                 "name": f"{name} {100 * ranking.oscr():.1f}",
@@ -118,7 +118,7 @@ def _oscr(run: Run, part: Part) -> dict[str, Any]:
                 "y": (100 * y[kept]).tolist(),
             }
         )
-    return _percent_chart(
+    return percent_chart(
         f"OSCR on {part.name}: area under the curve, by score",
         series,
         "% of unknown images accepted",
@@ -152,11 +152,11 @@ def _spectrum(run: Run, parts: Sequence[Part]) -> dict[str, Any] | None:
             ranking = openset.rank_groups(columns["confidence"][source & known], columns["confidence"][rows])
             # From the least confident image on: what is rejected.
             x, y = (1 - np.asarray(counts / counts[-1])[::-1] for counts in (ranking.known, ranking.unknown))
-            kept = _thinned(len(x))
+            kept = thinned(len(x))
             points = {"x": (100 * x[kept]).tolist(), "y": (100 * y[kept]).tolist()}
             title = f"{group}: AUROC {100 * ranking.auroc():.1f}"
             series.append({"name": title, "colour": colour, "dash": dash, **points})
-    return _percent_chart(
+    return percent_chart(
         "Full spectrum: what is rejected, by domain",
         series,
         "% of the known source images rejected",
@@ -170,10 +170,10 @@ def _risk_coverage(run: Run, parts: Sequence[Part]) -> dict[str, Any]:
     for part, style in zip(parts, _styles(parts), strict=True):
         confidence, correct = run.predictions["confidence"][part.rows], _correct(run, part)
         coverage, risk = (np.asarray(values) for values in openset.risk_coverage(confidence, correct))
-        kept = _thinned(len(risk))
+        kept = thinned(len(risk))
         name = f"{part.name}: AURC {100 * openset.aurc(confidence, correct):.1f}"
         series.append({"name": name, **style, "x": (100 * coverage[kept]).tolist(), "y": (100 * risk[kept]).tolist()})
-    return _percent_chart(
+    return percent_chart(
         "Mistakes among the most confident images",
         series,
         "% of the images, the most confident first",
@@ -197,17 +197,17 @@ def _reliability(run: Run, parts: Sequence[Part]) -> dict[str, Any]:
         name = f"{part.name}: ECE {100 * openset.ece(probability, correct):.1f}"
         x, y = ((100 * values[kept]).tolist() for values in (predicted, accuracy))
         series.append({"name": name, **style, "x": x, "y": y})
-    return _percent_chart(
+    return percent_chart(
         "Reliability: known images named correctly, by their score", series, "score as a probability, %", "% correct"
     )
 
 
-def _percent_chart(title: str, series: Sequence[Mapping[str, Any]], x: str, y: str) -> dict[str, Any]:
+def percent_chart(title: str, series: Sequence[Mapping[str, Any]], x: str, y: str) -> dict[str, Any]:
     """Return a chart of shares in percent against shares in percent."""
     return {"title": title, "series": series, "x": x, "y": y, "range": [0, 100]}
 
 
-def _thinned(points: int) -> NDArray[np.intp]:
+def thinned(points: int) -> NDArray[np.intp]:
     """Return the positions of at most `POINTS` points of a curve, spread evenly, with both ends."""
     positions: NDArray[np.intp] = np.unique(np.linspace(0, points - 1, min(POINTS, points)).astype(int))
     return positions

@@ -23,6 +23,7 @@ from medic.evaluation.evaluator import (
     choose_threshold,
     find_linear_head,
     fit_score,
+    make_reference,
     predictions,
 )
 from medic.evaluation.learning import learning_failure
@@ -170,7 +171,9 @@ class UnfinishedRun:
         model.load_state_dict(self.best)
         merge_adapters(model)
         score = self.evaluator.fitted_score()
-        outputs = self.evaluator.infer_all(saves or everything or "features" in score.needs)
+        features = saves or everything or "features" in score.needs
+        outputs = self.evaluator.infer_all(features)
+        held_out = outputs["validation"] if features else self.evaluator.infer(self.problem.validation, features=True)
         threshold = choose_threshold(outputs, score, self.rule)
         if saves or everything:  # scores are fitted on the training images
             outputs["train"] = self.evaluator.infer(self.problem.train, features=True)
@@ -178,7 +181,7 @@ class UnfinishedRun:
             fitted = list(self._fit_scores(self._other_scores(score), outputs))
             add_scores(self.records[self.selected()], outputs, self.dataset.domains, fitted)
         with writing:
-            self._write_result(outputs, score, threshold, origin)
+            self._write_result(outputs, score, threshold, make_reference(held_out, score), origin)
         distributed.barrier()
 
     def _write_result(
@@ -186,6 +189,7 @@ class UnfinishedRun:
         outputs: Outputs,
         score: openset.Score,
         threshold: openset.Threshold,
+        reference: openset.Reference | None,
         origin: Mapping[str, Any],
     ) -> None:
         """Write the predictions and the model, and the mark of a finished run."""
@@ -196,7 +200,7 @@ class UnfinishedRun:
             if openset.RULES[self.rule].oracle:  # it used target labels, which nobody who uses the model has
                 threshold = choose_threshold(outputs, score, "source")
             described = self._description(threshold, self.selected(), origin)
-            write_model(self.directory.path, self._whole(self.trainer.model), score, described)
+            write_model(self.directory.path, self._whole(self.trainer.model), score, reference, described)
             self.directory.write_done(time.monotonic() - self.began)
 
     @staticmethod

@@ -1,12 +1,15 @@
 """A finished run on images on disk."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import medic
+from medic.openset import Reference
 from tests.data.pictures import picture
 
 
@@ -40,3 +43,16 @@ def settings(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def trained(settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> medic.Run:
     """A finished run."""
     return medic.train(**settings, output=tmp_path_factory.mktemp("runs"), quiet=True)
+
+
+@pytest.fixture(scope="session")
+def watched(trained: medic.Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a model with a reference, of pictures; the run of the tests has too few images."""
+    predictor = trained.predictor
+    output = predictor.infer([picture(seed) for seed in range(1000, 1200)])
+    assert output.features is not None
+    correct = torch.arange(200) % 4 > 0
+    reference = Reference.fit(predictor.score(output), correct, output.features)
+    folder = tmp_path_factory.mktemp("model")
+    dataclasses.replace(predictor, reference=reference).save(folder)
+    return folder

@@ -47,7 +47,7 @@ def change(folder, **values):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"format": 3}, "format 3 upgrade"),
+        ({"format": 4}, "format 4 upgrade"),
         ({"format": 1}, "format 1 earlier train"),
         ({"format": "2"}, "format '2'"),
         ({"format": 2.0}, "format 2.0"),

@@ -342,16 +342,17 @@ def test_memory_does_not_grow_with_the_number_of_paths(images, predict, tmp_path
         tracemalloc.stop()
 
 
-def test_the_page_about_it(trained, tmp_path, monkeypatch, capsys):
-    """Its example in Python is run, and its table has the columns of a row."""
+def test_the_page_about_it(trained, watched, tmp_path, monkeypatch, capsys):
+    """Its examples in Python are run, and its table has the columns of a row."""
     (tmp_path / "photos").mkdir()
-    for number in (1, 2):
+    for number in range(20):
         picture(number).save(tmp_path / "photos" / f"{number}.png")
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "first").symlink_to(trained.path)
+    (tmp_path / "runs" / "product").symlink_to(watched)
     monkeypatch.chdir(tmp_path)
     run_page("docs/use.md", {})
-    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert len(capsys.readouterr().out.splitlines()) == 21
     columns = re.findall(r"^\| `(.+?)` *(?:,|\|)", (DOCS / "use.md").read_text().split("## Score")[0], re.MULTILINE)
     assert columns == [name for name in writers.JsonWriter(print, 1, 0.5).columns if name != "top1_probability"]
 

@@ -24,6 +24,7 @@ from medic.deploy.service.limits import Limits
 from medic.deploy.service.metrics import Metrics
 from medic.deploy.service.page import make_page
 from medic.errors import lacking, one_line
+from medic.openset import Shift
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -180,13 +181,15 @@ def make_app(
         dependencies=secured,
     )  # fmt: skip
     async def show_metrics() -> PlainTextResponse:
-        """Return counters, latencies and the length of the queue, as text."""
+        """Return counters, latencies, the queue, and how recent images differ from the sources, as text."""
+        shift = await batcher.run(batcher.window.assess)
         gauges = {
             "medic_queue_images": (batcher.queued, "Images that were accepted and are not answered."),
             "medic_queue_limit": (limits.queue, "Images that can be queued."),
             "medic_held_bytes": (bodies.held, "Bytes of request bodies in memory."),
             "process_resident_memory_bytes": (psutil.Process().memory_info().rss, "Resident memory."),
             "process_start_time_seconds": (started, "Start of the service, in seconds since 1970."),
+            **({} if shift is None else describe_shift(shift)),
         }
         return PlainTextResponse(metrics.text(gauges), media_type="text/plain; version=0.0.4")
 
@@ -350,6 +353,16 @@ def describe(predictor: Predictor) -> dict[str, Any]:
         "classes": len(predictor.classes),
         "sha256": predictor.description.get("sha256"),
         "medic": __version__,
+    }
+
+
+def describe_shift(shift: Shift) -> dict[str, tuple[float, str]]:
+    """Return what is known about the most recent images, as gauges: a value and its help by name."""
+    return {
+        "medic_recent_images": (shift.samples, "The most recent images, which the values below describe."),
+        "medic_recent_accuracy": (shift.accuracy, "Their estimated accuracy, if all are of known classes."),
+        "medic_recent_unknown": (shift.unknown, "Their estimated share of unknown images."),
+        "medic_recent_p_value": (shift.p_value, "Probability of such a difference from held-out source images."),
     }
 
 

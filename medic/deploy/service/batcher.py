@@ -14,6 +14,7 @@ from medic.data.inputs import Pixels
 from medic.deploy.predictor import Prediction, Predictor
 from medic.deploy.service.limits import DECODERS, Limits
 from medic.deploy.service.metrics import Metrics
+from medic.deploy.service.window import Window
 
 T = TypeVar("T")
 
@@ -41,6 +42,7 @@ class Batcher:
         self.predictor = predictor
         self.limits = limits
         self.metrics = metrics
+        self.window = Window(predictor)
         self.batch_size = predictor.most(limits.batch_size)
         self.queued = 0
         """Images that were accepted and are not answered."""
@@ -136,7 +138,9 @@ class Batcher:
 
     def _forward(self, batch: Sequence[_Decoded]) -> list[Prediction]:
         pixels = torch.from_numpy(np.stack([image.pixels for image in batch]))
-        predictions = self.predictor.decide(self.predictor.outputs(pixels), max(image.top for image in batch))
+        output = self.predictor.outputs(pixels)
+        predictions = self.predictor.decide(output, max(image.top for image in batch))
+        self.window.add(output)
         return [
             prediction._replace(top=prediction.top[: image.top])
             for image, prediction in zip(batch, predictions, strict=True)

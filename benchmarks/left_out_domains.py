@@ -1,0 +1,149 @@
+"""Compare the threshold that holds on the sources with one from source domains that a run was not trained on.
+
+    medic sweep FILE --output runs/pacs       # targets: every domain, and every pair of domains
+    python -m benchmarks.left_out_domains runs/pacs --pack benchmarks/records/left_out_domains.jsonl.gz
+    python -m benchmarks.left_out_domains benchmarks/records/left_out_domains.jsonl.gz
+
+A run with the targets T and S is not trained on S either. For the run with the target T, it scores the source domain S.
+The rule *left-out domains* takes the smallest of the conformal quantiles of the source domains; *source* takes that of
+the validation images. Neither sees the target. The oracle is the best threshold on the labelled target.
+"""
+
+import argparse
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from torch import Tensor
+
+from medic import openset
+from medic.openset.calibration import conformal
+from medic.reports.terminal import print_rows
+from medic.runs.run import Run
+
+SHARES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98)
+"""The acceptance rates that the rules promise."""
+PROMISED = 0.9
+
+
+def measure(run: Run, left_out: Sequence[Tensor]) -> Iterator[dict[str, Any]]:
+    """Yield a record for every rule and share; `left_out` has the confidences of known images, by source domain."""
+    target, score = run.outputs("target"), run.score
+    confidence, prediction = score(target.output), openset.predicted_class(target.output)
+    validation = score(run.outputs("validation").output)
+    thresholds = (
+        {("source", share): conformal(validation, share) for share in SHARES}
+        | {("left-out domains", share): min(conformal(domain, share) for domain in left_out) for share in SHARES}
+        | {("oracle", 0.0): openset.best_threshold(confidence, prediction, target.label)}
+    )
+    for (rule, share), value in thresholds.items():
+        accepted = float((confidence[target.label >= 0] >= value).double().mean())
+        yield {
+            "dataset": run.config.data.dataset, "method": run.method, "target": run.targets[0],
+            "seed": run.config.run.seed, "rule": rule, "share": share, "accepted": accepted,
+            **openset.hscore(confidence, prediction, target.label, value)._asdict(),
+        }  # fmt: skip
+
+
+def measure_all(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of every run with one target, whose runs with two targets are all in the folder."""
+    runs = [Run(done.parent) for done in sorted(folder.glob("*/done"))]
+    by_key = {(run.method, run.config.run.seed, frozenset(run.targets)): run for run in runs}
+    for (method, seed, targets), run in by_key.items():
+        if len(targets) > 1:
+            continue
+        pairs = [by_key.get((method, seed, targets | {source})) for source in run.config.data.sources]
+        if None not in pairs:
+            yield from measure(
+                run, [_known(pair, source) for pair, source in zip(pairs, run.config.data.sources, strict=False)]
+            )
+
+
+def _known(run: Run | None, domain: str) -> Tensor:
+    """Return the confidences of the known images of a domain that a run was not trained on."""
+    assert run is not None
+    outputs = run.outputs("target")
+    here = outputs.where((outputs.domain == run.domains.index(domain)) & (outputs.label >= 0))
+    return run.score(here.output)
+
+
+def main() -> None:
+    """Print the curves and the decision, and pack the records."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("places", nargs="+", type=Path)
+    parser.add_argument("--pack", type=Path)
+    arguments = parser.parse_args()
+    records = [record for place in arguments.places for record in _read(place)]
+    if arguments.pack:
+        with gzip.open(arguments.pack, "wt", encoding="utf-8") as file:
+            file.writelines(f"{json.dumps(record)}\n" for record in records)
+    for dataset in dict.fromkeys(record["dataset"] for record in records):
+        own = [record for record in records if record["dataset"] == dataset]
+        print(f"{dataset}: {len({(r['method'], r['target'], r['seed']) for r in own})} runs, in percent")
+        print_rows(curve_rows(own), numeric=["promised", "accepted", "undercoverage", "acc_k", "acc_u", "H-score"])
+        print()
+        print_rows(
+            target_rows(own), numeric=["source", "left-out domains", "H source", "H left-out domains", "H oracle"]
+        )
+        print()
+
+
+def _read(place: Path) -> Iterator[dict[str, Any]]:
+    if place.is_dir():
+        yield from measure_all(place)
+    else:
+        with gzip.open(place, "rt", encoding="utf-8") as file:
+            yield from map(json.loads, file)
+
+
+def curve_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return a row for every method, rule and share."""
+    rows = []
+    for key in dict.fromkeys((record["method"], record["rule"], record["share"]) for record in records):
+        own = [record for record in records if (record["method"], record["rule"], record["share"]) == key]
+        method, rule, share = key
+        rows.append(
+            {
+                "method": method,
+                "rule": rule,
+                "promised": f"{100 * share:.0f}" if share else "–",
+                "accepted": _mean(record["accepted"] for record in own),
+                "undercoverage": _mean(max(0.0, share - record["accepted"]) for record in own) if share else "–",
+                **{
+                    title: _mean(record[name] for record in own)
+                    for name, title in (("acc_k", "acc_k"), ("acc_u", "acc_u"), ("hscore", "H-score"))
+                },
+            }
+        )
+    return rows
+
+
+def target_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return the realised acceptance and the H-score where 90% are promised, by method and target."""
+    rows = []
+    for method, target in dict.fromkeys((record["method"], record["target"]) for record in records):
+        own = [record for record in records if (record["method"], record["target"]) == (method, target)]
+        by_rule = {
+            rule: [record for record in own if record["rule"] == rule and record["share"] in (PROMISED, 0.0)]
+            for rule in ("source", "left-out domains", "oracle")
+        }
+        rows.append(
+            {
+                "method": method,
+                "target": target,
+                **{rule: _mean(r["accepted"] for r in by_rule[rule]) for rule in ("source", "left-out domains")},
+                **{f"H {rule}": _mean(r["hscore"] for r in group) for rule, group in by_rule.items()},
+            }
+        )
+    return rows
+
+
+def _mean(values: Iterator[float]) -> str:
+    return f"{100 * fmean(values):.1f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Measure what `medic watch` says of batches of images: how often it raises an alarm, and how wrong its estimates are.
+
+    medic sweep --dataset digits --span method=erm,medic,medic++ seed=0..2 target=handwritten,printed,blended,street \
+        --save-features --output runs/digits
+    python -m benchmarks.watch runs/digits --pack benchmarks/records/watch.jsonl.gz
+    python -m benchmarks.watch benchmarks/records/watch.jsonl.gz
+
+The reference is one half of a run's validation images. Batches are drawn from the other half, which should raise
+no alarm, and from the target: from its known images alone, and from all of its images.
+"""
+
+import argparse
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from sklearn.mixture import GaussianMixture
+from torch import Tensor
+
+from medic.evaluation.evaluator import LabelledOutputs
+from medic.openset.shift import Reference
+from medic.reports.terminal import print_rows
+from medic.runs.run import Run
+
+BATCH = 50
+BATCHES = 16
+"""Batches of each kind, from each run."""
+LEVELS = (0.05, 0.01)
+"""The p-values at which an alarm is raised."""
+
+
+def measure(run: Run) -> Iterator[dict[str, Any]]:
+    """Yield a record for every batch of a run."""
+    generator = torch.Generator().manual_seed(run.config.run.seed)
+    validation, target = run.outputs("validation"), run.outputs("target")
+    fitted, held_out = torch.randperm(len(validation.label), generator=generator).chunk(2)
+    reference = _reference(run, _take(validation, fitted))
+    groups = {
+        "source": _take(validation, held_out),
+        "target, known": target.where(target.label >= 0),
+        "target": target,
+    }
+    about = {"dataset": run.config.data.dataset, "method": run.method, "target": run.targets[0]}
+    for kind, outputs in groups.items():
+        for number in range(BATCHES + 1):  # the first has every image
+            count = BATCH if number else len(outputs.label)
+            drawn = _take(outputs, torch.randperm(len(outputs.label), generator=generator)[:count])
+            known = drawn.where(drawn.label >= 0)
+            if not len(known.label):
+                continue
+            assert drawn.output.features is not None
+            confidence = run.score(drawn.output)
+            shift = reference.assess(confidence, drawn.output.features, run.predictor.threshold.value)
+            yield {
+                **about, "seed": run.config.run.seed, "kind": kind, "whole": not number, **shift._asdict(),
+                "p": shift.p_value, "two components": _lower_share(confidence), "true accuracy": known.accuracy,
+                "true unknown": 1 - len(known.label) / len(drawn.label),
+            }  # fmt: skip
+
+
+def _reference(run: Run, outputs: LabelledOutputs) -> Reference:
+    assert outputs.output.features is not None, f"train {run.path} with --save-features"
+    return Reference.fit(run.score(outputs.output), outputs.correct, outputs.output.features)
+
+
+def _lower_share(confidence: Tensor) -> float:
+    """Return the share of the lower of two normal components, another estimate of the share of unknown images."""
+    fitted = GaussianMixture(2, random_state=0, n_init=3).fit(confidence.numpy()[:, None])
+    return float(fitted.weights_[int(fitted.means_.argmin())])
+
+
+def _take(outputs: LabelledOutputs, rows: Tensor) -> LabelledOutputs:
+    mask = torch.zeros(len(outputs.label), dtype=torch.bool)
+    mask[rows] = True
+    return outputs.where(mask)
+
+
+def main() -> None:
+    """Print the alarms and the errors, and pack the records."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("places", nargs="+", type=Path)
+    parser.add_argument("--pack", type=Path)
+    arguments = parser.parse_args()
+    records = [record for place in arguments.places for record in _read(place)]
+    if arguments.pack:
+        with gzip.open(arguments.pack, "wt", encoding="utf-8") as file:
+            file.writelines(f"{json.dumps(record)}\n" for record in records)
+    print(f"alarms in percent of the batches of {BATCH} images")
+    print_rows(alarm_rows(records), numeric=["batches", *(f"p < {level}" for level in LEVELS)])
+    print("\nmean absolute error of the estimates, in points")
+    print_rows(
+        error_rows(records),
+        numeric=["accuracy", "estimated", "error", "unknown", "estimated share", "its error", "of two components"],
+    )
+
+
+def _read(place: Path) -> Iterator[dict[str, Any]]:
+    if place.is_dir():
+        for path in sorted(done.parent for done in place.glob("*/done")):
+            yield from measure(Run(path))
+    else:
+        with gzip.open(place, "rt", encoding="utf-8") as file:
+            yield from map(json.loads, file)
+
+
+def alarm_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return the share of batches with an alarm, by kind."""
+    batches = [record for record in records if not record["whole"]]
+    rows = []
+    for dataset, kind in dict.fromkeys((record["dataset"], record["kind"]) for record in batches):
+        own = [record for record in batches if (record["dataset"], record["kind"]) == (dataset, kind)]
+        rates = {f"p < {level}": f"{100 * fmean(record['p'] < level for record in own):.1f}" for level in LEVELS}
+        parts = {
+            f"{part} alone": f"{100 * fmean(record[part + '_p'] < LEVELS[1] for record in own):.1f}"
+            for part in ("score", "feature")
+        }
+        rows.append({"dataset": dataset, "batches from": kind, "batches": str(len(own)), **rates, **parts})
+    return rows
+
+
+def error_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return true and estimated accuracy and share of unknown images, by method and kind."""
+    rows = []
+    for whole in (True, False):
+        own = [record for record in records if record["whole"] is whole]
+        for key in dict.fromkeys((record["dataset"], record["method"], record["kind"]) for record in own):
+            group = [record for record in own if (record["dataset"], record["method"], record["kind"]) == key]
+            rows.append(
+                {
+                    "images": "all" if whole else str(BATCH),
+                    **dict(zip(("dataset", "method", "of"), key, strict=True)),
+                    "accuracy": _mean(record["true accuracy"] for record in group),
+                    "estimated": _mean(record["accuracy"] for record in group),
+                    "error": _mean(abs(record["accuracy"] - record["true accuracy"]) for record in group),
+                    "unknown": _mean(record["true unknown"] for record in group),
+                    "estimated share": _mean(record["unknown"] for record in group),
+                    "its error": _mean(abs(record["unknown"] - record["true unknown"]) for record in group),
+                    "of two components": _mean(
+                        abs(record["two components"] - record["true unknown"]) for record in group
+                    ),
+                }
+            )
+    return rows
+
+
+def _mean(values: Iterator[float]) -> str:
+    return f"{100 * fmean(values):.1f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""The images that a service decided on last, compared with those that its model was made for."""
+
+from medic.deploy.predictor import Predictor
+from medic.openset import FEWEST, Shift
+from medic.utils.outputs import Output
+
+RECENT = 200
+"""The number of images that are compared."""
+
+
+class Window:
+    """The outputs for the most recent images. One thread adds, and any thread may read."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self._predictor = predictor
+        self._recent: Output | None = None
+
+    def add(self, output: Output) -> None:
+        """Add the outputs for some images, and forget those for the oldest."""
+        if self._predictor.reference is not None:
+            joined = output if self._recent is None else Output.cat([self._recent, output])
+            self._recent = joined.map(lambda rows: rows[-RECENT:])
+
+    def assess(self) -> Shift | None:
+        """Return what is known about these images; None while they are too few, and for a model without a reference."""
+        recent = self._recent
+        return None if recent is None or len(recent.logits) < FEWEST else self._predictor.watch(recent)

@@ -1,0 +1,74 @@
+"""What `medic watch` says about images without labels: in sentences, and as a page."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from medic.errors import counted
+from medic.openset import Shift
+from medic.reports.curves import percent_chart, thinned
+from medic.reports.pages import write_page
+from medic.utils.outputs import Output
+
+if TYPE_CHECKING:
+    from medic.deploy.predictor import Predictor
+
+
+def describe_shift(shift: Shift, alpha: float) -> Iterator[str]:
+    """Yield what is known about images, a sentence each; the last one says whether they differ from the sources."""
+    yield f"{counted(shift.samples, 'image')}, compared with {shift.compared:,} held-out images of the sources."
+    yield (
+        f"Estimated accuracy: {_percent(shift.accuracy)} if all of them are of known classes "
+        f"(held-out images: {_percent(shift.source_accuracy)})."
+    )
+    yield (
+        f"Estimated share of unknown images: {_percent(shift.unknown)}. The threshold rejects "
+        f"{_percent(shift.rejected)} of the images, and {_percent(shift.source_rejected)} of the held-out ones."
+    )
+    yield f"Two-sample tests: p = {shift.score_p:.2g} for the scores, {shift.feature_p:.2g} for the features."
+    compared = f"p = {shift.p_value:.2g} after correction for two tests"
+    if shift.p_value < alpha:
+        yield f"ALARM: the images differ from those of the sources ({compared}, below {alpha:g}). Check some by hand."
+    else:
+        yield f"No alarm: the images could be from the sources ({compared}, not below {alpha:g})."
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}%"
+
+
+def write_watch_page(path: Path, predictor: "Predictor", output: Output, shift: Shift, alpha: float) -> Path:
+    """Write a page with these sentences and the distribution of the scores."""
+    reference = predictor.reference
+    assert reference is not None  # which `shift` was computed from
+    new, held_out = (np.sort(values.numpy()) for values in (predictor.score(output), reference.confidence))
+    *sentences, verdict = describe_shift(shift, alpha)
+    chart = percent_chart(
+        "Rejected images, by threshold",
+        [
+            {"name": "held-out images", "colour": "var(--soft)", "dash": "1 4", "x": [0, 100], "y": [0, 100]},
+            {"name": "these images", "colour": "var(--ink)", "dash": None, **_rejected(held_out, new)},
+        ],
+        "% of the held-out images rejected",
+        "% of these images rejected",
+    )
+    return write_page(
+        path,
+        "watch",
+        f"{counted(shift.samples, 'image')} without labels",
+        {"curves": [chart]},
+        sentences=sentences,
+        verdict=verdict,
+        alarm=shift.p_value < alpha,
+    )
+
+
+def _rejected(held_out: NDArray[np.float64], new: NDArray[np.float64]) -> dict[str, list[float]]:
+    """Return the shares of both kinds of images below every threshold, in percent."""
+    thresholds = np.concatenate([np.unique(np.concatenate([held_out, new])), [np.inf]])
+    x, y = (100 * np.searchsorted(values, thresholds) / len(values) for values in (held_out, new))
+    kept = thinned(len(x))
+    return {"x": x[kept].tolist(), "y": y[kept].tolist()}

@@ -352,7 +352,7 @@ def test_the_page_about_it(trained, watched, tmp_path, monkeypatch, capsys):
     (tmp_path / "runs" / "product").symlink_to(watched)
     monkeypatch.chdir(tmp_path)
     run_page("docs/use.md", {})
-    assert len(capsys.readouterr().out.splitlines()) == 21
+    assert len(capsys.readouterr().out.splitlines()) == 3
     columns = re.findall(r"^\| `(.+?)` *(?:,|\|)", (DOCS / "use.md").read_text().split("## Score")[0], re.MULTILINE)
     assert columns == [name for name in writers.JsonWriter(print, 1, 0.5).columns if name != "top1_probability"]
 

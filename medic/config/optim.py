@@ -59,7 +59,10 @@ class OptimSettings(TypedDict, total=False):
     head_first: Annotated[
         int,
         setting(
-            "iterations in which the head alone is trained, before the rest (LP-FT)", 0, limits=NONNEGATIVE, takes="N"
+            "iterations in which the head alone is trained, before the rest (LP-FT)",
+            default_rule="by starting point",
+            limits=NONNEGATIVE,
+            takes="N",
         ),
     ]
     clip_norm: Annotated[
@@ -75,7 +78,9 @@ class OptimSettings(TypedDict, total=False):
     schedule: Annotated[
         Schedule, setting("step, cosine or constant", default_rule="the method's, or by starting point")
     ]
-    warmup: Annotated[int, setting("iterations of linear warm-up", default_rule="none", limits=NONNEGATIVE, takes="N")]
+    warmup: Annotated[
+        int, setting("iterations of linear warm-up", default_rule="by starting point", limits=NONNEGATIVE, takes="N")
+    ]
     averaging: Annotated[str, setting("average of weights as the result: swad, tail, ema or none", default_rule="swad")]
 
 

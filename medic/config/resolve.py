@@ -32,7 +32,7 @@ from medic.config.protocols import PROTOCOLS
 from medic.config.run import RunConfig
 from medic.config.settings import DEFAULTS, SETTINGS, check_settings, known_setting
 from medic.config.sources import use_sources
-from medic.config.starts import ADAM, STARTS, Start, find_start
+from medic.config.starts import STARTS, Start, find_start
 from medic.config.tasks import TaskSettings, resolve_grid, resolve_tasks
 from medic.data import BENCHMARK_GROUP, Benchmark, LazyDataset, benchmark
 from medic.errors import MedicError, check_choice, warn
@@ -218,21 +218,22 @@ def _layer(
     user: Mapping[str, Any], method: Method, bench: Benchmark, data: DataConfig, grid: GridSpec, start: Start
 ) -> dict[str, Any]:
     """Combine the layers from the defaults to the user's settings."""
-    preset, of_start = dict(method.preset), start.settings(bench.lr)
+    preset = dict(method.preset)
     for name in preset:
         known_setting(name, f"in the preset of method {method.name!r}")
     own_objective = preset.get("objective", DEFAULTS["objective"])
     objective = user.get("objective", own_objective)
     if objective != own_objective:
         preset.pop("score", None)  # a method's score reads its own objective
-    own_optimizer = preset.get("optimizer", start.optimizer)
+    # A method that has a rate and names no optimizer has the rate of SGD.
+    own_optimizer = preset.get("optimizer", "sgd" if preset.get("lr") is not None else start.optimizer)
     optimizer = user.get("optimizer", own_optimizer)
-    if optimizer != start.optimizer:
-        of_start |= ADAM
+    of_start = {**start.settings(optimizer, bench.lr), "optimizer": optimizer}
+    shares = {name: of_start.pop(name) for name in ("warmup", "head_first")}  # of the iterations
     if optimizer != own_optimizer:
         preset = _without_rates(preset)
-    if optimizer != start.optimizer or _at_size(preset, data.image_size).get("lr") is not None:
-        of_start.pop("clip_norm")  # it belongs to the starting point's own rate
+    if _at_size(preset, data.image_size).get("lr") is not None:
+        of_start["clip_norm"] = 0.0  # it belongs to the starting point's own rate
     penalty = user.get("penalty", preset.get("penalty"))
     of_penalty = {} if penalty is None else PENALTIES[check_choice("penalty", penalty, PENALTIES)].preset
     protocol: dict[str, Any] = {}
@@ -241,8 +242,9 @@ def _layer(
         protocol = PROTOCOLS[user["protocol"]].settings(data.dataset, ova)
     layers = (DEFAULTS, of_start, protocol, preset, of_penalty, user)
     layered = _complete(*(_at_size(layer, data.image_size) for layer in layers))
-    if layered["warmup"] is None:
-        layered["warmup"] = int(start.warmup * layered["iterations"])
+    for name, share in shares.items():
+        if layered[name] is None:
+            layered[name] = int(share * layered["iterations"])
     search = search_ranges(method, penalty)
     return layered | domainbed_draws(user, layered, method, search, data.image_size, len(data.sources), grid.tasks)
 

@@ -5,7 +5,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from medic.config.resolve import resolve
-from medic.config.starts import STARTS
+from medic.config.starts import STARTS, find_start
 from medic.models import OURS, Preprocessing, create_backbone
 from tests.pages import ROOT
 
@@ -53,6 +53,7 @@ def test_each_starting_point_has_its_settings(plan):
     assert trained.config.optim.clip_norm == 5
     assert plan(backbone="small").start == "pretrained without batch norm"
     assert plan(tune="head").start == "frozen backbone"
+    assert find_start("file", "adapters", batch_norm=False) == "adapters"
 
 
 def test_user_settings_win_and_the_inner_rate_follows(plan):
@@ -72,6 +73,27 @@ def test_another_optimizer_has_its_own_rates(plan):
     assert adam.config.model.batch_norm == "frozen"
     assert adam.config.optim.clip_norm == 0
     assert adam.config.objective.inner_lr == pytest.approx(0.2 * 3 * 0.06)
+
+
+def test_networks_without_batch_norm(plan):
+    optim = plan(backbone="small", iterations=500).config.optim
+    assert (optim.optimizer, optim.lr, optim.weight_decay, optim.schedule) == ("adamw", 1e-3, 0.05, "cosine")
+    assert (optim.warmup, optim.head_first, optim.layer_decay, optim.clip_norm) == (50, 50, 0.75, 1.0)
+    chosen = plan(backbone="small", iterations=500, warmup=7, head_first=0).config.optim
+    assert (chosen.warmup, chosen.head_first) == (7, 0)
+
+
+@pytest.mark.parametrize(("optimizer", "lr", "decay"), [("sgd", 0.06, 5e-4 / 9), ("adam", 1e-3, 0.0)])
+def test_another_optimizer_has_plain_rates(plan, optimizer, lr, decay):
+    optim = plan(backbone="small", optimizer=optimizer).config.optim
+    assert (optim.optimizer, optim.lr, optim.weight_decay) == (optimizer, pytest.approx(lr), pytest.approx(decay))
+    assert (optim.warmup, optim.head_first, optim.layer_decay, optim.clip_norm) == (0, 0, 1.0, 0.0)
+    assert optim.schedule == "step"
+
+
+def test_a_method_with_a_rate_of_its_own_keeps_sgd(plan):
+    optim = plan(backbone="small", method="mvdg").config.optim
+    assert (optim.optimizer, optim.lr, optim.layer_decay, optim.warmup) == ("sgd", 0.05, 1.0, 0)
 
 
 def test_methods_keep_their_own_settings(plan):
@@ -104,14 +126,16 @@ def test_the_page_has_the_table():
     assert [name.strip("`") for name in head[1:]] == list(STARTS)
     for start, (name, column) in zip(STARTS.values(), enumerate(head[1:]), strict=True):
         printed = {setting: cells[name] for setting, cells in rows.items() if setting != "setting"}
-        rate = f"{start.rate:g} × the benchmark's"
+        rate = f"{start.rate:g} × the benchmark's" if start.lr is None else f"{start.lr:g}"
         inner = "0.01" if start.inner is None else f"{start.inner:g} × `--lr`"
-        warmup = f"{start.warmup:.0%} of the iterations" if start.warmup else "0"
+        warmup, head_first = (
+            f"{share:.0%} of the iterations" if share else "0" for share in (start.warmup, start.head_first)
+        )
         names = ("batch_norm", "optimizer", "schedule", "averaging")
         expected = {
             **{setting: getattr(start, setting) for setting in names},
             "lr": rate, "inner_lr": inner, "warmup": warmup, "iterations": str(start.iterations),
             "weight_decay": f"{start.weight_decay:.3g}", "clip_norm": f"{start.clip_norm:g}",
-            "layer_decay": f"{start.layer_decay:g}",
+            "layer_decay": f"{start.layer_decay:g}", "head_first": head_first,
         }  # fmt: skip
         assert printed == expected, column

@@ -126,13 +126,35 @@ def print_recipes(trials: dict[tuple[str, str, int], list[Trial]]) -> None:
             print(f"| {recipe} | {values[0]:.2f} | {values[1]:.1f} | {values[2]:.1f} |")
 
 
+def print_rehearsals(runs: dict[Run, Records], averaged: str) -> None:
+    """Print the leave-one-out OSCR of every recipe by method, and the mean of both, the best first."""
+    values: dict[str, dict[str, list[float]]] = {}
+    for run, lines in runs.items():
+        if "," in run.target and " @ " in run.method:
+            base, recipe = run.method.split(" @ ")
+            rehearsed = average(lines, averaged)["targets"].values()
+            values.setdefault(recipe, {}).setdefault(base, []).extend(100 * one["oscr"] for one in rehearsed)
+    bases = [base for base in BASES if any(base in of_recipe for of_recipe in values.values())]
+    means = {recipe: {base: fmean(of_base) for base, of_base in found.items()} for recipe, found in values.items()}
+    print(f"| recipe | {' | '.join(bases)} | mean |")
+    print("|---" * (len(bases) + 2) + "|")
+    for recipe, found in sorted(means.items(), key=lambda item: -fmean(item[1].values())):
+        cells = [f"{found[base]:.1f}" if base in found else "" for base in bases]
+        mean = f"{fmean(found.values()):.1f}" if len(found) == len(bases) else ""
+        print(f"| {recipe} | {' | '.join(cells)} | {mean} |")
+
+
 def main() -> None:
     """Print both comparisons for the records of a screening."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", type=Path)
     parser.add_argument("--average", default="swad", help="weight average that is judged")
     arguments = parser.parse_args()
-    trials = read_trials(read_runs(arguments.records), arguments.average)
+    runs = read_runs(arguments.records)
+    trials = read_trials(runs, arguments.average)
+    if not trials:  # no run has a target that no recipe may be chosen by
+        print_rehearsals(runs, arguments.average)
+        return
     print_recipes(trials)
     print_judges(trials)
 

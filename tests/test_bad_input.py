@@ -264,11 +264,11 @@ FILES = {
     ),
     "an earlier format": (
         put("format", 1),
-        "model/model.json has the format 1 and this version reads 2; an earlier one wrote it: train the model again",
+        "the format 1 and this version reads 2 to 3; an earlier one wrote it: train the model again",
     ),
     "a later format": (
         put("format", 4),
-        "model/model.json has the format 3 and this version reads 2; a newer version wrote it: upgrade medic",
+        "model/model.json has the format 4 and this version reads 2 to 3; a newer version wrote it: upgrade medic",
     ),
     "empty weights": (written(WEIGHTS, b""), "the model in model cannot be used:"),
     "a pickle": (

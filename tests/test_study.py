@@ -14,6 +14,7 @@ from benchmarks.study import intervals, training
 from benchmarks.study.__main__ import main
 from benchmarks.study.results import Study
 from benchmarks.study.runs import Run, make_run, read_runs
+from medic.config.starts import STARTS
 
 
 def write(folder, rate, acc):
@@ -111,6 +112,38 @@ def test_the_soups_that_the_page_compares(monkeypatch, capsys):
         assert f"| {target} | {' | '.join(cells)} |" in PAGE
 
 
+RECIPES = {
+    "AdamW, lr 0.001, decay, head first": "vit adamw 1e-3 decay head",
+    "AdamW, lr 1e-4, head first": "vit adamw 1e-4 head",
+    "AdamW, lr 3e-4, decay": "vit adamw 3e-4 decay",
+    "SGD, lr 0.0054, clip 5": "vit sgd",
+    "SGD, lr 0.0018 (0.3)": "vit 0.3",
+    "AdamW, lr 1e-4": "vit adamw 1e-4",
+    "AdamW, lr 3e-4, head first": "vit adamw 3e-4 head",
+    "AdamW, lr 3e-5": "vit adamw 3e-5",
+    "AdamW, lr 1e-4, decay": "vit adamw 1e-4 decay",
+    "adapters, lr 0.003": "lora adamw 0.003",
+    "adapters, lr 0.001": "lora adamw 0.001",
+    "adapters, lr 0.0003": "lora adamw 0.0003",
+}
+
+
+def test_the_recipes_for_transformers_that_the_page_compares(monkeypatch, capsys):
+    """Every row of the table is printed from the records, and the default is its best recipe."""
+    section = PAGE[PAGE.index("### A recipe for transformers") : PAGE.index("### Heads on frozen features")]
+    command = re.search(r"python -m benchmarks\.judges (.*)", section)[1]
+    monkeypatch.setattr(sys, "argv", ["judges", *shlex.split(command)])
+    judges.main()
+    printed = capsys.readouterr().out
+    rows = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in section.splitlines() if "|" in line][2:]
+    assert [name for name, *_ in rows] == list(RECIPES)
+    for name, *numbers in rows:
+        assert f"| {RECIPES[name]} | {' | '.join(numbers)} |" in printed
+    best, start = recipes.TRANSFORMERS[RECIPES[rows[0][0]]], STARTS["pretrained without batch norm"]
+    names = ("optimizer", "lr", "weight_decay", "schedule", "layer_decay", "clip_norm")
+    assert {name: best[name] for name in names} == {name: getattr(start, name) for name in names}
+
+
 HEADS = {
     "as they are": "heads_raw", "each by its deviation": "heads_standardised", "all by one number": "heads_scaled",
 }  # fmt: skip
@@ -146,7 +179,7 @@ def test_the_judges_of_raw_features(monkeypatch, capsys):
 def test_the_same_number_of_trials_for_every_method():
     counts = {base: sum(name.startswith(f"{base} @") for name in recipes.trials()) for base in recipes.BASES}
     others = {
-        base: sum(name.startswith((f"{base} @ head", f"{base} @ vit")) for name in recipes.trials())
+        base: sum(name.startswith((f"{base} @ head", f"{base} @ vit", f"{base} @ lora")) for name in recipes.trials())
         for base in recipes.BASES
     }
     assert {counts[base] - others[base] for base in recipes.BASES} == {12}

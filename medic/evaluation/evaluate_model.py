@@ -41,7 +41,8 @@ def evaluate(
     one-vs-all logits, `reject` for one with an output for unknown, and otherwise `cls`. `threshold` is the name of a
     rule, or a number: a probability if the score is one. By default it is the score's own decision, if it has one, or
     the rule `source`, which accepts 90 % of samples like the `validation` data: samples of known classes that were not
-    trained on. Without validation data, the H-score at this threshold, `acc_k` and `acc_u` are left out.
+    trained on. Without validation data, the H-score at this threshold, `acc_k`, `acc_u` and the metrics of the full
+    spectrum are left out.
     """
     if not isinstance(model, nn.Module):
         raise MedicError(f"the model is a {type(model).__name__}: give a torch.nn.Module")
@@ -52,7 +53,11 @@ def evaluate(
         raise MedicError(
             f"{unknown} of {len(held_out.label)} labels of validation are unknown: give samples of known classes alone"
         )
-    return measure_outputs(outputs, chosen, _choose_threshold(threshold, chosen, outputs, held_out))
+    sources = None
+    if held_out is not None:
+        known = chosen(held_out.output)
+        sources = openset.Place(known, known[:0])
+    return measure_outputs(outputs, chosen, _choose_threshold(threshold, chosen, outputs, held_out), sources)
 
 
 def _default_score(output: Output) -> str:

@@ -17,6 +17,7 @@ from medic.evaluation.selection import pack
 from medic.models import Classifier
 from medic.openset.metrics import OVA_METRICS, KnownOdds, Outcomes
 from medic.openset.scores import CheckedOutput
+from medic.openset.shift import FEWEST
 from medic.openset.thresholds import best_of_ten
 from medic.training import Inference
 from medic.utils.outputs import LinearHead, Output
@@ -153,7 +154,7 @@ def fit_score(score: openset.Score, outputs: Outputs, head: LinearHead | None) -
 def make_reference(held_out: LabelledOutputs, score: openset.Score) -> openset.Reference | None:
     """Return the images of the sources that new images are compared with; None if there are too few."""
     features = held_out.output.features
-    if features is None or len(held_out.label) < 2 * openset.FEWEST:
+    if features is None or len(held_out.label) < 2 * FEWEST:
         return None
     return openset.Reference.fit(score(held_out.output), held_out.correct, features)
 

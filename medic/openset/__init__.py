@@ -32,7 +32,7 @@ from medic.openset.posteriors import KlMatching, Platt, Temperature
 from medic.openset.registry import SCORES, Score, get_score, score
 from medic.openset.reliability import Reliability, RiskCoverage, aurc, brier, ece, reliability_diagram, risk_coverage
 from medic.openset.scores import conf_bcls, conf_cls, energy, entropy, max_logit, predicted_class, rejection
-from medic.openset.shift import FEWEST, Reference, Shift, mmd_test
+from medic.openset.shift import Reference, Shift, mmd_test
 from medic.openset.spectrum import Place, Spectrum, rank_groups
 from medic.openset.thresholds import (
     RULES,
@@ -48,7 +48,6 @@ from medic.openset.thresholds import (
 )
 
 __all__ = [
-    "FEWEST",
     "RANKING_METRICS",
     "RULES",
     "SCORES",

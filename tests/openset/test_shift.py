@@ -5,7 +5,8 @@ import torch
 from scipy.stats import ks_2samp
 
 from medic.errors import MedicError
-from medic.openset import FEWEST, Reference, mmd_test
+from medic.openset import Reference, mmd_test
+from medic.openset.shift import FEWEST
 
 
 def draw(count: int, seed: int, shift: float = 0.0) -> tuple[torch.Tensor, torch.Tensor]:

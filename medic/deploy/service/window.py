@@ -1,7 +1,8 @@
 """The images that a service decided on last, compared with those that its model was made for."""
 
 from medic.deploy.predictor import Predictor
-from medic.openset import FEWEST, Shift
+from medic.openset import Shift
+from medic.openset.shift import FEWEST
 from medic.utils.outputs import Output
 
 RECENT = 200

@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("places", nargs="+", type=Path)
     parser.add_argument("--pack", type=Path)
     arguments = parser.parse_args()
-    records = [record for place in arguments.places for record in _read(place)]
+    records = [record for place in arguments.places for record in read(place)]
     if arguments.pack:
         with gzip.open(arguments.pack, "wt", encoding="utf-8") as file:
             file.writelines(f"{json.dumps(record)}\n" for record in records)
@@ -91,12 +91,12 @@ def main() -> None:
         print()
 
 
-def _read(place: Path) -> Iterator[dict[str, Any]]:
+def read(place: Path) -> list[dict[str, Any]]:
+    """Return the records of a folder of runs, or of a packed file."""
     if place.is_dir():
-        yield from measure_all(place)
-    else:
-        with gzip.open(place, "rt", encoding="utf-8") as file:
-            yield from map(json.loads, file)
+        return list(measure_all(place))
+    with gzip.open(place, "rt", encoding="utf-8") as file:
+        return list(map(json.loads, file))
 
 
 def curve_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:

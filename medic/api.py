@@ -266,6 +266,7 @@ def calibrate(
     accept: float | None = None,
     threshold: float | None = None,
     cost: float | None = None,
+    left_out: bool = False,
     labels: Sequence[tuple[str, str]] | Path | str | None = None,
     images: Iterable[AnyImage] | Path | str | None = None,
     imports: Sequence[str] = (),
@@ -278,6 +279,8 @@ def calibrate(
         accept: The probability with which a known image is accepted, such as 0.9.
         threshold: The threshold itself: images with a lower score are unknown.
         cost: How much an accepted unknown image costs, relative to a rejected known one.
+        left_out: Whether `accept` (default: 0.9) is to hold in every source domain, scored by a run that was not
+            trained on it. These runs are trained beside the model's, unless they are finished.
         labels: Paths of images and their classes, or a file with the columns path and class, to choose on; a class that
             the model does not know is unknown.
         images: Images without labels from the place of use, or their folder.
@@ -286,8 +289,10 @@ def calibrate(
     """
     if sum(value is not None for value in (accept, threshold, cost)) > 1:
         raise MedicError("accept, threshold and cost each choose the threshold: give one of them")
-    if all(value is None for value in (accept, threshold, cost, labels, images)):
-        raise MedicError("nothing chooses the threshold: give accept, threshold, cost, labels or images")
+    if left_out and any(value is not None for value in (threshold, cost, labels)):
+        raise MedicError("left_out chooses the threshold: leave out threshold, cost and labels")
+    if not left_out and all(value is None for value in (accept, threshold, cost, labels, images)):
+        raise MedicError("nothing chooses the threshold: give accept, left_out, threshold, cost, labels or images")
     numbers = {"accept": (accept, FRACTION), "threshold": (threshold, ANY), "cost": (cost, POSITIVE)}
     for name, (value, limits) in numbers.items():
         if value is not None and not (isinstance(value, int | float) and limits.allow(value)):
@@ -297,7 +302,7 @@ def calibrate(
         return predictor.at(threshold)
     from medic.runs.reevaluate import make_calibration
 
-    calibration = make_calibration(predictor, run, labels, _list_images(images))
+    calibration = make_calibration(predictor, run, labels, _list_images(images), left_out)
     chosen = calibration.choose(accept, None, cost, labels is not None)
     return predictor if chosen is None else calibration.apply(chosen)
 

@@ -42,6 +42,11 @@ def add_options(parser: ArgumentParser) -> None:
         help="an unknown image that is accepted costs C times a known one that is lost, both equally frequent",
     )
     parser.add_argument(
+        "--left-out",
+        action="store_true",
+        help="let --accept (default: 0.9) hold in every source domain, scored by a run without it, which is trained",
+    )
+    parser.add_argument(
         "--labels",
         type=input_file,
         metavar="FILE",
@@ -69,12 +74,16 @@ def add_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Print what thresholds accept and reject, and write the model with the chosen one."""
     check_model(arguments.run)
+    if arguments.left_out:
+        for name in ("threshold", "cost", "labels"):
+            if getattr(arguments, name) is not None:
+                raise MedicError(f"--left-out and --{name} each choose the threshold: give one of them")
     output = None if arguments.output is None else _output_folder(arguments)
     images = None if arguments.images is None else image_paths(arguments.images)
     predictor, run = open_model(arguments.run, arguments.device, arguments.imports, arguments.force)
     from medic.runs.reevaluate import make_calibration
 
-    calibration = make_calibration(predictor, run, arguments.labels, images)
+    calibration = make_calibration(predictor, run, arguments.labels, images, arguments.left_out)
     if calibration.labelled is None and images is None and arguments.threshold is None:
         raise MedicError(
             f"{arguments.run} is a model without its run: give images of the place of use with --labels or --images"
@@ -99,8 +108,11 @@ def run(arguments: Namespace) -> int:
 def _output_folder(arguments: Namespace) -> Path:
     """Return the folder to write to; refuse one that holds something, and a call that chooses no threshold."""
     output: Path = arguments.output
-    if all(getattr(arguments, name) is None for name in ("accept", "threshold", "cost", "labels", "images")):
-        raise MedicError("--output: choose a threshold with --accept, --threshold, --cost, --labels or --images")
+    chosen = any(getattr(arguments, name) is not None for name in ("accept", "threshold", "cost", "labels", "images"))
+    if not chosen and not arguments.left_out:
+        raise MedicError(
+            "--output: choose a threshold with --accept, --left-out, --threshold, --cost, --labels or --images"
+        )
     # A new folder takes the place of an empty one, which would pull the current one from under the shell.
     if output.exists() and not (output.is_dir() and not any(output.iterdir()) and not output.samefile(".")):
         raise MedicError(f"--output {output} exists: give a new folder")

@@ -1,6 +1,6 @@
 """The choice of a threshold for a model in use, and what it accepts and rejects."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -8,14 +8,23 @@ import torch
 from torch import Tensor
 
 from medic.data.classes import UNKNOWN_LABEL
+from medic.deploy.model_file import keep_known
 from medic.deploy.predictor import Predictor
 from medic.errors import MedicError
 from medic.openset import Threshold, decide, predicted_class
-from medic.openset.calibration import best_threshold, conformal, highest_acceptance, two_components
+from medic.openset.calibration import (
+    across_domains,
+    best_threshold,
+    conformal,
+    highest_acceptance,
+    two_components,
+)
 from medic.utils.outputs import Output
 
 SHARES = (0.99, 0.95, 0.9, 0.8, 0.7)
 """The acceptance rates that are shown for comparison, as far as there are enough images."""
+ACCEPT = 0.9
+"""The acceptance rate in left-out domains, if none is chosen."""
 FEWEST = 20
 """Images without labels that two components are fitted to."""
 
@@ -53,9 +62,20 @@ class Calibration:
     predictor: Predictor
     labelled: Labelled | None = None
     unlabelled: Output | None = None
+    left_out: Mapping[str, Tensor] | None = None
+    """Confidences of known images by source domain, each by a model that was not trained on it."""
 
     def accepting(self, share: float) -> Threshold:
-        """Return the threshold that accepts a known image with a probability of at least `share`; see `conformal`."""
+        """Return the threshold that accepts a known image with a probability of at least `share`.
+
+        It holds for the labelled images (see `conformal`), or in every left-out domain (see `across_domains`).
+        """
+        if self.left_out is not None:
+            value = across_domains(self.left_out.values(), share)
+            return self._threshold(value, f"accept {100 * share:g} % of left-out domains")
+        return self._accepting_labelled(share)
+
+    def _accepting_labelled(self, share: float) -> Threshold:
         labelled = self._labelled()
         known = labelled.label >= 0
         return self._threshold(conformal(self._confidence[known], share), f"accept {100 * share:g} %")
@@ -86,8 +106,8 @@ class Calibration:
         """
         if threshold is not None:
             return self.predictor.at(threshold).threshold
-        if accept is not None:
-            return self.accepting(accept)
+        if accept is not None or self.left_out is not None:
+            return self.accepting(ACCEPT if accept is None else accept)
         if cost is not None or labels:
             return self.best(cost)
         return None if self.unlabelled is None else self.dividing()
@@ -97,8 +117,11 @@ class Calibration:
         yield self.predictor.threshold
         if self.labelled is not None:
             most = highest_acceptance(int((self.labelled.label >= 0).sum()))
-            shares = map(self.accepting, [share for share in SHARES if share <= most])
+            shares = map(self._accepting_labelled, [share for share in SHARES if share <= most])
             yield from (threshold for threshold in shares if threshold.value != self.predictor.threshold.value)
+        if self.left_out is not None:
+            most = min(highest_acceptance(len(confidence)) for confidence in self.left_out.values())
+            yield from map(self.accepting, [share for share in SHARES if share <= most])
         if self.predictor.score.probability:
             yield self.predictor.at(0.5).threshold._replace(rule="probability 0.5")
         if self.unlabelled is not None and len(self.unlabelled.logits) >= FEWEST:
@@ -122,7 +145,10 @@ class Calibration:
     def apply(self, threshold: Threshold) -> Predictor:
         """Return the model with a chosen threshold, and with a record of the images that it was chosen by."""
         described = {**self.predictor.description, "calibration": self.record()}
-        return replace(self.predictor.at(threshold), description=described)
+        held_out = self.predictor.held_out
+        if self.left_out is not None:
+            held_out = replace(held_out, known=keep_known(self.left_out))
+        return replace(self.predictor.at(threshold), description=described, held_out=held_out)
 
     def record(self) -> dict[str, object]:
         """Return which images a threshold was chosen by, to be kept in `model.json`."""
@@ -130,7 +156,11 @@ class Calibration:
         if self.labelled is not None:
             known = int((self.labelled.label >= 0).sum())
             images = {"images": self.labelled.about, "known": known, "unknown": len(self.labelled.label) - known}
-        return images if self.unlabelled is None else {**images, "unlabelled": len(self.unlabelled.logits)}
+        if self.unlabelled is not None:
+            images["unlabelled"] = len(self.unlabelled.logits)
+        if self.left_out is not None:
+            images["left out"] = {domain: len(confidence) for domain, confidence in self.left_out.items()}
+        return images
 
     def _labelled(self) -> Labelled:
         if self.labelled is None:

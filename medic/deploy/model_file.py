@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Set
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,10 @@ SCORE = "score/"
 """The prefix of the tensors of a fitted score, in the file of weights."""
 REFERENCE = "reference/"
 """The prefix of the tensors that `medic watch` compares new images with, in the file of weights."""
+KNOWN = "known/"
+"""The prefix of confidences of known images, by domain, in the file of weights."""
+MAX_KNOWN = 10_000
+"""The most confidences of a domain that are kept."""
 MAX_DESCRIPTION = 2**24
 """The limit of the description in bytes: a million classes."""
 MAX_NETWORKS = 100
@@ -45,16 +49,44 @@ MAX_TABLES = 2**28
 """The limit of tensors that a network computes when it is made, in bytes beyond those of its weights."""
 
 
+@dataclass(frozen=True)
+class HeldOut:
+    """What a model file keeps of images that the model was not trained on."""
+
+    known: Mapping[str, Tensor] = field(default_factory=dict)
+    """Sorted confidences (N,) of known images, by domain, for p-values."""
+    reference: Reference | None = None
+    """What new images are compared with; None if there are too few."""
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything by its name in the file of weights."""
+        compared = {} if self.reference is None else self.reference.tensors
+        return {
+            **{f"{KNOWN}{domain}": confidence for domain, confidence in self.known.items()},
+            **{f"{REFERENCE}{name}": tensor for name, tensor in compared.items()},
+        }
+
+
+def keep_known(domains: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the confidences of known images as a file keeps them: sorted, and at most `MAX_KNOWN` of a domain."""
+    kept = {}
+    for domain, confidence in domains.items():
+        ordered = confidence.detach().cpu().double().sort().values
+        chosen = torch.linspace(0, len(ordered) - 1, min(MAX_KNOWN, len(ordered)), dtype=torch.float64)
+        kept[domain] = ordered[chosen.round().long()]
+    return kept
+
+
 def write_model(
-    folder: Path, network: nn.Module, score: Score, reference: Reference | None, described: Mapping[str, Any]
+    folder: Path, network: nn.Module, score: Score, held_out: HeldOut, described: Mapping[str, Any]
 ) -> None:
     """Write both files; the description gains the format, the checksum of the weights, and its own."""
     fitted = score.function.tensors if isinstance(score.function, Fitted) else {}
-    compared = {} if reference is None else reference.tensors
     tensors = {
         **network.state_dict(),
         **{f"{SCORE}{name}": tensor for name, tensor in fitted.items()},
-        **{f"{REFERENCE}{name}": tensor for name, tensor in compared.items()},
+        **held_out.tensors,
     }
     content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     with atomic_write(folder / WEIGHTS) as file:
@@ -129,21 +161,22 @@ def describe_preprocessing(preprocessing: Preprocessing, decoded: int) -> dict[s
     return {"upright": True, "resampling": "bilinear", "decoded": decoded, **asdict(preprocessing)}
 
 
-def read_network(folder: Path, described: Mapping[str, Any]) -> tuple[Classifier | Ensemble, Score, Reference | None]:
-    """Make the network in evaluation mode, the score with its fitted state, and the reference, if there is one."""
+def read_network(folder: Path, described: Mapping[str, Any]) -> tuple[Classifier | Ensemble, Score, HeldOut]:
+    """Make the network in evaluation mode, the score with its fitted state, and what is kept of held-out images."""
     tensors = _read_tensors(folder / WEIGHTS, described)
     network = _make_network(described, read_preprocessing(described)[0].size, _count_networks(described))
-    fitted, compared = (
+    fitted, compared, known = (
         {name.removeprefix(prefix): tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
-        for prefix in (SCORE, REFERENCE)
+        for prefix in (SCORE, REFERENCE, KNOWN)
     )
     network.load_state_dict(tensors)
     score = get_score(described["score"]["name"])
     _check_fitted(fitted, score)
     if score.fitter is not None:
         score = replace(score, function=score.fitter.from_tensors(fitted), fitter=None)
+    _check_known(known)
     reference = Reference.from_tensors(compared, network.features) if compared else None
-    return network.eval(), score, reference
+    return network.eval(), score, HeldOut(known, reference)
 
 
 def _count_networks(described: Mapping[str, Any]) -> int:
@@ -208,7 +241,7 @@ def _read_tensors(path: Path, described: Mapping[str, Any]) -> dict[str, Tensor]
     with safe_open(path, framework="pt") as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118, not a mapping
         _check_shapes(
-            {name: shape for name, shape in shapes.items() if not name.startswith((SCORE, REFERENCE))}, described
+            {name: shape for name, shape in shapes.items() if not name.startswith((SCORE, REFERENCE, KNOWN))}, described
         )
         with path.open("rb") as content:
             if hashlib.file_digest(content, "sha256").hexdigest() != described["sha256"]:
@@ -268,6 +301,16 @@ def _check_fitted(tensors: Mapping[str, Tensor], score: Score) -> None:
         raise ValueError(f"its weights file lacks tensors that the score {score.name!r} needs, or has others")
     if wrong := [key for key, tensor in tensors.items() if not bool(tensor.isfinite().all())]:
         raise ValueError(f"the tensor {wrong[0]} of the score {score.name!r} has NaN or infinity")
+
+
+def _check_known(domains: Mapping[str, Tensor]) -> None:
+    """Refuse confidences that are not sorted numbers."""
+    for domain, confidence in domains.items():
+        size = confidence.dim() == 1 and 0 < len(confidence) <= MAX_KNOWN
+        if not size or confidence.dtype != torch.float64 or not bool((confidence.diff() >= 0).all()):
+            raise ValueError(f"the confidences of known images of {domain!r} are not sorted numbers")
+        if bool(confidence.isnan().any()):
+            raise ValueError(f"the confidences of known images of {domain!r} have NaN")
 
 
 def _reason(error: Exception) -> str:

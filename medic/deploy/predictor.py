@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from medic.deploy.layout import check_model_files, model_folder
 from medic.deploy.model_file import (
     CHECKSUM,
     MAX_VIEWS,
+    HeldOut,
     describe_preprocessing,
     read_classes,
     read_description,
@@ -33,7 +34,7 @@ from medic.deploy.model_file import (
 )
 from medic.errors import MedicError, first_line, is_shortage
 from medic.models import Classifier, Ensemble, Preprocessing
-from medic.openset import Reference, Score, Shift, Threshold, chosen_threshold, predicted_class
+from medic.openset import Score, Shift, Threshold, chosen_threshold, p_values, predicted_class
 from medic.training import infer
 from medic.utils.outputs import Output
 
@@ -48,12 +49,15 @@ class Prediction(NamedTuple):
 
     `label` is a class, or "unknown" if the score is below the threshold, and `known` says which. `score` is a
     probability if the model's score is one. `top` has the likeliest known classes, with their closed-set probabilities.
+    `p_value` says how plausible the image is as a known one: the share of held-out known images with a score that is at
+    most as large. It is None for a model of version 0.3.
     """
 
     label: str
     known: bool
     score: float
     top: tuple[tuple[str, float], ...]
+    p_value: float | None = None
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,8 @@ class Predictor:
     description: Mapping[str, Any]
     """The whole content of `model.json`, with provenance."""
     device: torch.device
-    reference: Reference | None = None
-    """Held-out source images, with which `watch` compares others."""
+    held_out: HeldOut = field(default_factory=HeldOut)
+    """What is kept of images that the model was not trained on, for p-values and for `watch`."""
 
     def predict(self, images: AnyImage | Iterable[AnyImage], top: int = 3) -> list[Prediction]:
         """Decide on images: paths, bytes, PIL images, arrays (H, W, 3), tensors (3, H, W), or batches of them.
@@ -160,9 +164,11 @@ class Predictor:
         scores = self.to_score(confidence)
         known = confidence >= self.threshold.value
         probabilities, order = output.logits.double().softmax(1).topk(min(top, len(self.classes)))
+        domains = self.held_out.known.values()
+        plausible = p_values(confidence, domains).tolist() if domains else [None] * len(confidence)
         chosen = zip(
             predicted_class(output).tolist(), known.tolist(), scores.tolist(), probabilities.tolist(), order.tolist(),
-            strict=True,
+            plausible, strict=True,
         )  # fmt: skip
         return [
             Prediction(
@@ -170,8 +176,9 @@ class Predictor:
                 accepted,
                 score,
                 tuple((self.classes[k], value) for k, value in zip(indices, values, strict=True)),
+                p_value,
             )
-            for label, accepted, score, values, indices in chosen
+            for label, accepted, score, values, indices, p_value in chosen
         ]
 
     def watch(self, images: AnyImage | Iterable[AnyImage] | Output, unreadable: list[BadImage] | None = None) -> Shift:
@@ -180,7 +187,8 @@ class Predictor:
         Estimates of the accuracy and of the share of unknown images, and p-values of a drift: whether the images differ
         from held-out images of the sources. Unreadable images are treated as `infer` does.
         """
-        if self.reference is None:
+        reference = self.held_out.reference
+        if reference is None:
             raise MedicError(
                 "the model has no held-out images to compare with: medic 0.4 keeps them from 40 validation images on, "
                 "so train it again"
@@ -188,7 +196,7 @@ class Predictor:
         output = images if isinstance(images, Output) else self.infer(images, unreadable)
         if output.features is None:
             raise MedicError("the outputs have no features: pass the images")
-        return self.reference.assess(self.score(output), output.features, self.threshold.value)
+        return reference.assess(self.score(output), output.features, self.threshold.value)
 
     def to(self, device: str | torch.device) -> "Predictor":
         """Return the predictor on a device. On another one than before, it has its own network."""
@@ -232,7 +240,7 @@ class Predictor:
             "threshold": self.threshold._asdict(),
         }
         Path(folder).mkdir(parents=True, exist_ok=True)
-        write_model(Path(folder), self.network, self.score, self.reference, {**kept, **own})
+        write_model(Path(folder), self.network, self.score, self.held_out, {**kept, **own})
 
 
 @contextmanager
@@ -272,7 +280,7 @@ def load(path: Path | str, device: str = "cpu", model: Any = None) -> Predictor:
 def _load(folder: Path, described: dict[str, Any]) -> Predictor:
     """Read the network of a model whose description was read."""
     try:
-        network, score, reference = read_network(folder, described)
+        network, score, held_out = read_network(folder, described)
         preprocessing, decoded = read_preprocessing(described)
         views = described["views"]
         if type(views) is not int or not 0 < views <= MAX_VIEWS:
@@ -288,7 +296,7 @@ def _load(folder: Path, described: dict[str, Any]) -> Predictor:
             threshold=read_threshold(described),
             description=described,
             device=torch.device("cpu"),
-            reference=reference,
+            held_out=held_out,
         )
     except MemoryError:
         raise

@@ -27,7 +27,7 @@ class Writer(ABC):
     def __init__(self, top: int, threshold: float) -> None:
         self.top, self.threshold = top, threshold
         ranks = [name for rank in range(1, top + 1) for name in (f"top{rank}", f"top{rank}_probability")]
-        self.columns = ["path", "label", "known", "score", "threshold", *ranks, "error"]
+        self.columns = ["path", "label", "known", "score", "threshold", "p_value", *ranks, "error"]
 
     @abstractmethod
     def write(self, path: str, result: "Prediction | BadImage") -> None:
@@ -41,7 +41,8 @@ class Writer(ABC):
         if isinstance(result, Exception):
             return [_text(path), *[None] * (len(self.columns) - 2), one_line(str(result))]
         ranks = [value for name, probability in result.top for value in (_text(name), probability)]
-        return [_text(path), _text(result.label), result.known, result.score, self.threshold, *ranks, None]
+        decision = [_text(result.label), result.known, result.score, self.threshold, result.p_value]
+        return [_text(path), *decision, *ranks, None]
 
 
 def _text(name: str) -> str:
@@ -87,9 +88,9 @@ class JsonWriter(Writer):
         """Write the line of an image."""
         *row, error = self.values(path, result)
         row = [None if isinstance(value, float) and not math.isfinite(value) else value for value in row]
-        ranks = zip(row[5::2], row[6::2], strict=True) if error is None else ()
+        ranks = zip(row[6::2], row[7::2], strict=True) if error is None else ()
         top = [{"class": name, "probability": probability} for name, probability in ranks]
-        entry = {**dict(zip(self.columns[:5], row, strict=False)), "top": top, "error": error}
+        entry = {**dict(zip(self.columns[:6], row, strict=False)), "top": top, "error": error}
         self._put(json.dumps(entry) + "\n")
 
 
@@ -99,7 +100,7 @@ class ParquetWriter(Writer):
     def __init__(self, file: IO[bytes], top: int, threshold: float) -> None:
         super().__init__(top, threshold)
         pa, pq = _pyarrow()
-        kinds = {"known": pa.bool_(), "score": pa.float64(), "threshold": pa.float64()}
+        kinds = {"known": pa.bool_(), "score": pa.float64(), "threshold": pa.float64(), "p_value": pa.float64()}
         probability = {f"top{rank}_probability": pa.float64() for rank in range(1, top + 1)}
         self._schema = pa.schema([(name, {**kinds, **probability}.get(name, pa.string())) for name in self.columns])
         self._make, self._file = pa.table, pq.ParquetWriter(file, self._schema)

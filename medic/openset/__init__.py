@@ -1,6 +1,6 @@
 """Open set recognition: confidence scores, metrics and threshold rules."""
 
-from medic.openset.calibration import best_threshold, conformal, two_components
+from medic.openset.calibration import across_domains, best_threshold, conformal, p_values, two_components
 from medic.openset.fitting import Fitted
 from medic.openset.gaussians import Mahalanobis, RelativeMahalanobis
 from medic.openset.linear import Ash, Fdbd, ReAct, Residual, Scale, Vim
@@ -79,6 +79,7 @@ __all__ = [
     "Threshold",
     "Vim",
     "acc",
+    "across_domains",
     "aupr",
     "aurc",
     "auroc",
@@ -110,6 +111,7 @@ __all__ = [
     "oracle_10",
     "oscr",
     "oscr_curve",
+    "p_values",
     "predicted_class",
     "rank",
     "rank_groups",

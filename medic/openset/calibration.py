@@ -1,6 +1,7 @@
 """Thresholds from calibration samples: with a guarantee, by what mistakes cost, or from samples without labels."""
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -28,6 +29,29 @@ def conformal(confidence: Values, accept: float) -> float:
     # Compared as quotients, because (1 − 0.9) · 10 is less than 1 in floating point.
     rejected = int((torch.arange(1, count + 1, dtype=torch.float64) / (count + 1) >= accept).sum())
     return float(sorted_[rejected - 1])
+
+
+def across_domains(domains: Iterable[Values], accept: float) -> float:
+    """Return the smallest of the thresholds by `conformal` of several domains, each with confidences of its own.
+
+    Score every source domain by a model that was not trained on it, and the threshold allows for a shift as large as
+    the largest among them.
+    """
+    return min(conformal(confidence, accept) for confidence in domains)
+
+
+def p_values(confidence: Values, domains: Iterable[Values]) -> Tensor:
+    """Return conformal p-values (N,): how plausible a sample is as a known one, in the domain that suits it best.
+
+    In a domain with confidences (M,) of known samples, it is (1 + number of them that are at most as large) / (M + 1).
+    The threshold of `across_domains` accepts exactly the samples whose p-value is above 1 − `accept`.
+    """
+    values = as_confidence(confidence)
+    in_domains = [
+        (1 + torch.searchsorted(known, values, right=True)).double() / (len(known) + 1)
+        for known in (as_confidence(domain).to(values.device).sort().values for domain in domains)
+    ]
+    return torch.stack(in_domains).amax(0)
 
 
 def highest_acceptance(count: int) -> float:

@@ -42,7 +42,7 @@ def _percent(share: float) -> str:
 
 def write_watch_page(path: Path, predictor: "Predictor", output: Output, shift: Shift, alpha: float) -> Path:
     """Write a page with these sentences and the distribution of the scores."""
-    reference = predictor.reference
+    reference = predictor.held_out.reference
     assert reference is not None  # which `shift` was computed from
     new, held_out = (np.sort(values.numpy()) for values in (predictor.score(output), reference.confidence))
     *sentences, verdict = describe_shift(shift, alpha)

@@ -33,6 +33,7 @@ from medic.evaluation.evaluator import (
 from medic.evaluation.prediction_files import read_labels
 from medic.openset import RULES, SCORES, Score, get_score
 from medic.runs.data import divide_images, load_images
+from medic.runs.left_out import score_left_out
 from medic.runs.run import Run
 from medic.training import infer
 from medic.utils.outputs import LinearHead
@@ -128,11 +129,15 @@ def make_calibration(
     run: Run | None,
     labels: Sequence[tuple[str, str]] | Path | str | None = None,
     images: Iterable[AnyImage] | None = None,
+    left_out: bool = False,
 ) -> Calibration:
     """Return a model with the outputs to choose its threshold by; images that cannot be read are left out.
 
-    The labelled images are those of the user, or else the ones that the run held out.
+    The labelled images are those of the user, or else the ones that the run held out. With `left_out`, a run is trained
+    without each source domain, unless it is there.
     """
+    if left_out and run is None:
+        raise MedicError("a model without its run has no source domains to leave out: give the directory of the run")
     if labels is not None:
         rows = read_labels(Path(labels)) if isinstance(labels, Path | str) else labels
         labelled: Labelled | None = label_images(predictor, rows, "labelled images")
@@ -142,7 +147,8 @@ def make_calibration(
     unlabelled = None if images is None else predictor.infer(images, unreadable)
     if unreadable:
         logger.warning("%s left out, the first: %s", counted(len(unreadable), "unreadable image"), unreadable[0])
-    return Calibration(predictor, labelled, unlabelled)
+    scored = None if run is None or not left_out else score_left_out(run)
+    return Calibration(predictor, labelled, unlabelled, scored)
 
 
 def target_pixels(run: Run, count: int, root: str | None = None) -> Tensor:

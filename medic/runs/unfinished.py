@@ -14,7 +14,7 @@ from medic import openset
 from medic.config.data import NONE
 from medic.config.resolve import Plan
 from medic.data import Dataset, Problem
-from medic.deploy.model_file import describe_preprocessing, write_model
+from medic.deploy.model_file import HeldOut, describe_preprocessing, keep_known, write_model
 from medic.errors import MedicError
 from medic.evaluation.evaluator import (
     Evaluator,
@@ -173,7 +173,8 @@ class UnfinishedRun:
         score = self.evaluator.fitted_score()
         features = saves or everything or "features" in score.needs
         outputs = self.evaluator.infer_all(features)
-        held_out = outputs["validation"] if features else self.evaluator.infer(self.problem.validation, features=True)
+        validation = outputs["validation"] if features else self.evaluator.infer(self.problem.validation, features=True)
+        known = keep_known({"sources": score(validation.output)})
         threshold = choose_threshold(outputs, score, self.rule)
         if saves or everything:  # scores are fitted on the training images
             outputs["train"] = self.evaluator.infer(self.problem.train, features=True)
@@ -181,7 +182,7 @@ class UnfinishedRun:
             fitted = list(self._fit_scores(self._other_scores(score), outputs))
             add_scores(self.records[self.selected()], outputs, self.dataset.domains, fitted)
         with writing:
-            self._write_result(outputs, score, threshold, make_reference(held_out, score), origin)
+            self._write_result(outputs, score, threshold, HeldOut(known, make_reference(validation, score)), origin)
         distributed.barrier()
 
     def _write_result(
@@ -189,7 +190,7 @@ class UnfinishedRun:
         outputs: Outputs,
         score: openset.Score,
         threshold: openset.Threshold,
-        reference: openset.Reference | None,
+        held_out: HeldOut,
         origin: Mapping[str, Any],
     ) -> None:
         """Write the predictions and the model, and the mark of a finished run."""
@@ -200,7 +201,7 @@ class UnfinishedRun:
             if openset.RULES[self.rule].oracle:  # it used target labels, which nobody who uses the model has
                 threshold = choose_threshold(outputs, score, "source")
             described = self._description(threshold, self.selected(), origin)
-            write_model(self.directory.path, self._whole(self.trainer.model), score, reference, described)
+            write_model(self.directory.path, self._whole(self.trainer.model), score, held_out, described)
             self.directory.write_done(time.monotonic() - self.began)
 
     @staticmethod

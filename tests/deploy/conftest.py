@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import medic
+from medic.deploy.model_file import HeldOut
 from medic.openset import Reference
 from tests.data.pictures import picture
 
@@ -54,5 +55,5 @@ def watched(trained: medic.Run, tmp_path_factory: pytest.TempPathFactory) -> Pat
     correct = torch.arange(200) % 4 > 0
     reference = Reference.fit(predictor.score(output), correct, output.features)
     folder = tmp_path_factory.mktemp("model")
-    dataclasses.replace(predictor, reference=reference).save(folder)
+    dataclasses.replace(predictor, held_out=HeldOut(predictor.held_out.known, reference)).save(folder)
     return folder

@@ -2,6 +2,8 @@
 
 import csv
 import dataclasses
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from medic.cli import main
 from medic.deploy.calibration import Calibration, Labelled, label_images
 from medic.errors import MedicError
 from medic.evaluation.prediction_files import read_labels
-from medic.openset import SCORES, Threshold, decide, hard_hscore, predicted_class
+from medic.openset import SCORES, Threshold, conformal, decide, hard_hscore, predicted_class
 from medic.utils.outputs import Output
 from tests.messages import naming
 
@@ -186,3 +188,56 @@ def test_images_on_the_threshold_are_accepted(predictor):
     labelled = Labelled(scored([3.0, 4.0, 2.0, 3.0]), torch.tensor([0, 0, 0, -1]), "")
     effect = Calibration(predictor, labelled, scored([3.0, 2.0])).effect(predictor.threshold)
     assert (effect.accepted, effect.rejected, effect.unlabelled) == (pytest.approx(2 / 3), 0.0, 0.5)
+
+
+@pytest.fixture
+def own_run(settings, tmp_path):
+    """A run with a folder of its own, beside which others are trained."""
+    return medic.train(**settings, output=tmp_path / "runs", quiet=True)
+
+
+def test_a_threshold_that_holds_in_left_out_domains(own_run, tmp_path, capsys):
+    assert calibrate(own_run.path, "--left-out", "--accept", 0.5, "--output", tmp_path / "model", "--force") == 0
+    assert "accept 50 % of left-out domains" in capsys.readouterr().out
+    others = [medic.Run(done.parent) for done in (own_run.path.parent / "left-out").glob("*/done")]
+    assert {run.targets for run in others} == {("x",), ("y",)}
+    assert all(run.config.data.known == own_run.config.data.known and run.config.data.unknown == [] for run in others)
+    assert all("z" not in run.config.data.sources for run in others)
+    confidence = {run.targets[0]: run.score(run.outputs("target").output) for run in others}
+    model = medic.load(tmp_path / "model")
+    assert model.threshold.value == min(conformal(values, 0.5) for values in confidence.values())
+    assert {domain: len(values) for domain, values in confidence.items()} == model.description["calibration"][
+        "left out"
+    ]
+    for domain, values in confidence.items():
+        assert torch.equal(model.held_out.known[domain], values.double().sort().values)
+    predictions = model.predict(sorted(Path(own_run.settings["root"]).glob("z/*/*.png")))
+    assert all(prediction.known == (prediction.p_value > 0.5) for prediction in predictions)
+    before = {run.path: (run.path / "done").stat().st_mtime_ns for run in others}
+    assert calibrate(own_run.path, "--left-out", "--force") == 0  # reuses the runs
+    assert {path: (path / "done").stat().st_mtime_ns for path in before} == before
+
+
+def test_left_out_domains_in_python(own_run):
+    model = medic.calibrate(own_run, left_out=True, accept=0.5, force=True)
+    assert model.threshold.rule == "accept 50 % of left-out domains"
+    with pytest.raises(MedicError, match=naming("left_out threshold")):
+        medic.calibrate(own_run, left_out=True, threshold=0.5, force=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--left-out", "--cost", 2], "--left-out --cost"),
+        (["--left-out", "--threshold", 0.5], "--left-out --threshold"),
+    ],
+)
+def test_left_out_domains_choose_alone(trained, options, words, capsys):
+    assert calibrate(trained.path, *options) == 2
+    assert re.search(naming(words), capsys.readouterr().err)
+
+
+def test_a_model_without_its_run_has_no_domains_to_leave_out(trained, tmp_path, capsys):
+    trained.predictor.save(tmp_path / "model")
+    assert calibrate(tmp_path / "model", "--left-out", "--force") == 2
+    assert re.search(naming("without run leave out"), capsys.readouterr().err)

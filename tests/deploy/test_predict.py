@@ -145,8 +145,9 @@ def test_formats_have_the_same_content(images, predict, tmp_path, monkeypatch):
     of_parquet = file.read().to_pylist()
     assert file.num_row_groups == 4
     assert [*of_csv[0]] == [*of_parquet[0]]
-    assert [*of_csv[0]] == ["path", "label", "known", "score", "threshold", "top1", "top1_probability", "error"]
-    assert [*of_json[0]] == ["path", "label", "known", "score", "threshold", "top", "error"]
+    decision = ["path", "label", "known", "score", "threshold", "p_value"]
+    assert [*of_csv[0]] == [*decision, "top1", "top1_probability", "error"]
+    assert [*of_json[0]] == [*decision, "top", "error"]
     for one, two, three in zip(of_csv, of_json, of_parquet, strict=True):
         top = two.pop("top")
         assert top == ([] if two["error"] else [{"class": three["top1"], "probability": three["top1_probability"]}])

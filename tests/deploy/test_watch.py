@@ -102,9 +102,9 @@ def test_the_reference_travels_with_the_model(watched, tmp_path):
     first = medic.load(watched)
     first.at(0.7).save(tmp_path / "other")
     second = medic.load(tmp_path / "other")
-    assert second.reference is not None
-    for name, tensor in first.reference.tensors.items():
-        assert torch.equal(second.reference.tensors[name], tensor)
+    assert second.held_out.reference is not None
+    for name, tensor in first.held_out.reference.tensors.items():
+        assert torch.equal(second.held_out.reference.tensors[name], tensor)
 
 
 def test_a_run_keeps_a_reference_of_its_validation_images(mini, tmp_path):
@@ -119,7 +119,7 @@ def test_a_run_keeps_a_reference_of_its_validation_images(mini, tmp_path):
         quiet=True,
     )
     validation = run.outputs("validation")
-    reference = run.predictor.reference
+    reference = run.predictor.held_out.reference
     assert reference is not None
     assert len(reference.confidence) == len(validation.label) // 2
     known = {round(value, 9) for value in run.score(validation.output).tolist()}

@@ -6,7 +6,7 @@ import torch
 
 from medic.errors import MedicError
 from medic.openset import decide, hard_hscore
-from medic.openset.calibration import best_threshold, conformal, two_components
+from medic.openset.calibration import across_domains, best_threshold, conformal, p_values, two_components
 
 
 @pytest.mark.parametrize(("count", "accept", "place"), [
@@ -76,3 +76,24 @@ def test_two_components_are_divided_between_their_means():
 def test_mistakes(call):
     with pytest.raises(MedicError):
         call()
+
+
+@pytest.mark.parametrize("accept", [0.5, 0.8, 0.9, 0.95])
+def test_a_threshold_across_domains_accepts_p_values_above_its_share(accept):
+    generator = torch.Generator().manual_seed(0)
+    domains = [torch.randn(count, generator=generator).round(decimals=1) + shift for count, shift in ((39, 0), (60, 1))]
+    new = torch.randn(500, generator=generator).round(decimals=1)
+    value = across_domains(domains, accept)
+    assert value == min(conformal(domain, accept) for domain in domains)
+    plausible = p_values(new, domains)
+    assert torch.equal(new >= value, plausible > 1 - accept + 1e-12)
+    by_hand = [max((1 + int((domain <= one).sum())) / (len(domain) + 1) for domain in domains) for one in new]
+    assert plausible.tolist() == pytest.approx(by_hand)
+
+
+def test_p_values_of_samples_like_the_known_ones_are_uniform():
+    generator = torch.Generator().manual_seed(1)
+    known, new = torch.randn(999, generator=generator), torch.randn(2000, generator=generator)
+    plausible = p_values(new, [known])
+    for share in (0.05, 0.1, 0.5):
+        assert float((plausible <= share).double().mean()) == pytest.approx(share, abs=0.04)

@@ -376,6 +376,7 @@ def describe_prediction(name: str, result: Prediction | BadImage, threshold: flo
         "known": result.known,
         "score": _finite(result.score),
         "threshold": threshold,
+        "p_value": result.p_value,
         "top": [{"class": label, "probability": _finite(value)} for label, value in result.top],
     }
 
@@ -395,7 +396,9 @@ def _json(schema: Mapping[str, Any]) -> dict[str, Any]:
 _TEXT, _NUMBER = {"type": "string"}, {"type": ["number", "null"]}
 _BINARY = {"type": "string", "format": "binary"}
 _TOP = {"type": "array", "items": _object(**{"class": _TEXT, "probability": _NUMBER})}
-_DECISION = _object(name=_TEXT, label=_TEXT, known={"type": "boolean"}, score=_NUMBER, threshold=_NUMBER, top=_TOP)
+_DECISION = _object(
+    name=_TEXT, label=_TEXT, known={"type": "boolean"}, score=_NUMBER, threshold=_NUMBER, p_value=_NUMBER, top=_TOP,
+)  # fmt: skip
 _PREDICTION = {"anyOf": [_DECISION, _object(name=_TEXT, error=_TEXT)]}
 _MODEL = _object(
     score=_TEXT, probability={"type": "boolean"}, threshold=_NUMBER, rule=_TEXT, classes={"type": "integer"},

@@ -18,7 +18,7 @@ class Window:
 
     def add(self, output: Output) -> None:
         """Add the outputs for some images, and forget those for the oldest."""
-        if self._predictor.reference is not None:
+        if self._predictor.held_out.reference is not None:
             joined = output if self._recent is None else Output.cat([self._recent, output])
             self._recent = joined.map(lambda rows: rows[-RECENT:])
 

@@ -154,7 +154,7 @@ def _train(output: str, name: str, **settings: Any) -> None:
 
 
 def _runs() -> None:
-    digits: dict[str, Any] = {"target": "street", "objective": "ce+ova", "save_features": True}
+    digits: dict[str, Any] = {"target": "street", "objective": "ce+ova", "save_features": True, "holdout": 0.5}
     for method, names in {"medic++": ("first", "second"), "erm": ("plain", "plain-again")}.items():
         for seed, name in enumerate(names):
             _train("runs", name, **digits, method=method, seed=seed)

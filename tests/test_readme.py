@@ -72,17 +72,19 @@ def test_the_tour(digits, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     record_no_chance(monkeypatch)
     (tmp_path / "photos").mkdir()
-    for number, pixels in enumerate(digits.images.gather(torch.arange(0, 4800, 500), torch.device("cpu"))):
+    for number, pixels in enumerate(digits.images.gather(torch.arange(0, 4800, 200), torch.device("cpu"))):
         Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / "photos" / f"{number}.png")
     lines = re.findall(r"^    (medic .*?)(?:  +#.*)?$", (ROOT / "README.md").read_text(), re.MULTILINE)
     lines = [line for line in lines if "--root DIR" not in line]  # your own images
-    assert [line.split()[1] for line in lines] == ["train", "report", "calibrate", "predict", "export", "serve"]
+    commands = ["train", "report", "calibrate", "predict", "watch", "export", "serve"]
+    assert [line.split()[1] for line in lines] == commands
     *lines, serve = lines
     for line in lines:
         smaller = line.replace("--iterations 300", "--iterations 3 --batch-size 4")
-        assert main(shlex.split(smaller)[1:]) == 0, line
+        # The photographs come from all domains, so they may differ from the sources.
+        assert main(shlex.split(smaller)[1:]) in ((0, 1) if "watch" in line else (0,)), line
     rows = list(csv.DictReader(Path("rows.csv").read_text().splitlines()))
-    assert len(rows) == 10
+    assert len(rows) == 24
     assert (tmp_path / "model" / "model.onnx").exists()
     command = [sys.executable, "-m", *shlex.split(serve), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

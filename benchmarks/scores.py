@@ -1,0 +1,128 @@
+"""Compare the scores of runs that were trained with `--all-scores`: OSCR on the target, and calibration.
+
+    medic sweep benchmarks/sweeps/backbones.yaml --root PACS --backbone … --weights … --output runs/lite0
+    python -m benchmarks.scores runs/lite0 --pack benchmarks/records/scores.jsonl.gz
+    python -m benchmarks.scores benchmarks/records/scores.jsonl.gz
+
+The scores `temperature` and `platt` are calibrated on held-out source images. Calibration is measured before and after,
+on these images and on known images of the target.
+"""
+
+import argparse
+import gzip
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.study.intervals import seed_interval
+from medic.reports.terminal import print_rows
+from medic.runs.run import Run
+
+OSCR = "oscr/"
+OWN = {"erm": "cls", "medic++": "bcls"}
+"""The score of each method by default."""
+CALIBRATED = {"cls": "temperature", "bcls": "platt"}
+"""The calibrated form of a score that is a probability."""
+
+
+def read(place: Path) -> list[dict[str, Any]]:
+    """Return a record per run: its method, domain and seed, and its metrics on the target and on validation images."""
+    if not place.is_dir():
+        with gzip.open(place, "rt", encoding="utf-8") as file:
+            return list(map(json.loads, file))
+    records = []
+    for done in sorted(place.glob("*/done")):
+        run = Run(done.parent)
+        about = {"backbone": run.config.model.backbone, "method": run.method, "domain": run.targets[0]}
+        parts = {part: _numbers(run.record[part]) for part in ("target", "validation")}
+        records.append({**about, "seed": run.config.run.seed, **parts})
+    return records
+
+
+def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
+    return {key: value for key, value in metrics.items() if isinstance(value, float)}
+
+
+def score_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return a row per score: its mean OSCR by method, and its difference to the method's own score over seeds."""
+    methods = list(dict.fromkeys(record["method"] for record in records))
+    keys = dict.fromkeys(key for record in records for key in record["target"] if key.startswith(OSCR))
+    rows = []
+    for key in keys:
+        row, means = {"score": key.removeprefix(OSCR)}, []
+        for method in methods:
+            own = OSCR + OWN.get(method, "cls")
+            having = [record for record in records if record["method"] == method and key in record["target"]]
+            if not having:
+                row |= {method: "–", f"{method}, over its own": "–"}
+                continue
+            means.append(_mean(record["target"][key] for record in having))
+            differences = {
+                (record["domain"], record["seed"]): 100 * (record["target"][key] - record["target"][own])
+                for record in having
+            }
+            difference, half, _ = seed_interval(differences)
+            row |= {method: f"{means[-1]:.1f}", f"{method}, over its own": f"{difference:+.1f} ± {half:.1f}"}
+        rows.append((fmean(means), row))
+    return [row for _, row in sorted(rows, key=lambda pair: -pair[0])]
+
+
+def target_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return a row per score and method: its mean OSCR by target."""
+    rows = []
+    for method in dict.fromkeys(record["method"] for record in records):
+        of_method = [record for record in records if record["method"] == method]
+        for key in (key for key in of_method[0]["target"] if key.startswith(OSCR)):
+            means = {
+                domain: f"{_mean(record['target'][key] for record in of_method if record['domain'] == domain):.1f}"
+                for domain in sorted({record["domain"] for record in of_method})
+            }
+            rows.append({"method": method, "score": key.removeprefix(OSCR), **means})
+    return rows
+
+
+def calibration_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return the calibration error and the Brier score before and after calibration, on sources and target."""
+    rows = []
+    for method in dict.fromkeys(record["method"] for record in records):
+        own = [record for record in records if record["method"] == method]
+        for before, after in CALIBRATED.items():
+            if f"ece/{after}" not in own[0]["target"]:
+                continue
+            for part, name in (("validation", "sources"), ("target", "target")):
+                cells = {
+                    f"{title} {when}": f"{_mean(record[part][f'{metric}/{score}'] for record in own):.1f}"
+                    for metric, title in (("ece", "ECE"), ("brier", "Brier"))
+                    for when, score in (("before", before), ("after", after))
+                }
+                rows.append({"method": method, "score": before, "images": name, **cells})
+    return rows
+
+
+def _mean(values: Iterable[float]) -> float:
+    return 100 * fmean(values)
+
+
+def main() -> None:
+    """Print the tables, and pack the records."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("places", nargs="+", type=Path)
+    parser.add_argument("--pack", type=Path)
+    arguments = parser.parse_args()
+    records = [record for place in arguments.places for record in read(place)]
+    if arguments.pack:
+        with gzip.open(arguments.pack, "wt", encoding="utf-8") as file:
+            file.writelines(f"{json.dumps(record)}\n" for record in records)
+    for backbone in dict.fromkeys(record["backbone"] for record in records):
+        own = [record for record in records if record["backbone"] == backbone]
+        print(f"{backbone}, {len(own)} runs, in percent")
+        for rows in (score_rows(own), target_rows(own), calibration_rows(own)):
+            if rows:
+                print_rows(rows, numeric=[name for name in rows[0] if name not in ("score", "method", "images")])
+                print()
+
+
+if __name__ == "__main__":
+    main()

@@ -278,7 +278,7 @@ def test_the_order_of_the_demo():
     assert demo.describe_order([1.0, -1.0, 2.0]) == f"medic++ is ahead in OSCR bcls with 2 of 3 seeds: {unstable}"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_demo_on_all_images(medic, tmp_path):
     """As a new user runs it, with one seed."""
     code, out, _ = medic("demo", "--device", "cpu", "--seeds", "1", "--output", str(tmp_path))

@@ -42,8 +42,8 @@ TORCHVISION = [
     ("mobilenetv2_100", "mobilenet_v2", 64),
     ("efficientnet_b0", "efficientnet_b0", 64),
     pytest.param("convnext_tiny", "convnext_tiny", 64, marks=pytest.mark.slow),
-    pytest.param("swin_tiny_patch4_window7_224", "swin_t", 224, marks=pytest.mark.slow),
-    pytest.param("vit_base_patch16_224", "vit_b_16", 224, marks=pytest.mark.slow),
+    pytest.param("swin_tiny_patch4_window7_224", "swin_t", 224, marks=pytest.mark.nightly),
+    pytest.param("vit_base_patch16_224", "vit_b_16", 224, marks=pytest.mark.nightly),
 ]
 
 
@@ -179,7 +179,7 @@ def clip(state, x, depth, heads):
     return norm("ln_post", x)[:, 0]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @torch.no_grad()
 def test_clip(tmp_path):
     state = drawn(clip_shapes(width=768, depth=12, patch=32, grid=2, outputs=512))

@@ -31,8 +31,8 @@ def outputs(module, size):
     ("test_vit", 160, 96),
     ("vit_tiny_patch16_224", 224, 160),
     pytest.param("deit_tiny_distilled_patch16_224", 224, 256, marks=pytest.mark.slow),
-    pytest.param("swin_tiny_patch4_window7_224", 224, 128, marks=pytest.mark.slow),
-    pytest.param("mvitv2_tiny", 224, 128, marks=pytest.mark.slow),
+    pytest.param("swin_tiny_patch4_window7_224", 224, 128, marks=pytest.mark.nightly),
+    pytest.param("mvitv2_tiny", 224, 128, marks=pytest.mark.nightly),
 ])  # fmt: skip
 def test_weights_are_those_of_timm_at_any_size(tmp_path, name, native, size):
     """At the native size they are unchanged; at another, timm's own loader resamples the same tensors."""
@@ -53,7 +53,7 @@ def test_weights_are_those_of_timm_at_any_size(tmp_path, name, native, size):
     assert torch.equal(outputs(ours.module, size), outputs(theirs, size))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_weights_without_a_classifier_keep_their_names(tmp_path):
     """Timm's loader takes such a file for an old one and renames layers."""
     name, paths = "swin_tiny_patch4_window7_224", [tmp_path / "with.safetensors", tmp_path / "without.safetensors"]

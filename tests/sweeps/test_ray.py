@@ -68,11 +68,11 @@ def running(folder):
     ray.shutdown()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("running")
 # Not `importorskip`: a Ray that listens on this machine alone must not have been imported before.
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")
 class TestCluster:
+    @pytest.mark.nightly
     def test_a_killed_worker_changes_nothing(self, folder, tmp_path):
         """Three runs on two cores; one process is killed during its run: the same table as on this machine."""
         settings = {**folder, "iterations": 60, "checkpoint_every": 1}
@@ -93,6 +93,7 @@ class TestCluster:
         environment = json.loads((wanted[0].directory.path / "environment.json").read_text())
         assert environment["command"][1:] == sys.argv[1:]
 
+    @pytest.mark.slow
     def test_runs_in_progress_save_a_checkpoint_when_the_sweep_is_stopped(self, folder, tmp_path):
         [job] = jobs({**folder, "iterations": 10**6, "evaluate_every": 10**6}, tmp_path)
         with pytest.raises(Stopped, match="stopped with 1 run left"):
@@ -102,6 +103,7 @@ class TestCluster:
         with job.directory.locked():  # no process executes it any more
             pass
 
+    @pytest.mark.slow
     def test_a_run_that_always_kills_its_worker(self, folder, tmp_path, monkeypatch):
         monkeypatch.setattr(executor.Executor, "losses", 1)
         monkeypatch.setattr(executor, "_run", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
@@ -110,6 +112,7 @@ class TestCluster:
         [reason] = schedule.failed.values()
         assert "Ray lost its worker" in reason
 
+    @pytest.mark.slow
     def test_workers_that_lack_medic(self, folder, tmp_path, monkeypatch):
         def broken(*_):
             raise ModuleNotFoundError("No module named 'medic'")
@@ -120,10 +123,12 @@ class TestCluster:
         [reason] = schedule.failed.values()
         assert reason == "ModuleNotFoundError: No module named 'medic'; every machine needs the same medic"
 
+    @pytest.mark.slow
     def test_a_cluster_without_room(self, tmp_path):
         with pytest.raises(MedicError, match="--cpus-per-run is 64"):
             Ray(tmp_path, "cpu", cpus_per_run=64).__enter__()
 
+    @pytest.mark.slow
     def test_a_started_ray_listens_on_this_machine_alone(self, running):
         host, port = running.split(":")
         assert host == "127.0.0.1"

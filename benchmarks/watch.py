@@ -64,7 +64,7 @@ def measure(run: Run) -> Iterator[dict[str, Any]]:
 
 def _reference(run: Run, outputs: LabelledOutputs) -> Reference:
     assert outputs.output.features is not None, f"train {run.path} with --save-features"
-    return Reference.fit(run.score(outputs.output), outputs.correct, outputs.output.features)
+    return Reference.fit(run.score(outputs.output), outputs.correct, outputs.output.features, outputs.domain)
 
 
 def _lower_share(confidence: Tensor) -> float:

@@ -21,6 +21,8 @@ class Metric:
     scale: float = 100.0
     """Factor from the stored to the shown value: 100 for percent."""
     higher_is_better: bool = True
+    ideal: float | None = None
+    """The best value, if neither the highest nor the lowest is."""
     paper: str = ""
     """Title of the metric in the paper's tables; empty if they do not have it."""
     meaning: str = ""
@@ -84,7 +86,7 @@ METRICS = {
         Metric(
             "domain_auroc",
             "domain sensitivity",
-            higher_is_better=False,
+            ideal=0.5,
             meaning="Probability that a known image of the sources scores higher than a known image of the target. "
             "50 is ideal: the score does not react to the domain.",
         ),

@@ -44,7 +44,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--left-out",
         action="store_true",
-        help="let --accept (default: 0.9) hold in every source domain, scored by a run without it, which is trained",
+        help="accept at least --accept P (default: 0.9) in every source domain, using runs trained without that domain",
     )
     parser.add_argument(
         "--labels",

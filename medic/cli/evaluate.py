@@ -17,6 +17,7 @@ from medic.runs.opening import check_learned
 
 if TYPE_CHECKING:
     from medic.evaluation.decisions import ClassResult, Confused, Decisions, GroupResult
+    from medic.evaluation.evaluator import Outputs
     from medic.runs.run import Run
     from medic.runs.spectrum import UnknownImages
 
@@ -137,11 +138,12 @@ def _format_threshold(score: str, threshold: float) -> str:
 def _evaluate_run(run: "Run", arguments: Namespace, rule: str | float) -> int:
     from medic.runs.reevaluate import recompute_outputs, review
 
-    outputs = recompute_outputs(run, arguments.device or "auto") if arguments.rerun else None
+    again = arguments.rerun
+    outputs = recompute_outputs(run, arguments.device or "auto") if again else {s: run.outputs(s) for s in run.splits}
     by_score = review(run, arguments.score, rule, outputs)
-    unknown = _measure_spectrum(run, arguments, rule)
+    unknown = _measure_spectrum(run, arguments, rule, outputs, by_score)
     if arguments.json:
-        spectrum = {row.place: row._asdict() for row in unknown}
+        spectrum = [row._asdict() for row in unknown]
         print(json.dumps({**by_score, **({"spectrum": spectrum} if arguments.unknown_folder else {})}, indent=2))
         return 0
     targets = {score: values["target"] for score, values in by_score.items()}
@@ -166,15 +168,20 @@ def _evaluate_run(run: "Run", arguments: Namespace, rule: str | float) -> int:
     return 0
 
 
-def _measure_spectrum(run: "Run", arguments: Namespace, rule: str | float) -> "list[UnknownImages]":
-    """Return the unknown images by place; a run without a target has one place alone."""
+def _measure_spectrum(
+    run: "Run", arguments: Namespace, rule: str | float, outputs: "Outputs", measured: Mapping[str, Any]
+) -> "list[UnknownImages]":
+    """Return the unknown images by place.
+
+    A run without a target has one place alone. The run's score may be lacking, or not go with the rule: then there is
+    nothing to show, unless the user asks for it.
+    """
     from medic.runs.spectrum import measure_spectrum
 
-    if not run.config.data.target:
-        if arguments.unknown_folder:
-            raise MedicError("--unknown-folder needs a run with a target: leave it out")
+    folders, score = arguments.unknown_folder, arguments.score or run.config.evaluation.score
+    if not folders and (arguments.json or not run.config.data.target or score not in measured):
         return []
-    return measure_spectrum(run, arguments.score, rule, arguments.unknown_folder, arguments.device or "auto")
+    return measure_spectrum(run, score, rule, outputs, folders, arguments.device or "auto")
 
 
 def _print_spectrum(unknown: "Sequence[UnknownImages]") -> None:

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 from medic.cli.options import add_device_option, add_import_option, number, output_file
 from medic.deploy.paths import image_paths
-from medic.errors import counted
+from medic.errors import MedicError, counted
 from medic.runs.opening import check_model, open_model
 from medic.utils.parts import FRACTION
 
 if TYPE_CHECKING:
     from medic.data.decode import BadImage
+
+SMALLEST = 0.002
+"""The smallest corrected p-value of the features: twice that of 999 permutations."""
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -25,7 +28,7 @@ def add_options(parser: ArgumentParser) -> None:
         type=number(float, FRACTION),
         default=0.01,
         metavar="P",
-        help="raise the alarm below this p-value: the share of false alarms (default: 0.01)",
+        help="raise the alarm if the corrected p-value is below this, more than 0.002 (default: 0.01)",
     )
     parser.add_argument("-o", "--output", type=output_file, metavar="FILE", help="write a page: .html")
     parser.add_argument("--json", action="store_true", help="print as JSON")
@@ -36,6 +39,10 @@ def add_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Print what can be said about images without labels; the exit code is 1 if they differ from the sources."""
     check_model(arguments.run)
+    if arguments.alpha <= SMALLEST:
+        raise MedicError(f"--alpha {arguments.alpha:g}: the test on the features has no p-value below {SMALLEST:g}")
+    if arguments.output is not None and arguments.output.suffix not in (".html", ".htm"):
+        raise MedicError(f"--output {arguments.output}: the page is HTML, name it .html")
     images = image_paths(arguments.paths)
     predictor, _ = open_model(arguments.run, arguments.device, arguments.imports)
     from medic.reports.watch_page import describe_shift, write_watch_page

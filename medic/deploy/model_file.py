@@ -307,7 +307,7 @@ def _check_known(domains: Mapping[str, Tensor]) -> None:
     """Refuse confidences that are not sorted numbers."""
     for domain, confidence in domains.items():
         size = confidence.dim() == 1 and 0 < len(confidence) <= MAX_KNOWN
-        if not size or confidence.dtype != torch.float64 or not bool((confidence.diff() >= 0).all()):
+        if not size or confidence.dtype != torch.float64 or not bool((confidence[1:] >= confidence[:-1]).all()):
             raise ValueError(f"the confidences of known images of {domain!r} are not sorted numbers")
         if bool(confidence.isnan().any()):
             raise ValueError(f"the confidences of known images of {domain!r} have NaN")

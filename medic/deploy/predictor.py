@@ -35,6 +35,7 @@ from medic.deploy.model_file import (
 from medic.errors import MedicError, first_line, is_shortage
 from medic.models import Classifier, Ensemble, Preprocessing
 from medic.openset import Score, Shift, Threshold, chosen_threshold, p_values, predicted_class
+from medic.openset.shift import FEWEST
 from medic.training import infer
 from medic.utils.outputs import Output
 
@@ -190,13 +191,14 @@ class Predictor:
         reference = self.held_out.reference
         if reference is None:
             raise MedicError(
-                "the model has no held-out images to compare with: medic 0.4 keeps them from 40 validation images on, "
-                "so train it again"
+                "the model has no held-out images to compare with: train it again with medic 0.4 or later and at least "
+                f"{2 * FEWEST} validation images (a larger --holdout)"
             )
         output = images if isinstance(images, Output) else self.infer(images, unreadable)
         if output.features is None:
             raise MedicError("the outputs have no features: pass the images")
-        return reference.assess(self.score(output), output.features, self.threshold.value)
+        with _usable():
+            return reference.assess(self.score(output), output.features, self.threshold.value)
 
     def to(self, device: str | torch.device) -> "Predictor":
         """Return the predictor on a device. On another one than before, it has its own network."""

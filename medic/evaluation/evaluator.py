@@ -156,7 +156,7 @@ def make_reference(held_out: LabelledOutputs, score: openset.Score) -> openset.R
     features = held_out.output.features
     if features is None or len(held_out.label) < 2 * FEWEST:
         return None
-    return openset.Reference.fit(score(held_out.output), held_out.correct, features)
+    return openset.Reference.fit(score(held_out.output), held_out.correct, features, held_out.domain)
 
 
 def measured(problem: Problem) -> dict[str, Samples]:

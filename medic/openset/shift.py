@@ -17,7 +17,7 @@ from medic.openset.metrics import as_confidence, check_shapes
 from medic.openset.scores import Values
 
 LARGEST = 512
-"""The most samples in each half of a reference."""
+"""The most samples in each half of a reference, and the most new samples of a test."""
 COMPONENTS = 32
 """The dimension to which features are projected, as in Rabanser et al. (2019)."""
 PERMUTATIONS = 999
@@ -36,7 +36,7 @@ class Shift(NamedTuple):
     source_accuracy: float
     """The same estimate for the held-out samples."""
     unknown: float
-    """The estimated share of unknown samples; a shift of the known samples raises it."""
+    """The estimated share of unknown samples: unknown samples that are accepted lower it, a shift raises it."""
     rejected: float
     """The share of samples below the threshold."""
     source_rejected: float
@@ -45,6 +45,7 @@ class Shift(NamedTuple):
     """The p-value of a two-sample test on the confidences (Kolmogorov and Smirnov)."""
     feature_p: float
     """The p-value of a two-sample test on the features (maximum mean discrepancy)."""
+    # Both against the held-out samples of the domain that suits the new samples best, or of all domains together.
 
     @property
     def p_value(self) -> float:
@@ -66,26 +67,33 @@ class Reference:
     """The principal directions (F, K) of the features."""
     projected: Tensor
     """The projected features (N, K) of the samples to compare with."""
+    domain: Tensor
+    """The numbers (N,) of their domains."""
 
     @classmethod
-    def fit(cls, confidence: Values, correct: Values, features: Tensor) -> "Reference":
-        """Fit a reference on confidences (M,), on which samples are classified correctly (M,), and features (M, F)."""
+    def fit(cls, confidence: Values, correct: Values, features: Tensor, domain: Values) -> "Reference":
+        """Fit a reference on samples with confidences (M,), features (M, F) and numbers of their domains (M,).
+
+        `correct` (M,) says which samples are classified correctly.
+        """
         confidence, correct = as_confidence(confidence).cpu(), torch.as_tensor(correct).bool().cpu()
-        check_shapes(confidence=confidence, correct=correct, features=features[:, 0])
+        domain = torch.as_tensor(domain).to("cpu", torch.int64)
+        check_shapes(confidence=confidence, correct=correct, features=features[:, 0], domain=domain)
         count = len(confidence)
         if count < 2 * FEWEST:
             raise MedicError(f"{count} held-out samples are too few to compare with: {2 * FEWEST} are needed")
         order = torch.randperm(count, generator=torch.Generator().manual_seed(0))[: 2 * LARGEST]
         fitted, compared = order.chunk(2)
-        features = features.cpu().double()
-        mean = features[fitted].mean(0)
-        basis = torch.linalg.svd(features[fitted] - mean, full_matrices=False).Vh[:COMPONENTS].T
+        own, others = (features[part.to(features.device)].cpu().double() for part in (fitted, compared))
+        mean = own.mean(0)
+        basis = torch.linalg.svd(own - mean, full_matrices=False).Vh[:COMPONENTS].T
         return cls(
             _level(confidence[fitted], correct[fitted]),
             confidence[compared],
             mean.float(),
             basis.float().contiguous(),
-            ((features[compared] - mean) @ basis).float(),
+            ((others - mean) @ basis).float(),
+            domain[compared],
         )
 
     @property
@@ -108,13 +116,16 @@ class Reference:
             "mean": (features,),
             "basis": (features, components),
             "projected": (count, components),
+            "domain": (count,),
         }
+        types = {"level": torch.float64, "confidence": torch.float64, "domain": torch.int64}
         for name, shape in shapes.items():
-            if tensors[name].shape != shape or not tensors[name].is_floating_point():
+            if tensors[name].shape != shape or tensors[name].dtype != types.get(name, torch.float32):
                 raise ValueError(f"the tensor {name} of its reference has the wrong shape or type")
-            if not bool(tensors[name].isfinite().all()) and name != "level":
+            infinite = name in ("level", "confidence") and not bool(tensors[name].isnan().any())
+            if not infinite and not bool(tensors[name].isfinite().all()):
                 raise ValueError(f"the tensor {name} of its reference has NaN or infinity")
-        if not 0 < count <= LARGEST or not 0 < components <= COMPONENTS:
+        if not FEWEST <= count <= LARGEST or not 0 < components <= COMPONENTS:
             raise ValueError(f"its reference has {count} images and {components} components")
         return cls(**tensors)
 
@@ -125,15 +136,13 @@ class Reference:
         samples below the threshold, beyond the share of held-out samples below it: of known samples like these, the
         threshold would reject as many.
         """
-        from scipy.stats import ks_2samp
-
         confidence = as_confidence(confidence).cpu()
         if len(confidence) < FEWEST:
             raise MedicError(f"{len(confidence)} images are too few to be watched: {FEWEST} are needed")
         accuracy, usual = (_mean(own >= self.level) for own in (confidence, self.confidence))
         rejected, usually_rejected = (_mean(own < threshold) for own in (confidence, self.confidence))
         beyond = (rejected - usually_rejected) / (1 - usually_rejected) if usually_rejected < 1 else 0.0
-        projected = (features.cpu().double() - self.mean.double()) @ self.basis.double()
+        score_p, feature_p = self._compare(confidence, features)
         return Shift(
             samples=len(confidence),
             compared=len(self.confidence),
@@ -142,9 +151,31 @@ class Reference:
             unknown=max(0.0, beyond),
             rejected=rejected,
             source_rejected=usually_rejected,
-            score_p=float(ks_2samp(self.confidence.numpy(), confidence.numpy()).pvalue),
-            feature_p=mmd_test(self.projected.double(), projected),
+            score_p=score_p,
+            feature_p=feature_p,
         )
+
+    def _compare(self, confidence: Tensor, features: Tensor) -> tuple[float, float]:
+        """Return the p-values of both tests, on at most `LARGEST` new samples.
+
+        New samples may come from one of the source domains, or from all of them. The group in which they look most
+        usual counts, which keeps the tests valid for each.
+        """
+        from scipy.stats import ks_2samp
+
+        chosen = torch.randperm(len(confidence), generator=torch.Generator().manual_seed(0))[:LARGEST]
+        new = features[chosen.to(features.device)].cpu().double()
+        confidence, projected = confidence[chosen], (new - self.mean.double()) @ self.basis.double()
+        domains = [self.domain == number for number in self.domain.unique()]
+        groups = [torch.ones_like(self.domain, dtype=torch.bool), *(own for own in domains if int(own.sum()) >= FEWEST)]
+        tests = [
+            (
+                float(ks_2samp(self.confidence[group].numpy(), confidence.numpy()).pvalue),
+                mmd_test(self.projected[group].double(), projected),
+            )
+            for group in groups
+        ]
+        return max(tests, key=min)
 
 
 def _mean(mask: Tensor) -> float:

@@ -31,7 +31,7 @@ def describe_shift(shift: Shift, alpha: float) -> Iterator[str]:
     yield f"Two-sample tests: p = {shift.score_p:.2g} for the scores, {shift.feature_p:.2g} for the features."
     compared = f"p = {shift.p_value:.2g} after correction for two tests"
     if shift.p_value < alpha:
-        yield f"ALARM: the images differ from those of the sources ({compared}, below {alpha:g}). Check some by hand."
+        yield f"ALARM: the images differ from those of every source domain ({compared}, below {alpha:g}). Look at some."
     else:
         yield f"No alarm: the images could be from the sources ({compared}, not below {alpha:g})."
 

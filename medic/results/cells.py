@@ -44,6 +44,9 @@ class Pick:
         numbers = [value for value in values if value is not None]
         if len(numbers) < 2:  # nothing to choose from
             return None
+        if metric.ideal is not None:
+            ideal = metric.scale * metric.ideal
+            return min(numbers, key=lambda value: abs(value - ideal))
         return (max if metric.higher_is_better else min)(numbers)
 
 

@@ -17,7 +17,7 @@ def check_extension(plan: Plan, base: Path) -> None:
     """Refuse to continue a run of an earlier version whose defaults were others; `base` is its checkpoint."""
     run = Run(base.parents[1])
     ours = plan.config.identity
-    compared = (run.settings.keys() & ours.keys()) - {"extend", "iterations", "warmup", "evaluate_every"}
+    compared = (run.settings.keys() & ours.keys()) - {"extend", "iterations", "evaluate_every"}
     changed = sorted(name for name in compared if run.settings[name] != ours[name])
     if changed:
         options = " ".join(f"--{name.replace('_', '-')} {run.settings[name]}" for name in changed)
@@ -61,4 +61,6 @@ def extended(user_settings: Mapping[str, Any]) -> tuple[dict[str, Any], Path | N
     if not (base.path / CHECKPOINT).exists():
         raise MedicError(f"run {base.path} has no {CHECKPOINT} to continue from: train it again")
     inherited = {name: value for name, value in kept.items() if name not in ("name", "output")}
+    # They lie in the past, and more iterations must not repeat them as larger shares.
+    inherited |= {name: base.settings[name] for name in ("warmup", "head_first") if name in base.settings}
     return {**inherited, **settings, "extend": base.hash}, base.path / CHECKPOINT

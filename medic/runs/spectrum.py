@@ -1,24 +1,29 @@
 """Full-spectrum evaluation of a finished run: unknown images from anywhere against its known images."""
 
+import logging
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from medic.data.decode import BadImage
 from medic.deploy.paths import image_paths
-from medic.evaluation.evaluator import choose_threshold
+from medic.errors import counted
+from medic.evaluation.evaluator import Outputs, choose_threshold
 from medic.openset import rank_groups
 from medic.runs.reevaluate import ready_score
 from medic.runs.run import Run
 from medic.training import pick_device
+
+logger = logging.getLogger(__name__)
 
 
 class UnknownImages(NamedTuple):
     """Unknown images from one place: how well a score separates known images from them, and how many it rejects."""
 
     place: str
+    """`sources`, `target`, or the folder as it was given."""
     images: int
     sources: float
     """AUROC of the known images of the sources against these."""
@@ -31,29 +36,32 @@ class UnknownImages(NamedTuple):
 
 
 def measure_spectrum(
-    run: Run, score: str | None, rule: str | float, folders: Sequence[str] = (), device: str = "auto"
+    run: Run, score: str, rule: str | float, outputs: Outputs, folders: Sequence[str] = (), device: str = "auto"
 ) -> list[UnknownImages]:
     """Return a row for the unknown images of the sources, of the target, and of each folder, where there are some.
 
-    The score is the run's own by default. Every image of a folder counts as unknown.
+    Every readable image of a folder counts as unknown.
     """
-    outputs = {split: run.outputs(split) for split in run.splits}
-    chosen = ready_score(run, score or run.config.evaluation.score, outputs)
+    chosen = ready_score(run, score, outputs)
     confidence = {split: chosen(seen.output) for split, seen in outputs.items()}
     unknown_target = outputs["target"].label < 0
     sources, target = confidence["validation"], confidence["target"][~unknown_target]
-    unknown: dict[str, Tensor] = {}
+    unknown: list[tuple[str, Tensor]] = []
     if "source-unknown" in outputs:
-        unknown["sources"] = confidence["source-unknown"]
+        unknown.append(("sources", confidence["source-unknown"]))
     if bool(unknown_target.any()):
-        unknown["target"] = confidence["target"][unknown_target]
+        unknown.append(("target", confidence["target"][unknown_target]))
     if folders:
         predictor = run.predictor.to(pick_device(device))
         for folder in folders:
-            unknown[Path(folder).name or folder] = chosen(predictor.infer(image_paths([folder])))
+            unreadable: list[BadImage] = []
+            unknown.append((folder, chosen(predictor.infer(image_paths([folder]), unreadable))))
+            if unreadable:
+                left_out = counted(len(unreadable), "unreadable image")
+                logger.warning("%s of %s left out, the first: %s", left_out, folder, unreadable[0])
     threshold = choose_threshold(outputs, chosen, rule).value if unknown else 0.0
     rows = []
-    for place, others in unknown.items():
+    for place, others in unknown:
         of_sources, of_target, of_all = (
             rank_groups(group, others).auroc() for group in (sources, target, torch.cat([sources, target]))
         )

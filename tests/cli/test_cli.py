@@ -96,18 +96,32 @@ def test_evaluate_takes_folders_of_unknown_images(medic, short, tmp_path):
     code, out, _ = medic("evaluate", path, "--unknown-folder", str(noise), str(grey))
     assert code == 0
     places = [line.split()[:2] for line in out.split("unknown images from")[1].splitlines()[1:]]
-    assert [place for place, _ in places] == ["sources", "target", "noise", "grey"]
+    assert [place for place, _ in places] == ["sources", "target", str(noise), str(grey)]
     assert [images for _, images in places][2:] == ["6", "1"]
     code, out, _ = medic("evaluate", path, "--unknown-folder", str(noise), "--score", "cls", "--json")
     measured = json.loads(out)
     assert set(measured) == {"cls", "spectrum"}
-    target, on_target = measured["cls"]["target"], measured["spectrum"]["target"]
+    by_place = {row["place"]: row for row in measured["spectrum"]}
+    target, on_target = measured["cls"]["target"], by_place["target"]
     assert on_target["target"] == pytest.approx(target["auroc"])
     assert on_target["rejected"] == pytest.approx(target["acc_u"])
-    assert 0 <= measured["spectrum"]["noise"]["full"] <= 1
+    assert 0 <= by_place[str(noise)]["full"] <= 1
+    (noise / "broken.png").write_bytes(b"no picture")
+    assert medic("evaluate", path, "--unknown-folder", str(noise))[0] == 0
     for options in (["--per-class"], ["--device", "cpu"]):
         arguments = ["--unknown-folder", str(noise)] if options == ["--per-class"] else []
         assert medic("evaluate", path, *arguments, *options)[0] == 2
+
+
+def test_evaluate_shows_what_a_run_allows(medic, short):
+    """The table of unknown images is left out where the run's score does not go with the rule or is not there."""
+    path = medic("train", *short, "--method", "erm", "--score", "energy")[1].split()[-1]
+    code, out, _ = medic("evaluate", path, "--threshold", "fixed")
+    assert code == 0
+    assert "unknown images by place" not in out
+    code, out, _ = medic("evaluate", path, "--rerun", "--score", "knn")
+    assert code == 0
+    assert "unknown images by place, knn" in out
 
 
 def test_methods_and_datasets(medic):

@@ -53,7 +53,7 @@ def watched(trained: medic.Run, tmp_path_factory: pytest.TempPathFactory) -> Pat
     output = predictor.infer([picture(seed) for seed in range(1000, 1200)])
     assert output.features is not None
     correct = torch.arange(200) % 4 > 0
-    reference = Reference.fit(predictor.score(output), correct, output.features)
+    reference = Reference.fit(predictor.score(output), correct, output.features, torch.arange(200) % 2)
     folder = tmp_path_factory.mktemp("model")
     dataclasses.replace(predictor, held_out=HeldOut(predictor.held_out.known, reference)).save(folder)
     return folder

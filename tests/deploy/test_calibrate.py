@@ -15,8 +15,10 @@ from medic.deploy.calibration import Calibration, Labelled, label_images
 from medic.errors import MedicError
 from medic.evaluation.prediction_files import read_labels
 from medic.openset import SCORES, Threshold, conformal, decide, hard_hscore, predicted_class
+from medic.runs.left_out import left_out_settings
 from medic.utils.outputs import Output
 from tests.messages import naming
+from tests.plugins import forgotten
 
 
 @pytest.fixture
@@ -241,3 +243,33 @@ def test_a_model_without_its_run_has_no_domains_to_leave_out(trained, tmp_path, 
     trained.predictor.save(tmp_path / "model")
     assert calibrate(tmp_path / "model", "--left-out", "--force") == 2
     assert re.search(naming("without run leave out"), capsys.readouterr().err)
+
+
+def test_code_that_a_run_names_is_not_executed(settings, tmp_path, capsys):
+    """A run of somebody else must not decide which code runs."""
+    (tmp_path / "theirs.py").write_text("print('executed')\n")
+    with forgotten():
+        run = medic.train(**settings, imports=[str(tmp_path / "theirs.py")], output=tmp_path / "runs", quiet=True)
+        capsys.readouterr()
+    with forgotten():
+        assert calibrate(run.path, "--left-out", "--force", "--accept", 0.5) == 2
+        out, err = capsys.readouterr()
+        assert "executed" not in out
+        assert re.search(naming("--import theirs.py"), err)
+        options = ("--left-out", "--force", "--accept", 0.5, "--import", tmp_path / "theirs.py")
+        assert calibrate(run.path, *options) == 0
+
+
+def test_runs_without_a_domain_keep_the_settings_of_the_run(settings, tmp_path):
+    run = medic.train(**settings, lr=0.02, clip_norm=3.0, output=tmp_path / "runs", quiet=True)
+    for source, own in left_out_settings(run):
+        assert own["target"] == [source]
+        assert (own["lr"], own["clip_norm"], own["iterations"]) == (0.02, 3.0, 2)
+        assert not own.keys() & {"imports", "name", "split"}
+
+
+def test_infinite_confidences_are_kept(trained, tmp_path):
+    known = {"sources": torch.tensor([-torch.inf, 0.0, torch.inf, torch.inf], dtype=torch.float64)}
+    held_out = dataclasses.replace(trained.predictor.held_out, known=known)
+    dataclasses.replace(trained.predictor, held_out=held_out).save(tmp_path / "model")
+    assert torch.equal(medic.load(tmp_path / "model").held_out.known["sources"], known["sources"])

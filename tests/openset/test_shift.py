@@ -19,7 +19,7 @@ def draw(count: int, seed: int, shift: float = 0.0) -> tuple[torch.Tensor, torch
 
 def make_reference(count: int = 400, correct: float = 0.9) -> Reference:
     confidence, features = draw(count, seed=100)
-    return Reference.fit(confidence, torch.arange(count) < correct * count, features)
+    return Reference.fit(confidence, torch.arange(count) < correct * count, features, torch.zeros(count))
 
 
 def test_no_alarm_on_samples_like_the_held_out_ones() -> None:
@@ -37,6 +37,26 @@ def test_an_alarm_on_a_shift() -> None:
     assert all(reference.assess(*draw(50, seed, shift=1.0), threshold=2.0).p_value < 0.01 for seed in range(20))
 
 
+def test_samples_of_one_source_domain_raise_no_alarm() -> None:
+    """They differ from all domains together, but not from their own."""
+    domains = [draw(200, seed, shift) for seed, shift in ((10, 0.0), (11, 1.0))]
+    confidence, features = (torch.cat(parts) for parts in zip(*domains, strict=True))
+    reference = Reference.fit(confidence, confidence > 0, features, torch.arange(400) // 200)
+    for shift in (0.0, 1.0):
+        assert reference.assess(*draw(60, 12, shift), threshold=0.0).p_value > 0.01
+    assert reference.assess(*draw(60, 12, 3.0), threshold=0.0).p_value < 0.01
+
+
+def test_infinite_confidences_and_many_samples() -> None:
+    confidence, features = draw(400, seed=0)
+    confidence[:50] = torch.inf
+    reference = Reference.fit(confidence, confidence > 0, features, torch.zeros(400))
+    again = Reference.from_tensors(reference.tensors, 50)
+    new, of_new = draw(20_000, seed=1)
+    new[:2500] = torch.inf
+    assert again.assess(new, of_new, threshold=0.0).samples == 20_000
+
+
 def test_each_test_notices_its_own_shift() -> None:
     reference, (confidence, features) = make_reference(), draw(100, seed=1)
     moved_scores = reference.assess(confidence - 2, features, threshold=2.0)
@@ -50,7 +70,8 @@ def test_each_test_notices_its_own_shift() -> None:
 def test_as_many_held_out_samples_reach_the_level_as_are_correct() -> None:
     confidence = torch.arange(40.0)
     correct = torch.arange(40) % 4 > 0
-    reference = Reference.fit(confidence, correct, torch.randn(40, 5, generator=torch.Generator().manual_seed(0)))
+    features = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+    reference = Reference.fit(confidence, correct, features, torch.zeros(40))
     fitted = torch.randperm(40, generator=torch.Generator().manual_seed(0))[:20]
     share = (confidence[fitted] >= reference.level).double().mean()
     assert share == correct[fitted].double().mean()
@@ -64,7 +85,8 @@ def test_as_many_held_out_samples_reach_the_level_as_are_correct() -> None:
 
 
 def test_where_nothing_is_correct_nothing_will_be() -> None:
-    reference = Reference.fit(*draw(100, 0)[:1], torch.zeros(100), draw(100, 0)[1])
+    confidence, features = draw(100, 0)
+    reference = Reference.fit(confidence, torch.zeros(100), features, torch.zeros(100))
     assert reference.assess(*draw(50, 1), threshold=0.0).accuracy == 0.0
 
 
@@ -78,7 +100,7 @@ def test_the_discrepancy_test_in_closed_form() -> None:
 
 def test_a_reference_is_bounded_and_comes_back_from_its_tensors() -> None:
     confidence, features = draw(3000, seed=3)
-    reference = Reference.fit(confidence, confidence > 2, features)
+    reference = Reference.fit(confidence, confidence > 2, features, torch.arange(3000) % 3)
     assert reference.confidence.shape == (512,)
     assert reference.projected.shape == (512, 32)
     again = Reference.from_tensors(reference.tensors, 50)
@@ -97,6 +119,9 @@ def test_a_reference_is_bounded_and_comes_back_from_its_tensors() -> None:
         lambda tensors: tensors.update(projected=tensors["projected"][1:]),
         lambda tensors: tensors.update(confidence=tensors["confidence"].long()),
         lambda tensors: tensors.update(mean=torch.full((50,), torch.nan)),
+        lambda tensors: tensors.update(level=torch.tensor(torch.nan, dtype=torch.float64)),
+        lambda tensors: tensors.update(confidence=tensors["confidence"].bfloat16()),
+        lambda tensors: tensors.update(domain=tensors["domain"].float()),
         lambda tensors: tensors.update(confidence=torch.zeros(0), projected=torch.zeros(0, 32)),
     ],
 )
@@ -110,6 +135,6 @@ def test_tensors_that_are_not_those_of_a_reference(change) -> None:
 def test_too_few_samples() -> None:
     confidence, features = draw(2 * FEWEST - 1, seed=0)
     with pytest.raises(MedicError, match=f"{2 * FEWEST - 1} held-out samples"):
-        Reference.fit(confidence, confidence > 0, features)
+        Reference.fit(confidence, confidence > 0, features, torch.zeros(2 * FEWEST - 1))
     with pytest.raises(MedicError, match=f"{FEWEST - 1} images"):
         make_reference().assess(*draw(FEWEST - 1, 0), threshold=0.0)

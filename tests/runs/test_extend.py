@@ -5,12 +5,13 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import medic
 from medic.cli import main
 from medic.config.files import read_settings, to_yaml
 from medic.errors import MedicError
+from medic.models import create_backbone
 from tests.messages import naming
 from tests.runs.short import SHORT
 
@@ -123,3 +124,15 @@ def test_defaults_of_an_earlier_version_are_not_mixed_with_ours(short, tmp_path,
     monkeypatch.setattr(medic.Run, "settings", settings)
     with pytest.raises(MedicError, match=naming("earlier version add --weight-decay 0.25 --inner-lr 0.5")):
         medic.train(extend=str(earlier), iterations=9, output=tmp_path)
+
+
+def test_shares_of_the_iterations_lie_in_the_past(mini, tmp_path):
+    """Of a network without batch norm, the first tenth trains the head alone; an extension does not begin again."""
+    settings = {name: value for name, value in STEADY.items() if name != "iterations"}
+    weights = tmp_path / "small.safetensors"
+    save_file(create_backbone("small").module.state_dict(), weights)
+    shared = {**settings, "dataset": mini, "method": "erm", "backbone": "small", "weights": str(weights)}
+    base = medic.train(**shared, iterations=20, output=tmp_path)
+    assert (base.config.optim.head_first, base.config.optim.warmup) == (2, 2)
+    longer = medic.train(extend=str(base.path), iterations=40, output=tmp_path)
+    assert (longer.config.optim.head_first, longer.config.optim.warmup) == (2, 2)

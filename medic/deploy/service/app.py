@@ -189,7 +189,7 @@ def make_app(
             "medic_held_bytes": (bodies.held, "Bytes of request bodies in memory."),
             "process_resident_memory_bytes": (psutil.Process().memory_info().rss, "Resident memory."),
             "process_start_time_seconds": (started, "Start of the service, in seconds since 1970."),
-            **({} if shift is None else describe_shift(shift)),
+            **({} if shift is None else shift_gauges(shift)),
         }
         return PlainTextResponse(metrics.text(gauges), media_type="text/plain; version=0.0.4")
 
@@ -356,13 +356,13 @@ def describe(predictor: Predictor) -> dict[str, Any]:
     }
 
 
-def describe_shift(shift: Shift) -> dict[str, tuple[float, str]]:
+def shift_gauges(shift: Shift) -> dict[str, tuple[float, str]]:
     """Return what is known about the most recent images, as gauges: a value and its help by name."""
     return {
         "medic_recent_images": (shift.samples, "The most recent images, which the values below describe."),
         "medic_recent_accuracy": (shift.accuracy, "Their estimated accuracy, if all are of known classes."),
         "medic_recent_unknown": (shift.unknown, "Their estimated share of unknown images."),
-        "medic_recent_p_value": (shift.p_value, "Probability of such a difference from held-out source images."),
+        "medic_recent_p_value": (shift.p_value, "P-value of two-sample tests against held-out source images."),
     }
 
 

@@ -15,6 +15,7 @@ class Window:
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
         self._recent: Output | None = None
+        self._assessed: tuple[Output, Shift] | None = None
 
     def add(self, output: Output) -> None:
         """Add the outputs for some images, and forget those for the oldest."""
@@ -24,5 +25,9 @@ class Window:
 
     def assess(self) -> Shift | None:
         """Return what is known about these images; None while they are too few, and for a model without a reference."""
-        recent = self._recent
-        return None if recent is None or len(recent.logits) < FEWEST else self._predictor.watch(recent)
+        recent, assessed = self._recent, self._assessed
+        if recent is None or len(recent.logits) < FEWEST:
+            return None
+        if assessed is None or assessed[0] is not recent:  # no image has come since
+            assessed = self._assessed = recent, self._predictor.watch(recent)
+        return assessed[1]

@@ -138,8 +138,10 @@ def _format_threshold(score: str, threshold: float) -> str:
 def _evaluate_run(run: "Run", arguments: Namespace, rule: str | float) -> int:
     from medic.runs.reevaluate import recompute_outputs, review
 
-    again = arguments.rerun
-    outputs = recompute_outputs(run, arguments.device or "auto") if again else {s: run.outputs(s) for s in run.splits}
+    if arguments.rerun:
+        outputs = recompute_outputs(run, arguments.device or "auto")
+    else:
+        outputs = {split: run.outputs(split) for split in run.splits}
     by_score = review(run, arguments.score, rule, outputs)
     unknown = _measure_spectrum(run, arguments, rule, outputs, by_score)
     if arguments.json:

@@ -35,7 +35,7 @@ COMMANDS = {
     "soup": "average the weights of finished runs into one model, by source validation alone",
     "evaluate": "evaluate a finished run again, with any score and threshold",
     "predict": "name the images in files, folders or lists by a trained model, or call them unknown",
-    "watch": "say without labels whether images differ from the sources, and estimate accuracy and unknown images",
+    "watch": "compare images without labels with the sources, and estimate accuracy and the share of unknown images",
     "calibrate": "choose the threshold of a trained model, and see what each choice accepts and rejects",
     "export": "write a model as one graph, ONNX or torch.export, with its decision, and check it",
     "serve": "answer over HTTP: a page to drop images on, and POST /predict",

@@ -37,7 +37,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print what can be said about images without labels; the exit code is 1 if they differ from the sources."""
+    """Compare images with those of the sources and print the result; the exit code is 1 if they differ."""
     check_model(arguments.run)
     if arguments.alpha <= SMALLEST:
         raise MedicError(f"--alpha {arguments.alpha:g}: the test on the features has no p-value below {SMALLEST:g}")

@@ -51,12 +51,12 @@ MAX_TABLES = 2**28
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What a model file keeps of images that the model was not trained on."""
+    """Statistics of held-out images, which a model file keeps beside the weights."""
 
     known: Mapping[str, Tensor] = field(default_factory=dict)
     """Sorted confidences (N,) of known images, by domain, for p-values."""
     reference: Reference | None = None
-    """What new images are compared with; None if there are too few."""
+    """The images that `medic watch` compares new images with; None if there are too few."""
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -162,7 +162,7 @@ def describe_preprocessing(preprocessing: Preprocessing, decoded: int) -> dict[s
 
 
 def read_network(folder: Path, described: Mapping[str, Any]) -> tuple[Classifier | Ensemble, Score, HeldOut]:
-    """Make the network in evaluation mode, the score with its fitted state, and what is kept of held-out images."""
+    """Make the network in evaluation mode, the score with its fitted state, and the statistics of held-out images."""
     tensors = _read_tensors(folder / WEIGHTS, described)
     network = _make_network(described, read_preprocessing(described)[0].size, _count_networks(described))
     fitted, compared, known = (

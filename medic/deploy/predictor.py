@@ -77,7 +77,7 @@ class Predictor:
     """The whole content of `model.json`, with provenance."""
     device: torch.device
     held_out: HeldOut = field(default_factory=HeldOut)
-    """What is kept of images that the model was not trained on, for p-values and for `watch`."""
+    """Statistics of held-out images, for p-values and for `watch`."""
 
     def predict(self, images: AnyImage | Iterable[AnyImage], top: int = 3) -> list[Prediction]:
         """Decide on images: paths, bytes, PIL images, arrays (H, W, 3), tensors (3, H, W), or batches of them.
@@ -183,10 +183,10 @@ class Predictor:
         ]
 
     def watch(self, images: AnyImage | Iterable[AnyImage] | Output, unreadable: list[BadImage] | None = None) -> Shift:
-        """Return what can be said about images without labels, or about the network's outputs for them.
+        """Compare images without labels, or the network's outputs for them, with held-out images of the sources.
 
-        Estimates of the accuracy and of the share of unknown images, and p-values of a drift: whether the images differ
-        from held-out images of the sources. Unreadable images are treated as `infer` does.
+        The result has estimates of the accuracy and of the share of unknown images, and the p-values of two tests for
+        drift. `unreadable` is as in `infer`.
         """
         reference = self.held_out.reference
         if reference is None:

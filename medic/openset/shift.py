@@ -1,4 +1,4 @@
-"""What can be said about new samples without labels, beside held-out samples that the model was not trained on.
+"""Compare new samples, which have no labels, with held-out samples that the model was not trained on.
 
 A `Reference` is fitted on one half of the held-out samples and keeps the other half to compare with: a projection that
 is fitted on the samples it is compared with would see a shift where there is none.
@@ -26,7 +26,7 @@ FEWEST = 20
 
 
 class Shift(NamedTuple):
-    """What is known about new samples without labels, beside held-out samples of the sources."""
+    """Estimates and test results for new samples, which have no labels, and for held-out samples of the sources."""
 
     samples: int
     compared: int
@@ -103,7 +103,7 @@ class Reference:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], features: int) -> "Reference":
-        """Restore a reference from its `tensors`, which may come from a stranger; raise a ValueError if they are wrong.
+        """Restore a reference from its `tensors`; raise a ValueError if they do not fit together.
 
         `features` is the number of features F of the model.
         """
@@ -130,7 +130,7 @@ class Reference:
         return cls(**tensors)
 
     def assess(self, confidence: Values, features: Tensor, threshold: float) -> Shift:
-        """Return what is known about new samples with confidences (N,) and features (N, F).
+        """Compare new samples with confidences (N,) and features (N, F) with the held-out ones.
 
         Accuracy is estimated by the share of samples that reach `level`. The share of unknown samples is that of the
         samples below the threshold, beyond the share of held-out samples below it: of known samples like these, the

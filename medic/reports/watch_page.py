@@ -1,4 +1,4 @@
-"""What `medic watch` says about images without labels: in sentences, and as a page."""
+"""Describe the result of `medic watch` in sentences, and as a page."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def describe_shift(shift: Shift, alpha: float) -> Iterator[str]:
-    """Yield what is known about images, a sentence each; the last one says whether they differ from the sources."""
+    """Yield the result, a sentence at a time; the last one says whether the images differ from the sources."""
     yield f"{counted(shift.samples, 'image')}, compared with {shift.compared:,} held-out images of the sources."
     yield (
         f"Estimated accuracy: {_percent(shift.accuracy)} if all of them are of known classes "

@@ -1,4 +1,4 @@
-"""What is said about samples without labels: the estimates in closed form, and tests that hold what they promise."""
+"""Comparisons of samples without labels: estimates in closed form, and the rate of false alarms."""
 
 import pytest
 import torch

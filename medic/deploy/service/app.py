@@ -357,7 +357,7 @@ def describe(predictor: Predictor) -> dict[str, Any]:
 
 
 def shift_gauges(shift: Shift) -> dict[str, tuple[float, str]]:
-    """Return what is known about the most recent images, as gauges: a value and its help by name."""
+    """Return the comparison of the most recent images as gauges: a value and its help text by name."""
     return {
         "medic_recent_images": (shift.samples, "The most recent images, which the values below describe."),
         "medic_recent_accuracy": (shift.accuracy, "Their estimated accuracy, if all are of known classes."),

@@ -1,4 +1,4 @@
-"""The images that a service decided on last, compared with those that its model was made for."""
+"""Compare the most recent images of a service with held-out images of its model's sources."""
 
 from medic.deploy.predictor import Predictor
 from medic.openset import Shift
@@ -24,10 +24,10 @@ class Window:
             self._recent = joined.map(lambda rows: rows[-RECENT:])
 
     def assess(self) -> Shift | None:
-        """Return what is known about these images; None while they are too few, and for a model without a reference."""
+        """Compare these images with held-out ones; None while they are too few, and for a model without a reference."""
         recent, assessed = self._recent, self._assessed
         if recent is None or len(recent.logits) < FEWEST:
             return None
-        if assessed is None or assessed[0] is not recent:  # no image has come since
+        if assessed is None or assessed[0] is not recent:  # images have come since
             assessed = self._assessed = recent, self._predictor.watch(recent)
         return assessed[1]

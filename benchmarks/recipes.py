@@ -100,8 +100,8 @@ def trials() -> dict[str, dict[str, Any]]:
         if base == "medic++":
             changes = {"lr": 0.0054, "inner_lr": 0.0011, **_FROZEN}
             named[f"{base} @ frozen 0.0054 inner 0.2"] = {**settings, **changes}
-            changes = {**TRANSFORMERS["vit adamw 1e-4 head"], "inner_lr": 0.01}
-            named[f"{base} @ vit adamw 1e-4 head inner 0.01"] = {**settings, **changes}
+            for recipe in ("vit adamw 1e-4 head", "vit adamw 1e-3 decay head"):
+                named[f"{base} @ {recipe} inner 0.01"] = {**settings, **TRANSFORMERS[recipe], "inner_lr": 0.01}
         else:
             named[f"{base} @ frozen 0.003"] = {**settings, "lr": 0.003, **_FROZEN}
     return named

@@ -9,16 +9,13 @@ The rule *left-out domains* takes the smallest of the conformal quantiles of the
 the validation images. Neither sees the target. The oracle is the best threshold on the labelled target.
 """
 
-import argparse
-import gzip
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from torch import Tensor
 
+from benchmarks.packed import finished_runs, parse_records, percent
 from medic import openset
 from medic.openset.calibration import conformal
 from medic.reports.terminal import print_rows
@@ -50,7 +47,7 @@ def measure(run: Run, left_out: Sequence[Tensor]) -> Iterator[dict[str, Any]]:
 
 def measure_all(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of every run with one target, whose runs with two targets are all in the folder."""
-    runs = [Run(done.parent) for done in sorted(folder.glob("*/done"))]
+    runs = finished_runs(folder)
     by_key = {(run.method, run.config.run.seed, frozenset(run.targets)): run for run in runs}
     for (method, seed, targets), run in by_key.items():
         if len(targets) > 1:
@@ -72,14 +69,7 @@ def _known(run: Run | None, domain: str) -> Tensor:
 
 def main() -> None:
     """Print the curves and the decision, and pack the records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("places", nargs="+", type=Path)
-    parser.add_argument("--pack", type=Path)
-    arguments = parser.parse_args()
-    records = [record for place in arguments.places for record in read(place)]
-    if arguments.pack:
-        with gzip.open(arguments.pack, "wt", encoding="utf-8") as file:
-            file.writelines(f"{json.dumps(record)}\n" for record in records)
+    records = parse_records(__doc__, measure_all)
     for dataset in dict.fromkeys(record["dataset"] for record in records):
         own = [record for record in records if record["dataset"] == dataset]
         print(f"{dataset}: {len({(r['method'], r['target'], r['seed']) for r in own})} runs, in percent")
@@ -89,14 +79,6 @@ def main() -> None:
             target_rows(own), numeric=["source", "left-out domains", "H source", "H left-out domains", "H oracle"]
         )
         print()
-
-
-def read(place: Path) -> list[dict[str, Any]]:
-    """Return the records of a folder of runs, or of a packed file."""
-    if place.is_dir():
-        return list(measure_all(place))
-    with gzip.open(place, "rt", encoding="utf-8") as file:
-        return list(map(json.loads, file))
 
 
 def curve_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
@@ -110,10 +92,10 @@ def curve_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
                 "method": method,
                 "rule": rule,
                 "promised": f"{100 * share:.0f}" if share else "–",
-                "accepted": _mean(record["accepted"] for record in own),
-                "undercoverage": _mean(max(0.0, share - record["accepted"]) for record in own) if share else "–",
+                "accepted": percent(record["accepted"] for record in own),
+                "undercoverage": percent(max(0.0, share - record["accepted"]) for record in own) if share else "–",
                 **{
-                    title: _mean(record[name] for record in own)
+                    title: percent(record[name] for record in own)
                     for name, title in (("acc_k", "acc_k"), ("acc_u", "acc_u"), ("hscore", "H-score"))
                 },
             }
@@ -134,15 +116,11 @@ def target_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
             {
                 "method": method,
                 "target": target,
-                **{rule: _mean(r["accepted"] for r in by_rule[rule]) for rule in ("source", "left-out domains")},
-                **{f"H {rule}": _mean(r["hscore"] for r in group) for rule, group in by_rule.items()},
+                **{rule: percent(r["accepted"] for r in by_rule[rule]) for rule in ("source", "left-out domains")},
+                **{f"H {rule}": percent(r["hscore"] for r in group) for rule, group in by_rule.items()},
             }
         )
     return rows
-
-
-def _mean(values: Iterator[float]) -> str:
-    return f"{100 * fmean(values):.1f}"
 
 
 if __name__ == "__main__":

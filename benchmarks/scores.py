@@ -8,17 +8,14 @@ The scores `temperature` and `platt` are calibrated on held-out source images. C
 on these images and on known images of the target.
 """
 
-import argparse
-import gzip
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.packed import finished_runs, parse_records
 from benchmarks.study.intervals import seed_interval
 from medic.reports.terminal import print_rows
-from medic.runs.run import Run
 
 OSCR = "oscr/"
 OWN = {"erm": "cls", "medic++": "bcls"}
@@ -27,18 +24,13 @@ CALIBRATED = {"cls": "temperature", "bcls": "platt"}
 """The calibrated form of a score that is a probability."""
 
 
-def read(place: Path) -> list[dict[str, Any]]:
-    """Return a record per run: its method, domain and seed, and its metrics on the target and on validation images."""
-    if not place.is_dir():
-        with gzip.open(place, "rt", encoding="utf-8") as file:
-            return list(map(json.loads, file))
-    records = []
-    for done in sorted(place.glob("*/done")):
-        run = Run(done.parent)
-        about = {"backbone": run.config.model.backbone, "method": run.method, "domain": run.targets[0]}
+def measure_all(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield a record per run: its method, domain and seed, and its metrics on the target and on validation images."""
+    for run in finished_runs(folder):
+        targets, unknown = ", ".join(run.targets), " ".join(run.config.data.unknown)
+        about = {"backbone": run.config.model.backbone, "method": run.method, "domain": targets, "unknown": unknown}
         parts = {part: _numbers(run.record[part]) for part in ("target", "validation")}
-        records.append({**about, "seed": run.config.run.seed, **parts})
-    return records
+        yield {**about, "seed": run.config.run.seed, **parts}
 
 
 def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
@@ -60,11 +52,13 @@ def score_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
                 continue
             means.append(_mean(record["target"][key] for record in having))
             differences = {
-                (record["domain"], record["seed"]): 100 * (record["target"][key] - record["target"][own])
+                (f"{record['domain']} without {record['unknown']}", record["seed"]): 100
+                * (record["target"][key] - record["target"][own])
                 for record in having
             }
-            difference, half, _ = seed_interval(differences)
-            row |= {method: f"{means[-1]:.1f}", f"{method}, over its own": f"{difference:+.1f} ± {half:.1f}"}
+            difference, half, seeds = seed_interval(differences)
+            interval = f" ± {half:.1f}" if seeds > 1 else ""
+            row |= {method: f"{means[-1]:.1f}", f"{method}, over its own": f"{difference:+.1f}{interval}"}
         rows.append((fmean(means), row))
     return [row for _, row in sorted(rows, key=lambda pair: -pair[0])]
 
@@ -107,14 +101,7 @@ def _mean(values: Iterable[float]) -> float:
 
 def main() -> None:
     """Print the tables, and pack the records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("places", nargs="+", type=Path)
-    parser.add_argument("--pack", type=Path)
-    arguments = parser.parse_args()
-    records = [record for place in arguments.places for record in read(place)]
-    if arguments.pack:
-        with gzip.open(arguments.pack, "wt", encoding="utf-8") as file:
-            file.writelines(f"{json.dumps(record)}\n" for record in records)
+    records = parse_records(__doc__, measure_all)
     for backbone in dict.fromkeys(record["backbone"] for record in records):
         own = [record for record in records if record["backbone"] == backbone]
         print(f"{backbone}, {len(own)} runs, in percent")

@@ -7,12 +7,11 @@ python -m benchmarks.soups show benchmarks/records/soup.jsonl.gz
 """
 
 import argparse
-import gzip
-import json
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.packed import read_records, write_records
 from medic.runs.layout import is_run
 from medic.runs.run import Run
 
@@ -35,13 +34,13 @@ def _metrics(run: Run) -> dict[str, float]:
 def pack(folders: list[Path], file: Path) -> None:
     """Write one line per finished run."""
     rows = [read(path) for folder in folders for path in sorted(folder.iterdir()) if is_run(path)]
-    file.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode(), mtime=0))
+    write_records(rows, file)
     print(f"{len(rows)} runs")
 
 
 def show(file: Path) -> None:
     """Print, for every target, the best run, the soup and the mean of all runs."""
-    rows = [json.loads(line) for line in gzip.decompress(file.read_bytes()).decode().splitlines()]
+    rows = read_records(file)
     print(
         "| target | runs | best run by validation: Acc / H-score / OSCR | runs in the soup | soup | mean of all runs |"
     )

@@ -10,8 +10,6 @@ An oracle shows what is lost.
 """
 
 import argparse
-import gzip
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -21,6 +19,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.folds import Fold, find_folds
+from benchmarks.packed import finished_runs, read_records, write_records
 from benchmarks.study.intervals import target_interval
 from benchmarks.views import read_views
 from medic import openset
@@ -204,11 +203,6 @@ def measure(run: Run, score: Score, folds: Sequence[Fold]) -> dict[str, float]:
     return hscores
 
 
-def finished(folder: Path) -> list[Run]:
-    """Return the finished runs of a folder."""
-    return [Run(path.parent) for path in sorted(folder.glob("*/done"))]
-
-
 class Record(NamedTuple):
     """The H-scores of a run in percent by rule."""
 
@@ -222,8 +216,8 @@ class Record(NamedTuple):
 
 def measure_folder(folder: Path, scores: Sequence[str]) -> Iterator[Record]:
     """Measure the runs of a folder by their own score, and by further ones."""
-    candidates = finished(folder.with_name(f"{folder.name}-folds"))
-    for run in finished(folder):
+    candidates = finished_runs(folder.with_name(f"{folder.name}-folds"))
+    for run in finished_runs(folder):
         folds = find_folds(run, candidates)
         for name in dict.fromkeys((run.settings["score"], *scores)):
             score = get_score(name)
@@ -260,8 +254,7 @@ def read(place: Path, scores: Sequence[str]) -> list[Record]:
     """Read a file of records, or measure the runs of a folder."""
     if place.is_dir():
         return list(measure_folder(place, scores))
-    with gzip.open(place, "rt") as file:
-        return [Record(**json.loads(line)) for line in file]
+    return [Record(**record) for record in read_records(place)]
 
 
 if __name__ == "__main__":
@@ -274,5 +267,4 @@ if __name__ == "__main__":
     for benchmark in dict.fromkeys(record.benchmark for record in every):
         print_table(benchmark, [record for record in every if record.benchmark == benchmark])
     if arguments.pack:
-        with gzip.open(arguments.pack, "wt") as packed:
-            packed.writelines(json.dumps(record._asdict()) + "\n" for record in every)
+        write_records((record._asdict() for record in every), arguments.pack)

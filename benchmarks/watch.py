@@ -1,7 +1,6 @@
 """Measure what `medic watch` says of batches of images: how often it raises an alarm, and how wrong its estimates are.
 
-    medic sweep --dataset digits --span method=erm,medic,medic++ seed=0..2 target=handwritten,printed,blended,street \
-        --save-features --output runs/digits
+    medic sweep benchmarks/sweeps/watch_digits.yaml --output runs/digits
     python -m benchmarks.watch runs/digits --pack benchmarks/records/watch.jsonl.gz
     python -m benchmarks.watch benchmarks/records/watch.jsonl.gz
 
@@ -9,9 +8,6 @@ The reference is one half of a run's validation images. Batches are drawn from t
 no alarm, and from the target: from its known images alone, and from all of its images.
 """
 
-import argparse
-import gzip
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -21,6 +17,7 @@ import torch
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
+from benchmarks.packed import finished_runs, parse_records, percent
 from medic.evaluation.evaluator import LabelledOutputs
 from medic.openset.shift import Reference
 from medic.reports.terminal import print_rows
@@ -62,6 +59,12 @@ def measure(run: Run) -> Iterator[dict[str, Any]]:
             }  # fmt: skip
 
 
+def measure_all(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of every finished run in a folder."""
+    for run in finished_runs(folder):
+        yield from measure(run)
+
+
 def _reference(run: Run, outputs: LabelledOutputs) -> Reference:
     assert outputs.output.features is not None, f"train {run.path} with --save-features"
     return Reference.fit(run.score(outputs.output), outputs.correct, outputs.output.features, outputs.domain)
@@ -81,14 +84,7 @@ def _take(outputs: LabelledOutputs, rows: Tensor) -> LabelledOutputs:
 
 def main() -> None:
     """Print the alarms and the errors, and pack the records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("places", nargs="+", type=Path)
-    parser.add_argument("--pack", type=Path)
-    arguments = parser.parse_args()
-    records = [record for place in arguments.places for record in _read(place)]
-    if arguments.pack:
-        with gzip.open(arguments.pack, "wt", encoding="utf-8") as file:
-            file.writelines(f"{json.dumps(record)}\n" for record in records)
+    records = parse_records(__doc__, measure_all)
     print(f"alarms in percent of the batches of {BATCH} images")
     print_rows(alarm_rows(records), numeric=["batches", *(f"p < {level}" for level in LEVELS)])
     print("\nmean absolute error of the estimates, in points")
@@ -96,15 +92,6 @@ def main() -> None:
         error_rows(records),
         numeric=["accuracy", "estimated", "error", "unknown", "estimated share", "its error", "of two components"],
     )
-
-
-def _read(place: Path) -> Iterator[dict[str, Any]]:
-    if place.is_dir():
-        for path in sorted(done.parent for done in place.glob("*/done")):
-            yield from measure(Run(path))
-    else:
-        with gzip.open(place, "rt", encoding="utf-8") as file:
-            yield from map(json.loads, file)
 
 
 def alarm_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
@@ -133,22 +120,18 @@ def error_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
                 {
                     "images": "all" if whole else str(BATCH),
                     **dict(zip(("dataset", "method", "of"), key, strict=True)),
-                    "accuracy": _mean(record["true accuracy"] for record in group),
-                    "estimated": _mean(record["accuracy"] for record in group),
-                    "error": _mean(abs(record["accuracy"] - record["true accuracy"]) for record in group),
-                    "unknown": _mean(record["true unknown"] for record in group),
-                    "estimated share": _mean(record["unknown"] for record in group),
-                    "its error": _mean(abs(record["unknown"] - record["true unknown"]) for record in group),
-                    "of two components": _mean(
+                    "accuracy": percent(record["true accuracy"] for record in group),
+                    "estimated": percent(record["accuracy"] for record in group),
+                    "error": percent(abs(record["accuracy"] - record["true accuracy"]) for record in group),
+                    "unknown": percent(record["true unknown"] for record in group),
+                    "estimated share": percent(record["unknown"] for record in group),
+                    "its error": percent(abs(record["unknown"] - record["true unknown"]) for record in group),
+                    "of two components": percent(
                         abs(record["two components"] - record["true unknown"]) for record in group
                     ),
                 }
             )
     return rows
-
-
-def _mean(values: Iterator[float]) -> str:
-    return f"{100 * fmean(values):.1f}"
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import judges, left_out_domains, recipes, soups
+from benchmarks import judges, left_out_domains, packed, recipes, soups
 from benchmarks.study import intervals, training
 from benchmarks.study.__main__ import main
 from benchmarks.study.results import Study
@@ -225,7 +225,7 @@ def test_the_thresholds_from_left_out_domains_that_the_page_compares():
     section = PAGE[PAGE.index("### Thresholds from left-out domains") :]
     path = re.search(r"python -m benchmarks\.left_out_domains (\S+)", section)[1]
     names = ("method", "rule", "promised", "accepted", "undercoverage", "acc_u", "H-score")
-    printed = [[row[name] for name in names] for row in left_out_domains.curve_rows(left_out_domains.read(Path(path)))]
+    printed = [[row[name] for name in names] for row in left_out_domains.curve_rows(packed.read_records(Path(path)))]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("|")]
     assert rows[0] == list(names)
     assert len(rows) == 18

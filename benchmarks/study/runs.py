@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.packed import write_records
 from benchmarks.study.methods import METHODS
 
 Records = list[dict[str, Any]]
@@ -50,6 +51,5 @@ def read_runs(place: Path) -> dict[Run, Records]:
 def pack(folders: Sequence[Path], file: Path) -> None:
     """Write the runs of several folders or packed files into one file."""
     runs = {run: lines for folder in folders for run, lines in read_runs(folder).items()}
-    text = "".join(json.dumps(line) + "\n" for run in sorted(runs) for line in runs[run])
-    file.write_bytes(gzip.compress(text.encode(), mtime=0))
+    write_records((line for run in sorted(runs) for line in runs[run]), file)
     print(f"{len(runs)} runs, {file.stat().st_size >> 10} KiB")

@@ -13,9 +13,6 @@ from medic.utils.parts import FRACTION
 if TYPE_CHECKING:
     from medic.data.decode import BadImage
 
-SMALLEST = 0.002
-"""The smallest corrected p-value of the features: twice that of 999 permutations."""
-
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic watch`."""
@@ -39,8 +36,10 @@ def add_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Compare images with those of the sources and print the result; the exit code is 1 if they differ."""
     check_model(arguments.run)
-    if arguments.alpha <= SMALLEST:
-        raise MedicError(f"--alpha {arguments.alpha:g}: the test on the features has no p-value below {SMALLEST:g}")
+    from medic.openset.shift import SMALLEST_P
+
+    if arguments.alpha <= SMALLEST_P:
+        raise MedicError(f"--alpha {arguments.alpha:g} must be above {SMALLEST_P:g}, the smallest possible p-value")
     if arguments.output is not None and arguments.output.suffix not in (".html", ".htm"):
         raise MedicError(f"--output {arguments.output}: the page is HTML, name it .html")
     images = image_paths(arguments.paths)

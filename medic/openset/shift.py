@@ -21,6 +21,8 @@ LARGEST = 512
 COMPONENTS = 32
 """The dimension to which features are projected, as in Rabanser et al. (2019)."""
 PERMUTATIONS = 999
+SMALLEST_P = 2 / (PERMUTATIONS + 1)
+"""The smallest p-value that both tests can reach: a permutation test has none below 1 / (PERMUTATIONS + 1)."""
 FEWEST = 20
 """The fewest new samples that anything is said about, and held-out samples in each half of a reference."""
 

@@ -185,6 +185,8 @@ def _models_and_lists() -> None:
     run = medic.Run("runs/first")
     paths = run.predictions["path"]
     _write("g.csv", ("path", "camera"), ((path, f"camera {index % 2}") for index, path in enumerate(paths)))
+    own = sorted(Path("own").rglob("*.jpg"))
+    _write("images.csv", ("path", "domain", "class"), ((str(path), *path.parts[1:3]) for path in own))
     draws = np.random.default_rng(0)
     np.savez("theirs.npz", label=np.arange(40) % 5 - 1, logits=draws.normal(size=(40, 4)))
 

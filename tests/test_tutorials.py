@@ -139,3 +139,13 @@ def test_the_python_guide(here, monkeypatch, capsys):
     assert names["scores"].shape == (4,)
     assert (here / "model.onnx").exists()
     assert 0 <= names["metrics"]["oscr"] <= 1
+
+
+@pytest.mark.slow
+def test_the_gallery(here, monkeypatch):
+    monkeypatch.setitem(OURS, "convnet", (lambda size: small_network(), HALVES))
+    record_no_chance(monkeypatch)
+    quick = 'iterations=2, images=18, device="cpu", quiet=True, executor="here"'
+    names = run_page("docs/gallery.md", {r"iterations=300": quick})
+    assert (here / "gallery" / "report.html").exists()
+    assert (names["run"].path / "report.html").exists()
